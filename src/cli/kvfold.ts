@@ -1,9 +1,9 @@
-/** Owns the program `kvfold`: the commands of the runtime and of the laboratory. */
+/** The program `kvfold`, with the commands of the runtime and of the laboratory. */
 import { commands as lab } from '../lab/cli/commands.js'
 import { commands as runtime, run } from '../runtime/cli/command-line.js'
 import type { Shell } from '../runtime/cli/shell.js'
 
-/** The five things people do. */
+/** The text that `kvfold` prints without a command. It names the five most common uses. */
 const OPENING = `kvfold runs language models whose cache follows the conversation: old text folds away, and comes back for nothing.
 
   kvfold demo                            see in a minute what that is good for
@@ -35,5 +35,5 @@ Examples:
 kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
 KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
 
-/** Runs the command that the shell's words call. Resolves to the exit code; the shell's streams have said what went wrong. */
+/** Runs the command that the user typed. Resolves to the exit code. Errors are already printed on the shell's streams by then. */
 export const kvfold = (shell: Shell): Promise<number> => run({ commands: [runtime, lab], opening: OPENING, guide: GUIDE }, shell)

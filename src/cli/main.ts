@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-/** The bin. */
+/** Starts the program `kvfold`. package.json names this file as its executable. */
 import { kvfold } from './kvfold.js'
 import { openShell } from '../runtime/cli/shell.js'
 
-// The reader of our output may stop reading (`kvfold ... | head`).
+// The program that reads our output may stop reading (`kvfold ... | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') process.exit(0)
   throw error

@@ -29,15 +29,15 @@ import {
 import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-cells.js'
 
 export interface SharedPlace {
-  /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
+  /** The folder is created, for this user only, when it is missing. Files that kvfold did not name are left alone. */
   readonly folder: string
-  /** Bytes that the blocks of all models in the folder may take. */
+  /** The most bytes that the blocks of all models in the folder may take together. */
   readonly bytes: number
-  /** The same for all engines that share the folder, and secret from all others (`sharedSecret`). */
+  /** The secret is the same for all engines that share the folder, and unknown to all others (`sharedSecret`). */
   readonly secret: Buffer
 }
 
-/** The folder in the form that an engine opens. */
+/** Returns the shared folder in the form that an engine's options take. */
 export const sharedCells = (place: SharedPlace): SharedCells => ({
   secret: place.secret,
   open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
@@ -49,9 +49,9 @@ const ITEM = new RegExp(`^[0-9a-f]{32}\\${BLOCK_FILE}$`, 'u')
 const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
 /** The file that marks which secret the folder is under. */
 const MARK = 'kvfold.shared'
-/** Milliseconds after which a temporary file counts as abandoned: its writer needs only seconds. */
+/** After this many milliseconds, a temporary file counts as abandoned, because its writer needs only seconds. */
 const ABANDONED = 3_600_000
-/** A further use within this many milliseconds is not recorded. */
+/** A block's use is not recorded when its last recorded use is less than this many milliseconds ago. */
 const TOUCHED = 60_000
 /**
  * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that the
@@ -69,7 +69,7 @@ const FREED = 1 / 16
  * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
  * block write the same content. Its name is an HMAC of the identity and the last cell hash. So a listing shows no cell hash, and a reader
  * without the secret finds nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so
- * the end of a text is evicted first. Clocks that differ change only the order of eviction.
+ * the end of a text is evicted first. If the machines' clocks differ, only the order of eviction changes.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
@@ -82,7 +82,7 @@ export class SharedCellsFolder implements SharedTier {
 
   private constructor(private readonly options: SharedFolderOptions) {}
 
-  /** @throws KvfoldError engine/bad-request when the folder cannot be used, or is under another secret */
+  /** Opens the folder. @throws KvfoldError engine/bad-request when the folder cannot be used, or belongs to another secret */
   static async open(options: SharedFolderOptions): Promise<SharedCellsFolder> {
     const { folder } = options
     try {
@@ -143,7 +143,7 @@ export class SharedCellsFolder implements SharedTier {
       }
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      // Another engine deleted the file, before we opened it or since.
+      // These two errors say that another engine deleted the file. They are not failures.
       if (error.code !== 'ENOENT' && error.code !== 'ESTALE') this.#failed(error, 'read')
       return null
     }
@@ -206,7 +206,7 @@ export class SharedCellsFolder implements SharedTier {
     await rm(path, { force: true }).catch(() => undefined)
   }
 
-  /** Writes the whole block to the file system, or nothing. Returns false if it is no longer wanted. */
+  /** Writes the whole block to the file system, or nothing. Returns false if the engine no longer wants it there. */
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {

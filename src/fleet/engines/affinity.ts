@@ -7,7 +7,7 @@
  * conversation that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a
  * user) decides. So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine
  * with more than its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one
- * conversation, the first stays, and the rest are spread.
+ * conversation, the first stays, and the others are spread over the engines.
  */
 import { writeJson } from '../../runtime/core/written-json.js'
 import { createHash } from 'node:crypto'
@@ -15,13 +15,13 @@ import type { ChatMessage } from '../../runtime/chat/message.js'
 
 /** An engine, with the facts that the choice uses. */
 export interface Candidate {
-  /** The name that is hashed; it must be the same in every server. */
+  /** The engine's name, which is hashed. Every server must use the same name for it. */
   readonly name: string
   /** Share of the conversations, in proportion to the weights of the other engines; above 0. */
   readonly weight: number
-  /** Requests under way there. */
+  /** How many requests the engine is answering now. */
   readonly open: number
-  /** Whether it takes requests at all. */
+  /** Whether the engine takes requests at all. */
   readonly available: boolean
 }
 
@@ -29,24 +29,24 @@ export interface Candidate {
 export interface Beginning {
   /** Hash of the messages up to and including the first user message. It never changes while the conversation lives, and forks share it. */
   readonly root: string
-  /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the one before. */
+  /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the previous one. */
   readonly chain: readonly string[]
 }
 
 /** Why an engine was chosen. */
 export type Reason =
-  /** The last step of this conversation ran there, or the last step of the one that it is a copy of. */
+  /** The last step of this conversation, or of the one that it is a copy of, ran on the engine. */
   | 'stays'
-  /** The engine has the beginning, or the conversation that this one is a fork of. */
+  /** The engine has the conversation's beginning, or the conversation from which this one was forked. */
   | 'prefix'
-  /** Its root chose the engine. */
+  /** The hash of the conversation's root chose the engine. */
   | 'hash'
-  /** Its root chose the engine, after engines with too many open requests were passed over. */
+  /** The hash of the conversation's root chose the engine, after engines with too many open requests were passed over. */
   | 'spilled'
 
 export interface Wanted {
   readonly beginning: Beginning
-  /** The engine of its last step; null if it had none. */
+  /** The engine of the conversation's last step; null before the first step. */
   readonly last: string | null
   /** The engine of the parent conversation's last step, if this one is a fork. */
   readonly parent: string | null
@@ -75,21 +75,24 @@ export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Begi
   return { root: chain[0] ?? hash, chain }
 }
 
-/** 128 bits. Each part is hashed with its length, so two lists of parts never look alike. */
+/** Hashes a list of texts to 128 bits. The length of each text is hashed too, so two different lists never look alike. */
 function hashOf(...parts: readonly string[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(`${part.length}:`).update(part)
   return hash.digest('base64url').slice(0, 22)
 }
 
-/** All candidates, the best first, by weighted rendezvous hashing. A candidate's score does not depend on the other candidates. */
+/**
+ * Sorts the candidates for a root by weighted rendezvous hashing, the best first. A candidate's score does not depend on the other
+ * candidates.
+ */
 export const ranked = (root: string, candidates: readonly Candidate[]): readonly Candidate[] =>
   candidates
     .map((candidate) => ({ candidate, score: -candidate.weight / Math.log(unitOf(root, candidate.name)) }))
     .sort((a, b) => b.score - a.score || (a.candidate.name < b.candidate.name ? -1 : 1))
     .map(({ candidate }) => candidate)
 
-/** A number between 0 and 1, both excluded. */
+/** Hashes a root and an engine's name to a number between 0 and 1, both excluded. */
 function unitOf(root: string, name: string): number {
   const bits = createHash('sha256').update(`${root} ${name}`).digest().readUIntBE(0, 6)
   return (bits + 0.5) / 2 ** 48
@@ -123,7 +126,7 @@ export class Affinity {
     private readonly most = MOST,
   ) {}
 
-  /** Returns null if no engine takes requests. */
+  /** Chooses the engine for a step and says why. Returns null if no engine takes requests. */
   choose(
     { beginning, last, parent }: Wanted,
     candidates: readonly Candidate[],

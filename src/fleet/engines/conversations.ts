@@ -14,7 +14,7 @@ export interface RemoteConversation {
 
 interface KeptConversation extends RemoteConversation {
   readonly running: Set<AbortController>
-  /** Settles when the last requested step is over. */
+  /** Settles when the conversation's last requested step is over. */
   tail: Promise<unknown>
 }
 
@@ -25,14 +25,14 @@ export class RemoteConversations {
   /** @param deferEdits null: edits never wait */
   constructor(private readonly deferEdits: DeferralOptions | null) {}
 
-  /** Returns null for a conversation that had no step. */
+  /** Returns the conversation's state; null before its first step. */
   of(conversation: ConversationId): RemoteConversation | null {
     return this.#conversations.get(conversation) ?? null
   }
 
   /**
-   * Runs a step after the conversation's earlier ones. @throws KvfoldError engine/disposed; engine/cancelled before it began; what `step`
-   * throws
+   * Runs a step after the conversation's earlier ones. @throws KvfoldError engine/disposed; engine/cancelled if it was cancelled before it
+   * began; what `step` throws
    */
   async run<T>(
     conversation: ConversationId,

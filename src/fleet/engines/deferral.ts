@@ -23,14 +23,15 @@ export interface DeferralOptions {
   readonly cachedPrice?: number | (() => number)
 }
 
-/** The price if neither the option nor the engine gives one. */
+/** The price of a cached token if neither the option nor the engine's times give one. */
 const USUAL = 0.1
-/** After how many steps the engine's times are used, and the share of the sums that is forgotten with each new step. */
+/** The engine's times count after `ENOUGH` steps. Each new step reduces the weight of the earlier ones by the share `FORGOTTEN`. */
 const [ENOUGH, FORGOTTEN] = [8, 0.02]
 
 /**
- * The price of a cached token by an engine's own times. By least squares over the last steps, the milliseconds of a prompt are fixed + a x
- * cached + b x computed. The price is a / b. Cached tokens cost time, because the computed tokens behind them attend to them.
+ * Estimates the price of a cached token from an engine's own times. A least-squares fit over the last steps gives the milliseconds of a
+ * prompt as fixed + a x cached + b x computed. The price is a / b. Cached tokens cost time, because the computed tokens behind them attend
+ * to them.
  */
 export class CachedPrice {
   #steps = 0
@@ -45,7 +46,7 @@ export class CachedPrice {
       for (const [j, value] of row.entries()) sums[j] = (1 - FORGOTTEN) * sums[j]! + row[i]! * value
   }
 
-  /** Null if there were too few steps, or if they were too much alike. */
+  /** The estimated price; null if there were too few steps, or if they were too much alike. */
   get ratio(): number | null {
     if (this.#steps < ENOUGH) return null
     const [one, cached, computed] = this.#sums.map((sums) => [...sums])
@@ -58,25 +59,25 @@ export class CachedPrice {
     return b > 0 ? Math.min(1, Math.max(0, a / b)) : null
   }
 
-  /** The price to use now. */
+  /** The estimated price, or the usual one when there is no estimate. */
   get price(): number {
     return this.ratio ?? USUAL
   }
 }
 
 export interface Choice {
-  /** The edits shown now. */
+  /** The edits that the step shows. */
   readonly edits: readonly Edit[]
-  /** The edits kept back. */
+  /** The edits that still wait. */
   readonly waiting: readonly Edit[]
-  /** Estimates for making all waiting edits now: the tokens to compute again, and the tokens to hide. */
+  /** Estimates of what all waiting edits would do now: the tokens to compute again, and the tokens to hide. */
   readonly computes: number
   readonly hides: number
   /** The price of a cached token that the choice used. */
   readonly price: number
 }
 
-/** A requested edit that is not in force, and its figures. */
+/** A requested edit that the endpoint has not got yet, and its figures. */
 interface WaitingEdit {
   readonly edit: Edit
   /** The place in the last prompt, in tokens, where the edit begins (an estimate); null if the last prompt did not show the message. */
@@ -90,9 +91,9 @@ export interface Wish {
   /** The original contents of the messages. */
   readonly contents: readonly string[]
   readonly held: Held | null
-  /** Returns a message's text under edits of it, as the ledger's rows have it. */
+  /** Returns the text that a message has in the ledger under the given edits. */
   readonly row: (message: number, edits: readonly Edit[]) => string
-  /** Returns whether the context has room for the messages under these edits. If not, no edit waits. */
+  /** Returns whether the context has room for the messages under the given edits. If not, no edit waits. */
   readonly fits: (edits: readonly Edit[]) => boolean
   /** Estimates the tokens of a text. */
   readonly tokens: (text: string) => number
@@ -113,7 +114,7 @@ export class Deferral {
     return this.#priceOf()
   }
 
-  /** Chooses the edits, and assumes that the step is then made: waiting edits pay rent, chosen edits are in force. */
+  /** Chooses the edits, and assumes that the step is then made: edits that wait pay rent, and chosen edits are in force from now on. */
   choose(wish: Wish): Choice {
     const stay = wish.edits.filter((edit) => this.#inForce.has(keyOf(edit)))
     // Edits cost nothing where the cache is lost anyway: behind text that comes back or changes for another reason.

@@ -2,17 +2,17 @@
 import { type ChatMessage, type Edit, omitting } from '../../runtime/chat/message.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 
-/** What one conversation has dropped, by the numbers of its messages. */
+/** The messages that one conversation has dropped, by their numbers. */
 export class DroppedMessages {
-  /** For each dropped message the first one that was sent after it had gone. The engine then lays out the same cells every time. */
+  /** For each dropped message, the first message that was sent after the drop. The engine then lays out the same cells every time. */
   readonly #since = new Map<number, number>()
   /** How many messages the conversation had after its last step, the answer included. */
   #known = 0
 
   /**
    * Splits a request: messages that leave under a contract other than exact are sent whole and named in the fields. All other edits become
-   * text. A message that is shown again is only not named any more.
-   * @param shown the edits of contents, by the numbers of `left`
+   * text. A message that is shown again is simply no longer named.
+   * @param shown the edits of contents; they number the messages as `left` does
    * @param left the messages without all that is left out
    */
   split(asked: EngineRequest, left: readonly ChatMessage[], shown: readonly Edit[]): Dropping | null {
@@ -52,7 +52,7 @@ export class DroppedMessages {
 export interface Dropping {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
-  /** The first shown message behind a dropped one, among those that are left. */
+  /** The first shown message behind a dropped one, numbered as in a list without hidden messages. */
   readonly first: number
   readonly fields: { readonly drop_message: Readonly<Record<string, readonly number[]>>; readonly reposition: readonly number[] }
 }

@@ -10,7 +10,7 @@ import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './fa
 export interface Patience {
   /** Milliseconds until the connection is made. Default 10,000. */
   readonly connect?: number
-  /** Milliseconds without a byte, before the answer or within it; a long prompt may take that long. Default 600,000. */
+  /** The most milliseconds without a byte, before the answer or within it. A long prompt may take that long. Default 600,000. */
   readonly idle?: number
   /** Total milliseconds that a request waits while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
   readonly busy?: number
@@ -35,29 +35,31 @@ interface Asking {
   readonly url: URL
   readonly body: string | null
   readonly signal: AbortSignal | undefined
-  /** Milliseconds until a new connection is made. Left out: a kept connection may be used, and the endpoint's patience applies. */
+  /**
+   * Milliseconds until a new connection is made. When absent, an open connection may be used again, and the endpoint's patience applies.
+   */
   readonly connect?: number
   readonly headers?: Sending['headers']
 }
 
 /** Settings of a single request. */
 export interface Sending {
-  /** Sent in addition to the headers of every request. */
+  /** Headers that are sent in addition to those of every request. */
   readonly headers?: Readonly<Record<string, string>>
-  /** Replaces `Patience.busy`. */
+  /** Milliseconds to wait while the endpoint is overloaded, in place of `Patience.busy`. */
   readonly busy?: number
 }
 
 /** An answer that has begun. */
 interface Sent {
   readonly response: IncomingMessage
-  /** Our own timeout, if it ended the response; null otherwise. The response itself does not say why it ended. */
+  /** The error of our own timeout, if the timeout ended the response; else null. The response itself does not say why it ended. */
   readonly timeout: () => KvfoldError | null
 }
 
 /** The most bytes of an error's body that are read. */
 const LONGEST_ERROR = 65_536
-/** The most bytes of an answer that is read as a whole. */
+/** An answer that is read as a whole is refused when it has more bytes than this. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
 
@@ -66,7 +68,7 @@ const FIRST_PAUSE = 500
  * fetch has no option for it. Redirects are not followed: the key goes only to the given address.
  */
 export class Endpoint {
-  /** Its name in messages, without any secret. */
+  /** The endpoint's name in messages, without any secret. */
   readonly name: string
   readonly #root: URL
   readonly #key: string | null
@@ -134,7 +136,7 @@ export class Endpoint {
     }
   }
 
-  /** Closes idle connections. */
+  /** Closes the connections that no request uses. */
   close(): void {
     this.#agent.destroy()
   }
@@ -234,13 +236,13 @@ export class Endpoint {
     }
   }
 
-  /** Endpoints repeat unknown keys in their errors. */
+  /** Removes the key from an endpoint's words, because endpoints repeat keys that they do not know. */
   #withoutKey(text: string): string {
     return this.#key === null ? text : text.replaceAll(this.#key, '[key]')
   }
 }
 
-/** The address before `/v1`. */
+/** Returns the part of the address before `/v1`. */
 function rootOf(text: string): URL {
   const bad = (why: string) =>
     new KvfoldError('remote/bad-endpoint', `--engine needs an address such as http://localhost:8000/v1: ${why}.`)
@@ -307,5 +309,5 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
   return key
 }
 
-/** Whether the text may be part of a header. */
+/** Whether the text is a usable key: only characters that a header may have. */
 const isKey = (text: string): boolean => /^[\x21-\x7e]+$/.test(text)

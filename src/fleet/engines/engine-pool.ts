@@ -6,15 +6,15 @@ import { Endpoint, type EndpointOptions, type Patience } from './endpoint.js'
 import { flavourNamed, probe, type Flavour } from './flavour.js'
 import { TextCounts } from './prompt-counts.js'
 
-/** An engine as the operator names it. */
+/** An engine in the operator's list of engines. */
 export interface EngineEntry extends Omit<EndpointOptions, 'patience'> {
   /** Share of the conversations, in proportion to the weights of the other engines. Default 1. */
   readonly weight?: number
-  /** Default: the flavour that `/v1/models` gives in `owned_by`. */
+  /** Which kind of engine it is. Default: the kind that `/v1/models` gives in `owned_by`. */
   readonly flavour?: FlavourName
   /** The engine's name of the model. Default: the name in the pool's options, or the first that the engine lists. */
   readonly model?: string
-  /** The engine finishes its requests and gets no new ones. Default false. */
+  /** True: the engine finishes its requests and gets no new ones. Default false. */
   readonly drain?: boolean
 }
 
@@ -34,15 +34,15 @@ export interface Known {
   readonly release: string
 }
 
-/** An engine is down after this many failures in a row. */
+/** After this many failures in a row, an engine counts as down. */
 const FAILURES = 2
 const HEALTH_EVERY = 5000
 /** Milliseconds for a health check, and for the connection within it. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
-/** Milliseconds that the other engines have at the start to report their facts, once the first one has done so. */
+/** At the start, after the first engine has reported its facts, the milliseconds that the other engines have to report theirs. */
 const GRACE = 2000
-/** Milliseconds between the first failed connection and the check that makes us believe it. */
+/** An engine counts as gone when connections still fail this many milliseconds after the first failure. */
 const SURELY = 1000
 
 /** An engine of a pool. */
@@ -54,15 +54,15 @@ export class Member {
   failures = 0
   moved = 0
   readonly tokens = { prompt: 0, cached: 0, expected: 0 }
-  /** Failures since its last success. */
+  /** Failures since the engine's last success. */
   #row = 0
   #problem: string | null = null
   /** The time since which no connection succeeded; null when the last one succeeded. */
   #away: number | null = null
   #lost = new AbortController()
-  /** When it last sent a part of an answer. */
+  /** When the engine last sent a part of an answer, by `performance.now`. */
   #heard = Number.NEGATIVE_INFINITY
-  /** Whether it left the pool; then it is closed after its last request. */
+  /** Whether the engine left the pool. Its connections are then closed after its last request. */
   #left = false
 
   constructor(
@@ -103,7 +103,10 @@ export class Member {
     return this.known
   }
 
-  /** Checks its health; connects first if its facts are not known. Does not throw. `expected`: the model that the other engines serve. */
+  /**
+   * Checks the engine's health. Asks for its facts first if they are unknown. Does not throw. `expected`: the model that the other engines
+   * serve.
+   */
   async check(expected: string | null, signal?: AbortSignal): Promise<void> {
     const since = performance.now()
     const limit = AbortSignal.timeout(HEALTH_LIMIT)
@@ -124,7 +127,7 @@ export class Member {
       this.well()
     } catch (error) {
       if (signal?.aborted !== true) this.#miss(error, since)
-      // An engine that is too busy for a health check but sends parts of answers is up.
+      // An engine may be too busy for a health check. It is up as long as it sends parts of answers.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} has sent nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
@@ -144,7 +147,7 @@ export class Member {
       return
     }
     const first = (this.#away ??= since)
-    // An engine that still sends is there, even if new connections fail.
+    // An engine that still sends parts of answers is not gone, even if new connections fail.
     if (since < first + SURELY || this.#heard > first) return
     const lost = this.#lost
     this.#lost = new AbortController()
@@ -166,7 +169,7 @@ export class Member {
     this.#problem = problem
   }
 
-  /** Closes the engine after its last request; no new ones will come. */
+  /** Notes that the engine left the pool. Its connections are closed after its last request. */
   leave(): void {
     this.#left = true
     if (this.open === 0) this.endpoint.close()
@@ -190,7 +193,7 @@ export class EnginePool {
   readonly #affinity = new Affinity()
   readonly #closing = new AbortController()
   #clock: NodeJS.Timeout | null = null
-  /** The last known lead. */
+  /** The facts that `lead` last returned. */
   #lead: Known | null = null
 
   private constructor(
@@ -242,7 +245,10 @@ export class EnginePool {
     return pool
   }
 
-  /** The facts of the first engine that is up, for questions that any engine can answer. If none is up: of the first known one. */
+  /**
+   * The facts of the first engine that is up, for questions that any engine can answer. If none is up, the facts of the first engine that
+   * ever reported some.
+   */
   get lead(): Known {
     const found = this.#members.find((member) => member.up)?.known ?? this.#members.find(({ known }) => known !== null)?.known
     this.#lead = found ?? this.#lead
@@ -317,7 +323,7 @@ export class EnginePool {
     return { member, known: member.known, why: chosen.why }
   }
 
-  /** Whether an untried engine is left that takes requests. */
+  /** Whether an engine that is not in `tried` takes requests. */
   hasOther(tried: ReadonlySet<string>): boolean {
     return this.#members.some((member) => this.#takes(member) && !tried.has(member.name))
   }
@@ -367,7 +373,7 @@ export class EnginePool {
   }
 }
 
-/** @throws KvfoldError remote/bad-endpoint */
+/** Refuses a list that names an engine twice. @throws KvfoldError remote/bad-endpoint */
 function refuseTwins(entries: readonly EngineEntry[]): void {
   const names = entries.map((entry) => {
     const endpoint = new Endpoint(entry)

@@ -1,4 +1,4 @@
-/** Turns an endpoint's refusals and a connection's failures into errors of ours. */
+/** Turns an endpoint's refusals and a connection's failures into kvfold's own errors. */
 import { errorTable, KvfoldError, type ErrorCode } from '../../runtime/core/errors.js'
 import { fieldOf, isRecord, numberAt, textAt } from '../../runtime/core/json.js'
 
@@ -14,7 +14,7 @@ export interface EndpointRefusal {
 /** The most characters of an endpoint's own words that we repeat. */
 const LONGEST_QUOTE = 400
 
-/** The words by which engines say that a prompt is too long. vLLM, SGLang and OpenAI show it only by words and a code. */
+/** The words by which engines say that a prompt is too long. vLLM, SGLang and OpenAI tell this error only by such words and a code. */
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
 /** Returns the error for an answer with another status than 200. `where`: the endpoint's name in messages. */
@@ -42,10 +42,10 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   )
 }
 
-/** Whether another engine may be tried, because the request itself is not wrong. */
+/** Whether the fault is the engine's and not the request's. Then another engine may be tried. */
 export const isTheirs = ({ code }: KvfoldError): boolean => THEIRS.has(code)
 
-/** Whether the engine seems to be gone. */
+/** Whether the error suggests that the engine is gone. */
 export const isGone = ({ code }: KvfoldError): boolean =>
   code === 'remote/unreachable' || code === 'remote/broken-stream' || code === 'remote/timeout'
 
@@ -61,7 +61,7 @@ const THEIRS: ReadonlySet<ErrorCode> = new Set([
   'model/not-found',
 ])
 
-/** Returns the error for one that came in the middle of a stream, in the forms of vLLM, SGLang, llama-server, OpenAI and kvfold. */
+/** Returns the error for an error event in the middle of a stream, in the forms of vLLM, SGLang, llama-server, OpenAI and kvfold. */
 export function streamedError(error: unknown, where: string): KvfoldError {
   const code = textAt(error, 'code')
   // kvfold sends its own error code if OpenAI has none for it.

@@ -5,7 +5,7 @@ import type { FlavourName } from '../../runtime/engine/elsewhere.js'
 import type { Endpoint } from './endpoint.js'
 import { countAt, fieldOf, listAt, textAt } from '../../runtime/core/json.js'
 
-/** Sampling options that OpenAI's API does not have. Those with parts of their own have a name here where the engine takes them all. */
+/** Sampling options that OpenAI's API does not have. An option with several parts is listed for an engine that takes all of them. */
 type FurtherSampling = Exclude<
   keyof Sampling,
   'temperature' | 'topP' | 'frequencyPenalty' | 'presencePenalty' | 'seed' | 'logitBias'
@@ -15,40 +15,41 @@ export interface Flavour {
   readonly name: FlavourName
   /** Field names of sampling options that OpenAI's API does not have; options without a name here are refused. */
   readonly sampling: Readonly<Partial<Record<FurtherSampling, string>>>
-  /** Field names of what an answer may not say and where it may end; limits without a name here are refused. */
+  /** Field names of the options that limit an answer's words and its end. Limits without a name here are refused. */
   readonly limits: Readonly<Partial<Record<keyof NonNullable<GenerationOptions['limits']>, string>>>
   /** The `topK` that keeps all tokens. */
   readonly everyToken: 0 | -1
   /** The fields of a request with a GBNF grammar; null if the engine takes none. */
   readonly grammar: ((gbnf: string) => Readonly<Record<string, unknown>>) | null
   /**
-   * The fields of a request that continues its last message, the beginning of an answer; null if the engine always begins a new message.
+   * The fields of a request whose last message is the beginning of an answer, to be continued. Null if the engine always begins a new
+   * message.
    */
   readonly continues: Readonly<Record<string, unknown>> | null
   /** Fields of an assistant message that carry its reasoning; the engine drops other fields. */
   readonly reasoning: readonly string[]
-  /** Whether a request may set any variable of the chat template (`chat_template_kwargs`), or `reasoning_effort` alone. */
+  /** The variables of the chat template that a request may set: all (`chat_template_kwargs`), or only `reasoning_effort`. */
   readonly variables: 'any' | 'effort'
   /** The field that separates the caches of tenants; null if all tenants share one cache. */
   readonly salt: string | null
   /** Fields of every request that make the engine report more. */
   readonly extras: Readonly<Record<string, unknown>>
   /**
-   * The inputs that its /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages (`messages`).
-   * Null if it has none.
+   * The inputs that the engine's /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages
+   * (`messages`). Null if the engine has no /tokenize.
    */
   readonly counts: 'texts' | 'template' | 'messages' | null
-  /** How it reports the tokens of a prompt: by its template and /tokenize, or with its answer (`return_token_ids`); null if it does not. */
+  /** How the engine reports the tokens of a prompt: by its template and /tokenize, or with its answer (`return_token_ids`). Null: never. */
   readonly promptTokens: 'template' | 'answer' | null
-  /** The fewest alternatives to request so that there are log-probabilities at all. */
+  /** The fewest alternative tokens that a request must ask for to get log-probabilities at all. */
   readonly fewestAlternatives: 0 | 1
   /** Whether a stream can have log-probabilities of a call and of the end token; if not, such answers are requested whole. */
   readonly streamsLogprobs: boolean
-  /** Whether it counts the token that ends an answer as generated. */
+  /** Whether the engine counts the token that ends an answer as generated. */
   readonly countsEnd: boolean
-  /** Whether it takes AKV's `drop_message` and `reposition`, and so keeps the cells behind a message that leaves. */
+  /** Whether the engine takes AKV's `drop_message` and `reposition`, and so keeps the cells behind a dropped message. */
   readonly drops: boolean
-  /** Advice for the user if it reports no cached tokens. */
+  /** Advice for the user when the engine reports no cached tokens. */
   readonly cacheReport: string
 }
 
@@ -72,7 +73,7 @@ const OPENAI: Flavour = {
   cacheReport: 'it may not cache, or may not report it',
 }
 
-/** Our server runs the context tools; the engine's own would be a second set. */
+/** Fields for an engine that is kvfold itself. They switch its context tools off, because this server already has them. */
 const KVFOLD = { acm: 'off', events: true } as const
 
 const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
@@ -156,7 +157,7 @@ export const flavourNamed = (name: FlavourName): Flavour => FLAVOURS[name]
 /** The facts of an endpoint before the first step. */
 export interface Probed {
   readonly flavour: Flavour
-  /** The model's name for requests. */
+  /** The model's name, as requests must give it. */
   readonly model: string
   /** Tokens that a conversation may have; null if the endpoint does not say. */
   readonly context: number | null
@@ -211,7 +212,7 @@ function flavourOf(owner: string | null): FlavourName {
   return owner === 'kvfold' || owner === 'vllm' || owner === 'sglang' ? owner : 'openai'
 }
 
-/** Facts that an engine reports outside OpenAI's API. */
+/** Asks an engine for the facts that are not in OpenAI's API. */
 async function details(
   endpoint: Endpoint,
   { name }: Flavour,

@@ -1,4 +1,4 @@
-/** Counts the tokens of a prompt, by the endpoint's counts if it gives them, else by an estimate. */
+/** Counts the tokens of a prompt. Takes the endpoint's counts if the endpoint gives any, else estimates. */
 import { createHash } from 'node:crypto'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { ShownRow } from './remote-ledger.js'
@@ -26,7 +26,7 @@ export function rowsOf(
   }))
 }
 
-/** Returns the text of one row under these edits of its message. */
+/** Returns the text of one message's row under the given edits of the message. */
 export function rowText(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -38,7 +38,7 @@ export function rowText(
   return index === 0 ? toolsText(tools) + body : body
 }
 
-/** Returns the texts that are counted separately. */
+/** Returns the texts of a prompt that are counted one by one. */
 export const textsOf = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): string[] => [
   ...bodiesOf(messages, edits),
   toolsText(tools),
@@ -57,9 +57,9 @@ const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): str
 
 const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : writeJson(tools))
 
-// Counts of texts: the endpoint's where it gives them, else estimates.
+// Counts of the tokens of texts. They are the endpoint's own counts if it gives any, else estimates.
 
-/** How many texts' counts are kept; each takes some 150 bytes. */
+/** How many counts are kept. Each takes some 150 bytes. */
 const MOST = 20_000
 /** Characters of a token, until a prompt's count gives a better figure. */
 const FIRST_GUESS = 4
@@ -69,7 +69,7 @@ const AT_ONCE = 4
 export const AROUND = 4
 
 export class TextCounts {
-  /** Counts by the text's hash, in the order in which they were learned. */
+  /** The endpoint's counts by the hash of their text, in the order in which they were learned. */
   readonly #known = new Map<string, number>()
   #charactersPerToken = FIRST_GUESS
 
@@ -87,13 +87,13 @@ export class TextCounts {
     return this.#known.get(hashOf(text)) ?? Math.ceil(text.length / this.#charactersPerToken)
   }
 
-  /** Learns from a prompt that the endpoint counted. `messages`: how many messages it had. */
+  /** Learns the characters per token from a prompt that the endpoint counted. `messages`: the number of its messages. */
   observe(characters: number, tokens: number, messages: number): void {
     const inText = tokens - messages * AROUND
     if (characters > 100 && inText > 0) this.#charactersPerToken = Math.min(20, Math.max(0.5, characters / inText))
   }
 
-  /** Asks the endpoint to count these texts, if it can. If a count fails, its text keeps its estimate. */
+  /** Asks the endpoint to count the texts, if it can. A text whose count fails keeps its estimate. */
   async learn(texts: readonly string[], signal: AbortSignal): Promise<void> {
     if (this.flavour.counts === null) return
     const unknown = [...new Set(texts)].filter((text) => text !== '' && !this.#known.has(hashOf(text)))
@@ -121,9 +121,9 @@ export class TextCounts {
   }
 
   /**
-   * Asks for the tokens of a whole prompt by the endpoint's template; null if the endpoint does not say. `count`: how many tokens it
-   * reported. That figure shows whether the template writes the BOS token itself, which /tokenize would then add twice. @throws KvfoldError
-   * remote/*
+   * Asks for the tokens of a whole prompt by the endpoint's template; null if the endpoint does not say. `count`: the tokens of the prompt
+   * that the endpoint reported. The number shows whether the template writes the BOS token itself, which /tokenize would then add twice.
+   * @throws KvfoldError remote/*
    */
   async tokensOfPrompt(
     prompt: { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] },

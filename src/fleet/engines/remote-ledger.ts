@@ -13,16 +13,16 @@ import type { EndpointUsage } from './reply-reader.js'
 /** A message as a step showed it. */
 export interface ShownRow {
   readonly role: string
-  /** All of its text that is counted: content under the edits, calls. */
+  /** The message's text that counts: its content under the edits, and its calls. */
   readonly text: string
-  /** Its weight in the prompt: an estimate in tokens. */
+  /** The message's weight in the prompt: an estimate in tokens. */
   readonly weight: number
 }
 
 /** The contents of the endpoint's cache after the last step, as far as we can know. */
 export interface Held {
   readonly rows: readonly ShownRow[]
-  /** Tokens of the prompt, one span for each row; the answer's header, if any, is behind the last. */
+  /** The tokens of each row in the prompt. The answer's header, if any, is behind the last row. */
   readonly spans: readonly Span[]
   /** Tokens that were computed or cached: prompt and generated, without the last one. */
   readonly tokens: number
@@ -41,7 +41,7 @@ export interface Outcome {
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
   readonly fallback: string | null
-  /** Milliseconds to the first token and to the last, measured here. */
+  /** Milliseconds to the answer's first token and to its last one, measured by this server. */
   readonly firstToken: number
   readonly total: number
   /** The engine on which the step ran. */
@@ -62,12 +62,12 @@ export class RemoteLedger {
     return this.#engine
   }
 
-  /** Null before the first step. */
+  /** The contents of the endpoint's cache after the last step; null before the first. */
   get held(): Held | null {
     return this.#held
   }
 
-  /** Enters a step, and returns its entry. */
+  /** Enters a step in the ledger, and returns its entry. */
   enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine, behindDrop = null }: Outcome): LedgerEntry {
     const before = this.#held
     const { prompt, generated } = usage
@@ -87,7 +87,8 @@ export class RemoteLedger {
       approximate: 0,
     })
     const { skipped, moved } = usage.dropped ?? { skipped: 0, moved: 0 }
-    // The cells behind a drop keep the trace of what went. All of them count as approximate, because the engine does not say which it kept.
+    // The cells behind a drop keep traces of the dropped message. All of them count as approximate, because the engine does not say which
+    // it kept.
     if (behindDrop !== null && skipped > 0)
       for (const [index, cost] of messages.entries())
         if (index >= behindDrop) messages[index] = { ...cost, approximate: cost.reused }
@@ -95,7 +96,7 @@ export class RemoteLedger {
     const [reused, recomputed, fresh] = [sum('reused'), sum('recomputed'), sum('fresh')]
     // If the prompt is cached to its last token, the endpoint computes that one again for its logits.
     const side = prompt > 0 && cached === prompt ? 1 : 0
-    // If the engine is not that of the last step, we expect none of the last step's cells there.
+    // If the engine is not that of the last step, we expect that it has none of the last step's cells.
     const first = this.#steps === 0 || this.#engine !== engine
     const expected = first ? 0 : expectedOf(before, rows, spans)
     this.#engine = engine
@@ -134,7 +135,7 @@ export class RemoteLedger {
     }
   }
 
-  /** One span for each row, in order from 0; the rest of the prompt is the answer's header. */
+  /** Divides the prompt's tokens among the rows, in order from 0. The tokens behind the last row are the answer's header. */
   #spans(rows: readonly ShownRow[], prompt: number): Span[] {
     const before = this.#held
     const kept = rows.map(({ text, role }, index): number | null => {
@@ -159,8 +160,8 @@ export class RemoteLedger {
 }
 
 /**
- * Divides `total`: kept sizes stay, the rest is divided by weight. Returns null if the kept sizes leave too little, or if all are kept and
- * their sum is not `total`.
+ * Divides `total` tokens among the rows. Rows with a kept size keep it, and the other rows share the other tokens by weight. Returns null
+ * if the kept sizes leave too little, or if all are kept and their sum is not `total`.
  */
 function shares(total: number, weights: readonly number[], kept: readonly (number | null)[]): number[] | null {
   const taken = kept.reduce<number>((sum, size) => sum + (size ?? 0), 0)
@@ -181,8 +182,8 @@ function shares(total: number, weights: readonly number[], kept: readonly (numbe
 }
 
 /**
- * The part of a message that the step before also showed. `head` and `tail`: shares of its characters at its beginning and its end. `most`:
- * the most tokens that the part can have.
+ * The part of a message that the previous step also showed. `head` and `tail`: shares of its characters at its beginning and its end.
+ * `most`: the most tokens that the part can have.
  */
 interface Change {
   readonly head: number
@@ -214,7 +215,7 @@ function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: reado
   for (const [index, { start, end }] of spans.entries()) {
     const isSame = before !== null && index < before.rows.length && before.rows[index]?.text === rows[index]?.text
     const { head, most } = changeOf(before, rows, index)
-    // An answer without words still has its tokens.
+    // An answer without text still has tokens.
     tokens += isSame
       ? Math.min(index === before.rows.length - 1 ? before.answer : end - start, end - start)
       : Math.min(most, Math.round((end - start) * head))

@@ -33,9 +33,9 @@ import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } fro
 import { bodyFor, bodyOf, EFFORT, promptOf, toolsOf } from './wire.js'
 
 export interface RemoteEngineOptions extends EndpointOptions {
-  /** Default: the first that the endpoint lists. */
+  /** The model's name. Default: the first that the endpoint lists. */
   readonly model?: string
-  /** Default: the flavour that `/v1/models` gives in `owned_by`. */
+  /** Which kind of engine the endpoint is. Default: the kind that `/v1/models` gives in `owned_by`. */
   readonly flavour?: FlavourName
   /**
    * All engines of the model, instead of `url`, `key` and `flavour`. A conversation goes to the engine that has its beginning. Default: the
@@ -44,11 +44,14 @@ export interface RemoteEngineOptions extends EndpointOptions {
   readonly engines?: readonly EngineEntry[]
   /** Milliseconds between two health checks of each engine, if there are several. Default 5,000. */
   readonly healthEvery?: number
-  /** A header that identifies the conversation for a router in between, by a hash that never changes. Default: none. */
+  /**
+   * The name of a header that identifies the conversation for a router between kvfold and the engines. Its value is a hash that never
+   * changes. Default: none.
+   */
   readonly sessionHeader?: string
   /** Tokens that a conversation may show. Default: the endpoint's figure; if it reports none, we set no limit. */
   readonly context?: number
-  /** Keeps edits back until they pay for the cache (deferral.ts). Default: all are shown at once. */
+  /** Keeps edits back until they save more than they cost (deferral.ts). Default: all edits are shown at once. */
   readonly deferEdits?: DeferralOptions
   /**
    * Replies contain the tokens of prompt and answer, if the endpoint reports them (`EngineReply.tokens`). It costs one more request a step.
@@ -58,10 +61,10 @@ export interface RemoteEngineOptions extends EndpointOptions {
   readonly signal?: AbortSignal
 }
 
-/** One step on its way. */
+/** A step that is running. */
 interface RemoteStep {
   readonly request: EngineRequest
-  /** The request with the messages that its edits leave out. */
+  /** The request as the caller made it, with the messages that its edits leave out. */
   readonly asked: EngineRequest
   readonly state: RemoteConversation
   readonly stream: EventStream
@@ -69,15 +72,15 @@ interface RemoteStep {
   readonly beginning: Beginning
 }
 
-/** One try of a step. */
+/** An attempt to run a step on one engine. */
 interface Try extends Pick<Known, 'model' | 'flavour' | 'counts'> {
   readonly member: Member
-  /** Milliseconds to wait if the engine is busy; undefined: as long as its patience says. */
+  /** Milliseconds to wait if the engine is busy. Default: as the endpoint's patience says. */
   readonly busy: number | undefined
   readonly shown: Shown
 }
 
-/** The edits that a step shows. `fallback`: why they, or the contract, differ from the request; null if they do not. */
+/** The edits that a step shows. `fallback`: why the edits or the contract differ from the request; null if they do not differ. */
 interface Shown {
   readonly edits: readonly Edit[]
   readonly fallback: string | null
@@ -89,7 +92,7 @@ interface Told {
   any: boolean
 }
 
-/** Milliseconds after an answer's end for counting its prompt's texts. */
+/** After an answer's end, the milliseconds that counting the prompt's texts may take. */
 const COUNTING = 500
 
 /** Characters allowed in a header's name. */
@@ -102,9 +105,9 @@ const DROPS_ONLY =
 const PREFIX_ONLY = 'a remote engine caches only beginnings of prompts, so the text after an edit is computed again'
 
 /**
- * Exact by prefix: the shown text is sent whole, and the endpoint decides how much of it is cached. `splice`, `blend` and `auto` fall back
- * to `exact` and say so. Only endpoints that report progress (llama-server, kvfold) cause `plan` and `prefill` events. Messages have no
- * `sampled` tokens; logprobs have token numbers only if the endpoint gives them (else UNNUMBERED).
+ * The engine is exact because the shown text is sent whole, and the endpoint decides how much of it is cached. `splice`, `blend` and `auto`
+ * fall back to `exact` and say so. Only endpoints that report progress (llama-server, kvfold) cause `plan` and `prefill` events. Messages
+ * have no `sampled` tokens; logprobs have token numbers only if the endpoint gives them (else UNNUMBERED).
  */
 export class RemoteEngine implements Engine, EnginesElsewhere {
   readonly #conversations: RemoteConversations
@@ -125,7 +128,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /**
-   * Asks the endpoint for its facts. Of several endpoints, those that do not answer are down until they answer. If that fails, no
+   * Asks the endpoint for its facts. Of several endpoints, those that do not answer are down until they answer. If the call fails, no
    * connection stays open.
    * @throws KvfoldError remote/*, model/not-found
    */
@@ -169,7 +172,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   /** Checks every engine's health now. */
   checkEngines = (): Promise<void> => this.pool.check()
 
-  /** Sentences about the limits of this engine and of its reports. Steps add further ones. */
+  /** Sentences about the limits of this engine and of its reports. Steps add further sentences. */
   get notes(): readonly string[] {
     return [...this.#notes]
   }
@@ -207,7 +210,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
 
   readonly estimates = true
 
-  /** An estimate (see `estimate`); `countExactly` asks the endpoint. */
+  /** Estimates the tokens of a prompt, as `estimate` does. `countExactly` asks the endpoint instead. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
     return this.estimate(messages, tools, edits).tokens
   }
@@ -236,7 +239,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.#counts.ofPrompt(promptOf(shown.messages, tools, shown.edits, this.flavour), signal)
   }
 
-  /** Cancels the conversation's running steps and forgets its ledger. Cells in the endpoint's cache cannot be taken back. */
+  /** Cancels the conversation's running steps and forgets its ledger. The endpoint's cache keeps its cells. */
   forget(conversation: ConversationId): void {
     this.#conversations.forget(conversation)
   }
@@ -246,7 +249,10 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     this.pool.close()
   }
 
-  /** Runs the step on the conversation's engine. If that fails before any of the answer was sent, tries the other engines, each once. */
+  /**
+   * Runs the step on the conversation's engine. If the step fails before any part of the answer was sent, tries the other engines, each
+   * once.
+   */
   async #respond(step: RemoteStep): Promise<EngineReply> {
     const { request, state, signal, beginning } = step
     const parent = request.parent === undefined ? null : (this.#conversations.of(request.parent)?.books.engine ?? null)

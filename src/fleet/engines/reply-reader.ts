@@ -8,10 +8,10 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
-/** The number of a token for which the endpoint gives only the text. */
+/** Stands for the token number where the endpoint gives only the token's text. */
 export const UNNUMBERED = -1
 
-/** A call of which more may come. */
+/** A tool call that is still arriving. */
 interface Draft {
   readonly index: number
   id: string
@@ -25,10 +25,10 @@ export class ReplyReader {
   readonly calls: ToolCall[] = []
   readonly logprobs: TokenLogprob[] = []
   usage: EndpointUsage | null = null
-  /** Token numbers of the prompt and of the answer, its end included, from endpoints that were asked for them (vLLM). */
+  /** Token numbers of the prompt and of the answer with its end token. vLLM gives them on request. */
   readonly promptTokens: unknown[] = []
   readonly answerTokens: unknown[] = []
-  /** Null until the endpoint gives the reason of the end. */
+  /** Why the answer ended; null until the endpoint says so. */
   finish: Finish | null = null
   /** The stop string that ended the answer, if the endpoint reports it (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
   stop: string | null = null
@@ -189,12 +189,12 @@ function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
     const value = readJson(text)
     if (isRecord(value)) return { arguments: value }
   } catch {
-    // The malformed text is kept, and the model is shown it.
+    // The malformed text is kept, and the model sees it.
   }
   return { arguments: {}, malformed: text }
 }
 
-/** The bytes of a token that is not whole characters. Its text has U+FFFD in place of them. */
+/** Returns the bytes of a token that is only part of a character. Such a token's text has U+FFFD instead. */
 function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
   const said = listAt(of, 'bytes')
   const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)
@@ -214,20 +214,20 @@ function logprobOf(entry: unknown): TokenLogprob {
 
 // Reads the usage figures of an endpoint, by the names that each engine gives them.
 
-/** The tokens of a step as the endpoint reports them; null: it does not say. */
+/** The tokens of a step as the endpoint reports them. Null: the endpoint does not report the figure. */
 export interface EndpointUsage {
   readonly prompt: number
   /** Tokens of the prompt that were not computed in this step. */
   readonly cached: number | null
   readonly generated: number
-  /** Tokens that dropped messages would have besides, and tokens whose cells moved (AKV); absent without drops. */
+  /** The tokens of dropped messages (`skipped`), and the tokens whose cells moved (AKV). Absent without drops. */
   readonly dropped?: { readonly skipped: number; readonly moved: number }
-  /** Milliseconds; only llama-server reports them. */
+  /** Milliseconds of the prompt and of the answer. Only llama-server reports them. */
   readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
 }
 
 /**
- * The figures of a chunk or a whole answer; null if it has none.
+ * Returns the figures of a chunk or a whole answer; null if it has none.
  *
  * Cached tokens: `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with --enable-prompt-tokens-details,
  * SGLang with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n`

@@ -8,7 +8,7 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../runtime/
 import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
 import type { Flavour } from './flavour.js'
 
-/** The most that OpenAI's API adds to a logit or subtracts from it; -100 bans a token. JSON has no infinity. */
+/** The limit of a logit bias in OpenAI's API; -100 bans a token. JSON has no infinity, so an infinite bias becomes this limit. */
 const BIAS = 100
 
 /**
@@ -33,10 +33,10 @@ export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, read
   return made
 }
 
-/** A message's content under its edits, followed by its note. */
+/** Returns a message's content under its edits, followed by its note. */
 export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
 
-/** A message's part of the prompt: its content as shown, and its calls. For counting, and for comparing two steps. */
+/** Returns a message's part of the prompt: its content as shown, and its calls. Used to count tokens and to compare two steps. */
 export const bodyOf = (message: ChatMessage, shown: string): string =>
   message.toolCalls === undefined
     ? shown
@@ -112,7 +112,7 @@ export function bodyFor(
   }
 }
 
-/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` reports which it has. */
+/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` tells which variables can be sent. */
 function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
   const { [EFFORT]: effort } = variables
@@ -124,7 +124,8 @@ export const EFFORT = 'reasoning_effort'
 
 /**
  * Returns the tools of a request and its `tool_choice`. With `none` the tools stay, so that the prompt begins as in the steps before. The
- * API cannot require a call of one among some of the tools. Such a request contains only those tools, at the price of its cache.
+ * API cannot require a call of one among some of the tools. A request that needs that contains only the allowed tools, and loses its cached
+ * beginning.
  */
 export function toolsOf({
   tools = [],
@@ -185,13 +186,13 @@ const PARTS: Readonly<Partial<Record<keyof Flavour['sampling'], Readonly<Record<
   },
 }
 
-/** @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
+/** Returns the field `logit_bias` of a request. @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
 function biasOf(biases: NonNullable<Sampling['logitBias']>, flavour: Flavour): object {
   if (biases.some(({ token }) => typeof token === 'string')) throw unsupported('logit_bias of texts', flavour)
   return Object.fromEntries(biases.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))]))
 }
 
-/** @throws KvfoldError remote/unsupported */
+/** Returns the fields for the limits of a request. @throws KvfoldError remote/unsupported */
 function limitsOf({ limits = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   return Object.fromEntries(
     Object.entries(limits).map(([name, value]) => {

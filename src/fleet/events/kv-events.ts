@@ -14,7 +14,7 @@ export interface KvEventsOptions {
    * @example 'tcp://*:5557'
    */
   readonly endpoint: string
-  /** Where subscribers ask for batches that they missed. It is always bound. Default: nowhere. */
+  /** The address at which subscribers ask for batches that they missed. The publisher always binds it. Default: none. */
   readonly replay?: string
   /** The topic of all messages. `{model}` stands for the name of the model. Default: empty. */
   readonly topic?: string
@@ -22,11 +22,11 @@ export interface KvEventsOptions {
   readonly bufferSteps?: number
 }
 
-/** Batches of at most this many events, so that no message takes long to make. */
+/** The most events of one batch, so that no message takes long to make. */
 const MOST_EVENTS = 8
 /** The most bytes of batches that are kept for replay. */
 const MOST_BYTES = 256 * 2 ** 20
-/** Messages that wait for a slow subscriber. Beyond that it loses some, and asks for a replay. */
+/** The most messages that wait for a slow subscriber. Beyond that, the subscriber loses messages and asks for a replay. */
 const HIGH_WATER = 100_000
 /** The sequence number that ends a replay: -1. */
 const END = Buffer.alloc(8, 0xff)
@@ -91,8 +91,8 @@ export class KvEventPublisher {
   }
 
   /**
-   * Returns what an engine tells of its blocks (LlamaEngineOptions.blocks). Until an engine has told something, it says that all earlier
-   * blocks are gone, since a new process holds none.
+   * Returns the object to which an engine reports its blocks (LlamaEngineOptions.blocks). As long as no engine has reported anything, a
+   * call first publishes that all earlier blocks are gone, because a new process holds none.
    * @param model the name that `{model}` stands for
    */
   outlet(model: string): BlockOutlet {
@@ -128,7 +128,7 @@ export class KvEventPublisher {
     const sent = this.#sending.then(async () => {
       if (!this.#closed) await this.pub.send([topic, sequence, payload])
     })
-    // A message that could not be sent is missed, and can be asked for again.
+    // Subscribers miss a message that could not be sent, and can ask for it again.
     return (this.#sending = sent.catch(() => undefined))
   }
 
@@ -154,17 +154,17 @@ export class KvEventPublisher {
   }
 }
 
-/** An event as an array: its name and its fields, as msgspec writes tagged structs that are like arrays. */
+/** Writes an event as an array of its name and its fields. vLLM's library msgspec writes tagged structs in this form. */
 function wireOf(event: BlockEvent): readonly unknown[] {
   const medium = MEDIUM[event.tier]
   if (event.kind === 'removed') return ['BlockRemoved', event.hashes, medium]
   const { hashes, parent, tokens, tenant, adapters } = event
   const fields = ['BlockStored', hashes, parent, tokens, EVENT_BLOCK, null, medium, adapters === '' ? null : adapters]
-  // As vLLM does with a request's cache_salt: the first block of a text names it.
+  // The first block of a text names the tenant, as vLLM does with a request's cache_salt.
   return tenant === null ? fields : [...fields, hashes.map((_, at) => (at === 0 && parent === null ? [tenant] : null))]
 }
 
-/** Now, in seconds. Never a whole number, which msgpack would write as an integer. */
+/** Returns the current time in seconds. It is never a whole number, because msgpack would write one as an integer. */
 function seconds(): number {
   const now = Date.now() / 1000
   return Number.isInteger(now) ? now + 1e-6 : now

@@ -66,7 +66,7 @@ export class Claims {
     }
   }
 
-  /** Records that the connection has the lock. By now another claim of this server may have it too; then they share it. */
+  /** Records that the connection has the lock. Another claim of this server may have the same lock by now; then both claims share it. */
   #taken(key: string, client: pg.Client): () => Promise<void> {
     const other = this.#held.get(key)
     if (other !== undefined && other.client === client && other.ending === null) {
@@ -92,7 +92,7 @@ export class Claims {
     }
   }
 
-  /** If the release fails, the lock is freed when its connection ends. */
+  /** Releases the lock. If the release fails, the lock is freed when its connection ends. */
   async #unlock(client: pg.Client, key: string): Promise<void> {
     const session = await this.#session?.catch(() => null)
     await this.database.ask(client, 'SELECT pg_advisory_unlock($1)', [key]).catch(() => undefined)
@@ -121,7 +121,7 @@ export class Claims {
       for (const [key, held] of this.#held) if (held.client === client) this.#held.delete(key)
     }
     client.once('end', lost)
-    // From here on the connection takes no query; it may take a while until it ends.
+    // After an error the connection takes no more queries, but it may end only some time later.
     client.once('error', () => {
       lost()
       void client.end().catch(() => undefined)
@@ -130,7 +130,7 @@ export class Claims {
   }
 }
 
-/** 64 bits of a hash. If two threads have the same number, they only wait for each other. */
+/** Hashes a thread's name to the 64-bit number of its lock. If two threads have the same number, they only wait for each other. */
 const numberOf = (tenant: string, id: string): string =>
   createHash('sha256')
     .update(JSON.stringify(['kvfold', tenant, id]))

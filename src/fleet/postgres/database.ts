@@ -6,23 +6,23 @@ import { invariant, KvfoldError, type ErrorCode } from '../../runtime/core/error
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { migrate, type Parameter, type RunStatement } from './schema.js'
 
-/** Connections for queries; claims have further ones. */
+/** How many connections the pool has for queries. Claims have further connections. */
 const CONNECTIONS = 10
 /** Timeouts in milliseconds. */
 export interface DatabasePatience {
-  /** For making a connection, and for a probe of the database. */
+  /** Limit for making a connection, and for a probe of the database. */
   readonly connect: number
-  /** For the answer to a query. */
+  /** Limit for the answer to a query. */
   readonly query: number
-  /** A query may wait this long until the database is probed. */
+  /** When a query has waited this long, the database is probed. */
   readonly silent: number
 }
 
 /** A query of a server that is cut off fails within `silent` + `silent` / 4 + `connect`, some 10 seconds. Later queries fail at once. */
 const PATIENCE: DatabasePatience = { connect: 5000, query: 30_000, silent: 4000 }
 /**
- * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: those of
- * threads, and those of rows that an unfinished transaction changed.
+ * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: its claims of
+ * threads, and its locks on rows that an unfinished transaction changed.
  */
 const WATCHED =
   'SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 20000'
@@ -69,7 +69,7 @@ export class Database {
   }
 
   /**
-   * Opens the database, and migrates the tables of earlier versions to ours.
+   * Opens the database, and migrates tables of earlier versions to the current one.
    * @param url `postgres://user:password@host:port/name`, with libpq's options behind `?`
    * @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then
    */
@@ -105,7 +105,8 @@ export class Database {
   }
 
   /**
-   * Runs `work` in a transaction: everything that it does is kept, or nothing if it throws. With `reading` all its reads see one moment.
+   * Runs `work` in a transaction: all its changes are kept, or none if it throws. With `reading`, all its reads see the database at one
+   * moment.
    */
   async transaction<T>(work: (run: RunStatement) => Promise<T>, { reading = false } = {}): Promise<T> {
     const client = await this.#client()
@@ -164,7 +165,7 @@ export class Database {
     }
   }
 
-  /** Further calls do nothing. */
+  /** Closes all connections. Further calls do nothing. */
   async close(): Promise<void> {
     if (!this.#isOpen) return
     this.#isOpen = false
@@ -194,7 +195,7 @@ export class Database {
     await this.#probe()
   }
 
-  /** Probes the database if a query has waited for long. If the probe succeeds, the slow query continues to wait. */
+  /** Probes the database if a query has waited longer than `silent`. If the probe succeeds, the query continues to wait. */
   #look(): void {
     const late = performance.now() - this.patience.silent
     const isLate = [...this.#asked].some(({ since }) => since < late)
@@ -242,7 +243,7 @@ export class Database {
       // Makes acknowledged changes durable, even if the database's default is different. The pool waits for this query.
       onConnect: (client) => client.query(`${WATCHED}; ${DURABLE}`) as unknown as undefined,
     })
-    // Ignore it: the user of a connection gets the error from its query, and the pool replaces an idle connection.
+    // The error is ignored here: the user of a connection gets it from a query, and the pool replaces an idle connection.
     pool.on('error', () => undefined)
     pool.on('connect', (client) => {
       client.on('error', () => undefined)
@@ -260,7 +261,7 @@ export class Database {
     invariant(this.#isOpen, 'the store was used after it was closed')
   }
 
-  /** Returns errors of ours unchanged. Turns other errors into one that says what happened and what to do. */
+  /** Returns kvfold's own errors unchanged. Turns any other error into one that says what happened and what to do. */
   told(error: unknown): unknown {
     if (error instanceof KvfoldError || !(error instanceof Error)) return error
     const { address } = this
@@ -287,7 +288,7 @@ export class Database {
 }
 
 const CROWDED = '53300'
-/** Connection errors, too many connections, and a server that starts, stops or only allows reads. */
+/** PostgreSQL's codes for connection errors, too many connections, and a server that starts, stops or only allows reads. */
 const UNREACHABLE = /^(08|57P|53300|25006)/u
 
 /** Destroying the socket is the only way to end a connection while the database does not answer. */

@@ -9,7 +9,7 @@ import type { ThreadHead, Unforgotten } from '../../runtime/store/port.js'
 import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 
-/** Milliseconds between two looks at which servers have forgotten. */
+/** `left` asks this many milliseconds apart which servers have forgotten. */
 const LOOK = 50
 /** Seconds without a report after which a server counts as away; each server reports every second. */
 const SILENT = 5
@@ -18,8 +18,8 @@ const SAYS = 1000
 
 /**
  * A forget is a row that is written with the fold, in the same transaction. Each server reports up to which transaction it has read and
- * carried out all forgets. A server that was away has not reported. It carries them out when it reads again, before it serves anything,
- * since every request reads first.
+ * carried out all forgets. A server that was away has not reported. It carries the forgets out when it reads again. That is before it
+ * serves anything, because every request reads first.
  */
 export class Forgets {
   readonly #server = randomUUID()
@@ -56,8 +56,8 @@ export class Forgets {
   }
 
   /**
-   * Returns the forgets of other servers, or with `all` of any server, in this transaction or a later one. Some of them may be returned
-   * again.
+   * Returns the forgets that other servers (with `all`: any server) recorded in the given transaction or a later one. A forget may be
+   * returned more than once.
    */
   async since(run: RunStatement, transaction: bigint, all: boolean): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await run(

@@ -42,7 +42,7 @@ async function found(
 }
 
 /**
- * Writes these threads, reads each back and compares it, and then runs `more`, which writes the rest. Servers that use the database wait
+ * Writes the threads, reads each back and compares it. Then runs `more`, which writes the other records. Servers that use the database wait
  * meanwhile.
  * @throws KvfoldError store/not-empty if the database has threads, store/failed if a thread reads back differently; nothing was changed
  * then
@@ -73,14 +73,17 @@ export async function fill(
   })
 }
 
-/** The error for an item that reads back differently. */
+/** Makes the error for an item that reads back differently. */
 export const notSame = (what: string, id: string, where: string): KvfoldError =>
   new KvfoldError(
     'store/failed',
     `The ${what} ${id} reads back from ${where} differently than it was written, so nothing was moved; the source is unchanged.`,
   )
 
-/** @throws KvfoldError store/locked if other connections named kvfold use the database, as far as this user may see them */
+/**
+ * Refuses a database that servers use. @throws KvfoldError store/locked if other connections named kvfold use it, as far as this user may
+ * see them
+ */
 export async function refuseUsed(database: Database): Promise<void> {
   const [row] = await database.rows(
     `SELECT count(*) AS others FROM pg_stat_activity

@@ -1,4 +1,4 @@
-/** Responses in PostgreSQL. They are in the database of their threads, and are deleted with them. */
+/** Responses in PostgreSQL. They are in the same database as their threads, and are deleted together with them. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Tenant } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'
@@ -14,7 +14,7 @@ export class PostgresResponses implements ResponseStore {
   /** @param database the threads' database; the thread store closes it */
   constructor(private readonly database: Database) {}
 
-  /** Does not keep a response whose thread was deleted meanwhile. */
+  /** Stores a response, unless its thread was deleted meanwhile. */
   async keep(response: KeptResponse): Promise<void> {
     await this.database.transaction(async (run) => {
       // This lock keeps other servers from deleting the thread before the transaction ends.
@@ -77,7 +77,7 @@ export async function writeResponse(run: RunStatement, response: KeptResponse): 
   )
 }
 
-/** Reads all responses. Those whose row is damaged are returned by name. */
+/** Reads all responses. Of damaged ones it returns only the names. */
 export async function readResponses(
   run: RunStatement,
 ): Promise<{ readonly whole: readonly KeptResponse[]; readonly damage: readonly Damage[] }> {

@@ -31,7 +31,7 @@ export interface PostgresStoreOptions {
   readonly cells?: SavedThreads
   /** The folder of this server with those saved cells. A server that comes back is recognised by it. Default: none. */
   readonly place?: string
-  /** Default: a server that is cut off from the database notices it within 10 seconds. */
+  /** Timeouts. By default, a server that is cut off from the database notices within 10 seconds. */
   readonly patience?: DatabasePatience
 }
 
@@ -61,7 +61,7 @@ export class PostgresStore implements ThreadStore {
   /** A transaction id of PostgreSQL. This server has read all changes of earlier transactions; `#changes` reads from this one on. */
   #since = 0n
   readonly #fetched = new FetchedThreads<Fetched>()
-  /** Whether text was forgotten and `#done` has not reported it yet. */
+  /** Whether this server has forgotten text and `#done` has not reported it yet. */
   #news = false
 
   private constructor(
@@ -81,7 +81,7 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then */
+  /** Opens the store of a database. @throws KvfoldError store/unusable, store/unreachable, store/newer; then nothing was changed */
   static async open({ url, cells, place, patience }: PostgresStoreOptions): Promise<PostgresStore> {
     const database = await Database.open(url, patience)
     try {
@@ -113,7 +113,7 @@ export class PostgresStore implements ThreadStore {
     return changed
   }
 
-  /** @throws what `work` throws; KvfoldError store/unreachable */
+  /** Runs work that reads threads, as `ThreadStore.reading` says. @throws what `work` throws; KvfoldError store/unreachable */
   reading<T>(work: () => T): Promise<T> {
     return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
   }
@@ -182,7 +182,7 @@ export class PostgresStore implements ThreadStore {
     return erased.length
   }
 
-  /** Further calls do nothing. */
+  /** Closes the store. Further calls do nothing. */
   async close(): Promise<void> {
     await this.forgets.leave().catch(() => undefined)
     await this.#claims.close()
@@ -245,8 +245,8 @@ export class PostgresStore implements ThreadStore {
   }
 
   /**
-   * Returns the changes since the last call. A transaction that was still open at the last call may have a smaller number than those seen.
-   * So the next call starts at the oldest transaction that may still be open.
+   * Returns the changes since the last call. A transaction that was still open at the last call may have a smaller number than the changes
+   * that were read. So the next call starts at the oldest transaction that may still be open.
    */
   async #changes(): Promise<ThreadChanges> {
     this.database.refuseClosed()

@@ -6,7 +6,7 @@ import type { StoredRow, StoredValue } from '../../runtime/store/row-kind.js'
 export type RunStatement = (sql: string, values?: readonly Parameter[]) => Promise<readonly StoredRow[]>
 export type Parameter = StoredValue | boolean | readonly StoredValue[]
 
-/** The columns are those of the rows in SQLite, with their checksums (`rows.ts`). Text is JSON, or has no NUL. */
+/** The migrations. The tables have the columns of the rows in SQLite, with their checksums (`rows.ts`). Text is JSON, or has no NUL. */
 const STEPS: readonly string[] = [
   `
   CREATE TABLE kvfold.threads (
@@ -111,10 +111,10 @@ const STEPS: readonly string[] = [
   `,
 ]
 
-/** The number of an advisory lock: servers that start at the same time migrate one after another. */
+/** The number of the advisory lock by which servers that start at the same time migrate one after another. */
 const TURN = '7741528619230451'
 
-/** Runs all missing steps, or none. Must be called within a transaction. @throws KvfoldError store/newer */
+/** Runs all migrations that the database lacks, or none. Must be called within a transaction. @throws KvfoldError store/newer */
 export async function migrate(run: RunStatement, address: string, steps = STEPS): Promise<void> {
   await run(`SELECT pg_advisory_xact_lock(${TURN})`)
   const [there] = await run("SELECT to_regclass('kvfold.version') IS NOT NULL AS version")

@@ -36,7 +36,7 @@ export class ThreadWriter {
     return number
   }
 
-  /** Adds rows behind the existing ones, from these places on. */
+  /** Adds rows behind the existing ones. `places`: the first new place in each table. */
   async add(thread: number, places: Places, parts: Parts): Promise<void> {
     for (const table of PART_TABLES) {
       const kind = PARTS[table] as RowKind<unknown>
@@ -64,7 +64,7 @@ export class ThreadWriter {
   }
 }
 
-/** The places that follow the last rows of each table. */
+/** Returns the place after a thread's last row, for each table. */
 export async function lastPlaces(run: RunStatement, number: number): Promise<Places> {
   const next = PART_TABLES.map(
     (table) => `(SELECT coalesce(max(place), -1) + 1 FROM kvfold.${table} WHERE thread = $1) AS ${table}`,
@@ -73,7 +73,7 @@ export async function lastPlaces(run: RunStatement, number: number): Promise<Pla
   return row as unknown as Places
 }
 
-/** Returns null if there is no such thread. @throws Damaged */
+/** Reads a thread. Returns null if it does not exist. @throws Damaged */
 export async function readThread(
   run: RunStatement,
   tenant: string,
@@ -102,7 +102,7 @@ export async function readThread(
   return { number, revision, record: { ...head, messages, edits, ledger, events } }
 }
 
-/** Returns the threads that this transaction or a later one changed. Leaves out those whose own row or card is damaged. */
+/** Returns the threads that the given transaction or a later one changed. Leaves out threads whose own row or card is damaged. */
 export async function listedIn(
   run: RunStatement,
   since: bigint,

@@ -4,13 +4,13 @@ import type { ToolCall } from '../chat/message.js'
 import type { EngineEvent, EngineReply } from '../engine/engine.js'
 import type { Toolbox } from './toolbox.js'
 
-/** Rules for the calls of answers to a client that keeps the conversation too. */
+/** Rules for the tool calls in answers to a client that itself keeps the conversation, too. */
 export interface ClientRules {
-  /** True: only the first call of an external tool counts, and the answer ends with it. */
+  /** True: only an answer's first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean
   /**
-   * Whether a call must be alone in its step, because the client sees it as a message of its own. Beside other calls it is dropped.
-   * Default: none.
+   * True for a call that must be alone in its step, because the client sees it as a message of its own. Beside other calls, it is dropped.
+   * Default: no call must be alone.
    */
   readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
 }
@@ -19,9 +19,9 @@ export interface ClientRules {
 const MADE_UP = /^call_\d+$/
 
 /**
- * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, and the answer's
- * sampled tokens. So the conversation and its client agree. Only the `arguments` events sent meanwhile remain visible. One object for each
- * answer.
+ * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, and the answer's sampled
+ * tokens. So the conversation and its client agree. Only the `arguments` events that were already sent remain visible. Each answer has its
+ * own `ClientCalls`.
  */
 export class ClientCalls {
   readonly #ids = new Map<string, string>()
@@ -45,7 +45,7 @@ export class ClientCalls {
     else this.#broken = event.call
   }
 
-  /** Returns the reply with the calls that count. */
+  /** Returns the engine's reply with only the calls that count. */
   end(reply: EngineReply): EngineReply {
     const isCut = isCutOff(reply)
     if (!isCut) this.#tellBroken()

@@ -50,7 +50,7 @@ interface AsideQuestion {
   readonly schema: Readonly<Record<string, unknown>>
 }
 
-/** @param room how many new tools need room; 0 when the question only asks which tools are no longer needed */
+/** Asks which tools to remove. `room`: how many new tools need room; 0 when the question only asks which tools are no longer needed. */
 const pruneQuestion = (names: readonly string[], request: string, room: number): AsideQuestion => ({
   prompt:
     `Do not answer the request below yet. These tools are loaded: ${names.join(', ')}.\n` +
@@ -103,7 +103,7 @@ export interface AsidesOptions {
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/** The most tokens of an answer aside. */
+/** The most tokens of the answer to a question aside. */
 const LONGEST_ASIDE = 2048
 
 /**
@@ -111,7 +111,7 @@ const LONGEST_ASIDE = 2048
  * with the request, the fork leaves it out, because the question repeats it.
  */
 export class MemToolAsides {
-  /** Ledger entries since `begin`. */
+  /** Ledger entries since the last call of `begin`. */
   spent: LedgerEntry[] = []
   #request = ''
 
@@ -121,7 +121,7 @@ export class MemToolAsides {
     public asked = 0,
   ) {}
 
-  /** What the calls of `search_tools` and `remove_tools` work on. */
+  /** The tool memory and the other things that calls of `search_tools` and `remove_tools` work on. */
   get managed(): ManagedTools {
     const { memory, late, mode, removes = true } = this.options
     const makeRoom = async (found: SearchedTools, signal?: AbortSignal) => this.#prune(found.added.length, signal)
@@ -135,7 +135,7 @@ export class MemToolAsides {
     this.options.memory.beginTurn()
   }
 
-  /** Adds ledger entries of work before the turn. */
+  /** Adds ledger entries to those of the turn (`spent`), and passes them to `onSpent`. */
   account(entries: readonly LedgerEntry[]): void {
     this.spent.push(...entries)
     this.options.onSpent?.(entries)
@@ -155,7 +155,7 @@ export class MemToolAsides {
     return this.#aside(searchQuestion(this.#names, this.#request), signal)
   }
 
-  /** Searches, and adds a call and its result to the conversation as if the model had called the tool. */
+  /** Searches the catalogue. Adds a search call and its result to the conversation, as if the model had called the search tool. */
   async search(keywords: readonly string[], signal?: AbortSignal): Promise<void> {
     if (keywords.length === 0) return
     const { conversation } = this.options
@@ -175,7 +175,7 @@ export class MemToolAsides {
     if (names.length > 0) removeTools(this.managed, await this.#aside(pruneQuestion(names, this.#request, over), signal))
   }
 
-  /** Asks on a fork. @returns the listed strings; an empty list when the answer has none */
+  /** Asks a question on a fork. @returns the strings that the answer lists; an empty list when it lists none */
   async #aside({ prompt, schema }: AsideQuestion, signal?: AbortSignal): Promise<readonly string[]> {
     const { engine, conversation, generation, scope, definitions } = this.options
     const messages = settled(conversation.messages)

@@ -28,8 +28,8 @@ export const placements = ['late', 'list'] as const
 export type Placement = (typeof placements)[number]
 
 /**
- * How tools are removed. `model`: by the model, as its mode says. `unused`: tools not used for `turns` turns. `lru`: the least recently
- * used ones, until the definitions fit `tokens`. `never`: none is.
+ * How tools are removed. `model`: the model decides, as the mode says. `unused`: tools not used for `turns` turns go. `lru`: the least
+ * recently used ones go, until the definitions fit `tokens`. `never`: all tools stay.
  */
 export type RemovalRule =
   | { readonly by: 'model' }
@@ -45,9 +45,9 @@ export interface MemToolOptions {
   /** Carries out a call of a loaded tool. An error that it throws is reported to the model. */
   readonly execute: (call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal) => string | Promise<string>
   readonly mode: MemToolMode
-  /** Default `late`. */
+  /** Where the definitions of loaded tools are shown. Default `late`. */
   readonly placement?: Placement
-  /** Default: by the model. */
+  /** How tools are removed. Default: by the model. */
   readonly removal?: RemovalRule
   readonly limits?: ToolLimits
   /** How many tools a search returns for each keyword. Default 5. */
@@ -58,7 +58,7 @@ export interface MemToolOptions {
   readonly purpose?: string
   /** The most calls of a turn. Default 40: enough for searches and second tries beside the calls of a task. */
   readonly maxCalls?: number
-  /** Default: the whole history stays visible. */
+  /** How much of the history stays visible. Default: all of it. */
   readonly history?: HistoryLimit
   readonly generation?: GenerationOptions
   /** The state of an earlier session with the same options, to continue from. */
@@ -121,13 +121,14 @@ export class MemToolSession {
     this.memory.load({ added, known: [] })
   }
 
-  /** Removes tools when a person or a program asks for it. */
+  /** Removes tools without a call of the model, for a person or a program. */
   remove(names: readonly string[]): void {
     removeTools(this.#asides.managed, names)
   }
 
   /**
-   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before stay
+   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before the
+   * error stay
    */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const { mode, history } = this.options
@@ -225,13 +226,13 @@ function countOf(engine: Engine, tool: ToolDefinition): number {
 // Hiding old turns: their long texts are folded or summarised, and can be restored.
 
 export interface HistoryLimit {
-  /** How many of the newest turns stay visible, the one that begins included. */
+  /** How many of the newest turns stay visible. The turn that begins now is one of them. */
   readonly turns: number
   /** `truncate`: old texts are folded behind a marker. `summarize`: the model writes a summary of each. */
   readonly by: 'truncate' | 'summarize'
 }
 
-/** Characters. A shorter text takes fewer tokens than its marker. */
+/** Texts with fewer characters are not hidden: they take fewer tokens than a marker. */
 const LEAST = 200
 
 /**

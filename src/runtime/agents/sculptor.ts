@@ -1,7 +1,7 @@
 /** The agents `plain`, which only answers, and `sculptor`, which manages its own context; and their system prompts. */
 import { Session, type SessionOptions } from './session.js'
 
-/** `system`: the caller's own text; `prompt`: the name of a built-in prompt (default `general`), used without `system`. */
+/** `system`: the caller's own text; `prompt`: a built-in prompt's name (default `general`), used when `system` is absent. */
 export type SculptorOptions = Omit<SessionOptions, 'contextTools'> & { readonly prompt?: SystemPrompt }
 
 /** Makes a session with the context tools (Sculptor, sections 2 and 4). */
@@ -9,7 +9,7 @@ export function sculptor({ prompt = 'general', ...options }: SculptorOptions): S
   return new Session({ system: systemPrompts[prompt], ...options, contextTools: true })
 }
 
-// The agent that only answers. It has no tools, and a system message only when the caller gives one, so its prompt is that of a bare run.
+// The agent that only answers. It has no tools, and a system message only when the caller gives one, so its prompt is the messages alone.
 
 export type PlainOptions = Omit<SessionOptions, 'contextTools' | 'firstStep' | 'maxCalls' | 'clientTools'>
 
@@ -20,7 +20,7 @@ export function plain(options: PlainOptions): Session {
 // The system prompts: one for any task, and others for tasks in which a model needs a strategy.
 
 export const systemPrompts = {
-  /** States the same as the unified prompt (Sculptor, D.2): what the tools can do, without a strategy. */
+  /** For any task. Says what the tools can do, without a strategy, as the unified prompt does (Sculptor, D.2). */
   general:
     'You are a helpful assistant who looks after your own context with tools. You can fold what does not matter, so that you ' +
     'see less of it, put summaries in the place of long passages, restore what you need again, and search the whole ' +
@@ -35,14 +35,14 @@ export const systemPrompts = {
     'the way. First call fragment_context to cut the stream of updates into fragments. Then call fold_fragment for the older ' +
     'fragments and leave the newest open. Then answer from what is still shown.',
 
-  /** Strategy: search one name after the other until the chain ends (same meaning as Sculptor, D.1). */
+  /** For chains of facts in a long text. The strategy is to search one name after the other until the chain ends (as in Sculptor, D.1). */
   needles:
     'You trace how people are related. The facts are single sentences scattered through a long text. Call search_context with a ' +
     'name to find the sentences about that person, and get_search_detail to read more around one. Follow the chain from person ' +
     'to person, one search a name. Before you name the eldest, search for that name too and make sure that the text gives no ' +
     'elder. Then answer.',
 
-  /** Strategy: find all similar texts by their common title, then read the wanted one (our own prompt). */
+  /** For similar texts of which one is wanted. The strategy is to find all by their common title, then to read the wanted one. */
   similar:
     'You find one of several similar texts again. Call search_context for the title that they share, among the messages of the ' +
     'assistant. The matches come in the order in which the texts were written. Call get_search_detail for the one that is ' +

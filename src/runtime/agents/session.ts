@@ -11,7 +11,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
 import { type AgentEvent, Turn, type TurnOutcome } from './tool-loop.js'
 
-/** The most calls of a turn (Sculptor, section 4; spec: acm-tools, loop). */
+/** The most tool calls of a turn, unless `maxCalls` says otherwise (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20
 
 export interface SessionOptions {
@@ -23,15 +23,16 @@ export interface SessionOptions {
   /** The conversation of an earlier session, to continue from. */
   readonly conversation?: ConversationState
   /**
-   * True: the model has the six context tools, in the form that suits it (`contextToolsFor`). A list: it has these. People and programs can use all operations through `conversation`
+   * True: the model has the six context tools, in the form that suits it (`contextToolsFor`). A list: the model has the listed tools.
+   * Either way, people and programs can use all operations through `conversation`.
    * either way.
    */
   readonly contextTools: boolean | readonly ContextTool[]
-  /** The words in which the model sees the six context tools. Default: those that suit it. */
+  /** The texts in which the model sees the six context tools. Default: the texts that suit the model. */
   readonly toolTexts?: ToolTexts
-  /** Whether the first step of a turn must call a tool. Default `required` with all six context tools (`true`), else `auto`. */
+  /** Whether the first step of a turn must call a tool. Default: `required` when `contextTools` is true, else `auto`. */
   readonly firstStep?: 'required' | 'auto'
-  /** The most calls of a turn. Default 20. */
+  /** The most tool calls of a turn. Default 20. */
   readonly maxCalls?: number
   /** Whether a fold's result gets a line of advice when the order of folds makes text be computed again and again. Default false. */
   readonly hints?: boolean

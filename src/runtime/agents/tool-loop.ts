@@ -27,7 +27,7 @@ import type { Toolbox } from './toolbox.js'
 /** One tool call of a step and its result. */
 export interface CallReport {
   readonly call: ToolCall
-  /** Content of the tool message. */
+  /** The call's result, as the content of the tool message. */
   readonly text: string
   /** True when a context-modifying tool changed the conversation. */
   readonly modifies: boolean
@@ -64,7 +64,7 @@ export interface TurnOutcome {
   readonly answer: string
   readonly end: TurnEnd
   readonly steps: readonly StepReport[]
-  /** Number of calls carried out. */
+  /** Number of tool calls that the turn carried out. */
   readonly calls: number
   /** Calls of the last step to external tools, in order. Their results must be added before the conversation can continue. */
   readonly external: readonly ToolCall[]
@@ -85,9 +85,9 @@ export interface TurnOutcome {
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
   readonly stop?: string | number
-  /** The tokens of the first step's prompt, where the engine has them. */
+  /** The tokens of the first step's prompt, if the engine has them. */
   readonly promptTokens?: Int32Array
-  /** Those of the first step's prompt, if they were requested and the engine has them. */
+  /** Log-probabilities of the first step's prompt, if they were requested and the engine has them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
 }
 
@@ -98,11 +98,11 @@ export interface TurnOptions {
   /** Whether the first step must call a tool, may call one, or must not. Without tools it never calls one. */
   readonly firstStep: ToolChoice
   readonly maxCalls: number
-  /** How the model's folds and summaries that do not pay are treated. Default: as the conversation does it. */
+  /** Whether the model's folds and summaries that save no tokens are refused. Default: as the conversation's ports say. */
   readonly costlyFolds?: CostlyFolds
-  /** Whether results carry advice on the order of calls. */
+  /** Whether a fold's result gets a line of advice when the order of folds is expensive. */
   readonly hints: boolean
-  /** The same for every step. */
+  /** Sampling, limits, contract and similar settings, the same for every step. */
   readonly generation: GenerationOptions
   /** The other fields of every step's request that do not follow from the conversation and its tools. Default: none. */
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
@@ -110,7 +110,7 @@ export interface TurnOptions {
   readonly promptLogprobs?: number
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
-  /** Names of the tools that other calls may use. Default: all. */
+  /** Names of the tools that the model may use when no call is required. Default: all. */
   readonly among?: readonly string[]
   /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
   readonly client?: ClientRules
@@ -120,7 +120,7 @@ export interface TurnOptions {
   readonly onEvent?: (event: AgentEvent) => void
   /** Whether a cancelled answer with some text becomes a message, marked `cut`. Default true. */
   readonly keepsCancelled?: boolean
-  /** Awaited before each further step. An error ends the turn. */
+  /** Called and awaited before each step after the first. An error that it throws ends the turn. */
   readonly betweenSteps?: () => Promise<void>
 }
 
@@ -130,7 +130,7 @@ export class Turn {
   #refused = 0
   #external: readonly ToolCall[] = []
   #held: readonly ChatMessage[] = []
-  /** Of the first step's prompt. */
+  /** The tokens and log-probabilities of the first step's prompt. */
   #prompt: Pick<EngineReply, 'promptTokens' | 'promptLogprobs'> = {}
 
   constructor(private readonly options: TurnOptions) {}
@@ -231,7 +231,7 @@ export class Turn {
       if (this.#external.includes(call)) continue
       const before = this.#calls
       const { text: said, modifies, failed, ledger } = await this.#call(call)
-      // A step's further failures mostly have the cause of its first one, so they cost nothing of the budget.
+      // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
       if (failed && hasFailed) this.#calls = before
       hasFailed ||= failed
       const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
@@ -314,7 +314,7 @@ function withoutCalls(message: ChatMessage): ChatMessage {
  * Returns a line to add to the result of this step's fold, or null. Under `exact`, each fold computes the text after it again, so folding
  * one fragment a step from first to last is the most expensive order. Pure.
  *
- * @param before the calls of the step before
+ * @param before the calls of the previous step
  * @param now the calls of this step
  */
 export function foldOrderHint(

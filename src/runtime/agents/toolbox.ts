@@ -26,7 +26,7 @@ export interface ExternalTools {
 export interface LoadedTools {
   /** Tools in the request's list of definitions. The other loaded tools are shown in the conversation. */
   readonly rendered: readonly ToolDefinition[]
-  /** Tools that may be called although they are not in that list. */
+  /** Tools that may be called although they are not in the request's list of definitions. */
   readonly unlisted: readonly ToolDefinition[]
   /** Returns the error text for a call of a tool that is not loaded, or null when the tool is loaded. */
   refusal(name: string): string | null
@@ -38,7 +38,7 @@ export class Toolbox {
   readonly #context: ReadonlyMap<string, ContextTool>
   readonly #client: ReadonlyMap<string, ClientTool>
 
-  /** @throws KvfoldError engine/bad-request when two tools have one name */
+  /** Makes the toolbox of an agent. @throws KvfoldError engine/bad-request when two tools have one name */
   constructor(
     context: readonly ContextTool[],
     client: readonly ClientTool[] = [],
@@ -73,7 +73,7 @@ export class Toolbox {
     return this.#context.get(name)?.givesIds === true
   }
 
-  /** Returns what calls of context tools may be now: the tools that cannot succeed, and narrower definitions of others. */
+  /** Returns the context tools whose calls cannot succeed now, and for others a definition with only the ids that a call may have now. */
   narrowed(conversation: Conversation): {
     readonly hopeless: readonly string[]
     readonly definitions: readonly ToolDefinition[]
@@ -96,7 +96,8 @@ export class Toolbox {
   }
 
   /**
-   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model. `costly`: as in `ContextTool.run`.
+   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model. `costly`: whether a fold that saves no
+   * tokens is refused.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal, costly?: CostlyFolds): Promise<ToolOutcome> {

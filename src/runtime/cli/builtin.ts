@@ -1,4 +1,4 @@
-/** The place of the built-in model: in the package, at the same relative path from `src` and from `dist`. */
+/** Finds the built-in model in the package. Its relative path is the same from `src` and from `dist`. */
 import { fileURLToPath } from 'node:url'
 
 /** The name of the built-in model for `--model`. */

@@ -42,8 +42,8 @@ export const commands: Commands = {
 }
 
 /**
- * The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list, and `opening` where no
- * command is given.
+ * The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list of commands, and
+ * `opening` when no command is given.
  */
 export interface CommandLine {
   readonly commands: readonly Commands[]
@@ -99,7 +99,7 @@ export async function run(line: CommandLine, shell: Shell): Promise<number> {
   }
   out.close()
   notes.close()
-  // An interrupted step may end with a cut answer or with an error; both are an interrupt.
+  // After Ctrl-C, a step may end with a cut answer or with an error. Both count as an interrupt.
   if (interrupt.interrupted) {
     notes.print('kvfold: interrupted [engine/cancelled]')
     return INTERRUPTED

@@ -25,7 +25,7 @@ export interface McpFlags {
   readonly toolMemory: 'auto' | 'off' | MemToolMode
 }
 
-/** The servers' tools and how the model gets them. `off`: it always sees all of them. */
+/** The MCP servers' tools and how the model gets them. `off`: the model always sees all of them. */
 export interface McpTools {
   readonly host: McpHost
   readonly way: 'off' | MemToolMode
@@ -34,9 +34,9 @@ export interface McpTools {
   readonly close: () => Promise<void>
 }
 
-/** The largest share of the context for tool definitions that are always shown. */
+/** Tool definitions that take more than this share of the context are not always shown; the model must search them. */
 const SHOWN_SHARE = 1 / 8
-/** With more tools than this, the model must search them. */
+/** With more tools than this number, not all are always shown; the model must search them. */
 const MOST_SHOWN = 128
 
 export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>
@@ -57,13 +57,13 @@ export function addMcpOptions(command: Command): Command {
   )
 }
 
-/** Reads the servers that the flags name, before a model is loaded. @throws KvfoldError cli/bad-usage */
+/** Reads the files that name the MCP servers. Called before a model is loaded. @throws KvfoldError cli/bad-usage */
 export const mcpServersOf = ({ mcpConfig = [] }: Pick<McpFlags, 'mcpConfig'>): readonly McpServerConfig[] =>
   mcpConfig.flatMap((file) =>
     parseMcpConfig(readText(file, '--mcp-config'), { file, folder: dirname(file), environment: process.env }),
   )
 
-/** Starts the servers and reports their events. @throws KvfoldError engine/cancelled */
+/** Starts the MCP servers and reports their events. @throws KvfoldError engine/cancelled */
 export async function openMcpHost(
   servers: readonly McpServerConfig[],
   tell: (line: string) => void,
@@ -86,7 +86,7 @@ export async function openMcpHost(
   return host
 }
 
-/** Starts the servers; returns null when there are none. @throws KvfoldError engine/cancelled */
+/** Starts the MCP servers. Returns null when the flags name none. @throws KvfoldError engine/cancelled */
 export async function openMcpTools(
   servers: readonly McpServerConfig[],
   { toolMemory }: McpFlags,
@@ -108,7 +108,7 @@ export async function openMcpTools(
   }
 }
 
-/** One line about the tools and how the model gets them. */
+/** Returns one line about the tools and how the model gets them. */
 export const standingOf = ({ host, way }: McpTools): string =>
   `${toolsOf(host)}; ${way === 'off' ? 'all are shown' : `the model searches them (${way})`}.`
 
@@ -117,7 +117,7 @@ export function toolsOf({ tools, servers }: McpHost): string {
   return `${plural(tools.length, 'tool')} of ${plural(up, 'MCP server')}`
 }
 
-/** Makes a session with the servers' tools, and with context tools if `options` ask for them. The model need not call any. */
+/** Makes a session with the servers' tools, and with context tools if `options` ask for them. The model is free to call no tool. */
 export function sessionWith({ host, way }: McpTools, options: SessionOptions): Session | MemToolSession {
   const { contextTools: own } = options
   const system = options.system ?? (own === true ? systemPrompts.general : undefined)

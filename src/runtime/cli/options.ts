@@ -197,7 +197,10 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   }
 }
 
-/** @throws KvfoldError cli/bad-usage, engine/bad-request */
+/**
+ * Returns the folder through which engines share cells; undefined without `--shared-cache`. @throws KvfoldError cli/bad-usage,
+ * engine/bad-request
+ */
 function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }: ModelFlags): LlamaEngineOptions['shared'] {
   if (folder === undefined && sharedCacheSecret === undefined) return undefined
   if (folder === undefined || sharedCacheSecret === undefined)
@@ -213,18 +216,18 @@ export function sampling(flags: SamplingFlags): Sampling {
   return definedFields({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
 }
 
-/** Reads a file named on the command line. @throws KvfoldError cli/bad-usage with the option's name */
-/** The option for the words of the six context tools. */
+/** Makes the option `--tool-texts`, which names a file with texts for the six context tools. */
 export const toolTextsOption = (): Option =>
   new Option(
     '--tool-texts <file>',
     'JSON with the words of the context tools: {"fold_fragment": {"description": "...", "arguments": {"fragment_id": "..."}}, ...} (default: those that suit the model)',
   )
 
-/** Reads the file of `toolTextsOption`. @throws KvfoldError cli/bad-usage */
+/** Reads the file of `--tool-texts`. @throws KvfoldError cli/bad-usage */
 export const toolTextsOf = ({ toolTexts }: { readonly toolTexts?: string }): ToolTexts | undefined =>
   toolTexts === undefined ? undefined : readToolTexts(readText(toolTexts, '--tool-texts'), toolTexts)
 
+/** Reads a file named on the command line. `option`: the option's name, for the error. @throws KvfoldError cli/bad-usage */
 export function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8')

@@ -1,10 +1,8 @@
-/** `--out`: the one name of the option for the file or folder that a command writes. */
+/** `--out`: the option that names the file or folder that a command writes. */
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 
-/**
- * Adds `-o, --out`. `earlier`: the name under which the option was known, without dashes; it still works, and the value is found under it.
- */
+/** Adds `-o, --out`. `earlier`: the option's former name, without dashes. The former name still works, and the value is stored under it. */
 export function addOut(
   command: Command,
   value: '<file>' | '<folder>',
@@ -17,7 +15,9 @@ export function addOut(
   command.addOption(usual === undefined ? out : out.default(usual)).addOption(new Option(`--${earlier} ${value}`).hideHelp())
 }
 
-/** The place that a command got as an argument or by `--out`. @throws KvfoldError cli/bad-usage when it got none, or two */
+/**
+ * Returns the file or folder that a command got as an argument or by `--out`. @throws KvfoldError cli/bad-usage when it got none, or both
+ */
 export function placeOf(argument: string | undefined, out: string | undefined, what: string): string {
   if (argument !== undefined && out !== undefined)
     throw new KvfoldError('cli/bad-usage', `Give the ${what} once: as an argument or by --out.`)

@@ -1,16 +1,16 @@
 /**
  * Reads flags of llama-server, llama-cli and vLLM on the command lines of `serve`, `run` and `chat`. Flags with the same meaning become
- * ours; for others the error names ours.
+ * kvfold's own. For other flags, the error names kvfold's option.
  */
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 
 type Peer =
-  /** Another name of ours. `drops`: values by which it asks for our default. */
+  /** The flag has the meaning of our option `ours`. With values that match `drops` it asks for our default, and is dropped. */
   | { readonly ours: string; readonly drops?: RegExp; readonly as?: (value: string) => string }
-  /** A switch for what is always so here. */
+  /** The flag switches on a behaviour that kvfold always has. */
   | 'always'
-  /** A sentence that names ours. */
+  /** The flag has no equal here. The sentence says what kvfold has in its place. */
   | { readonly says: string }
 
 const layers: Peer = {
@@ -109,7 +109,8 @@ const FLASH: ReadonlySet<string> = new Set(['-fa', '--flash-attn'])
 const COMMANDS: ReadonlySet<string> = new Set(['serve', 'run', 'chat'])
 
 /**
- * Returns the words with the peers' flags as ours. `command`: the command that they call; its own options keep their meaning.
+ * Returns the words of a command line with other programs' flags turned into ours. `command`: the command that is called; its own options
+ * keep their meaning.
  * @throws KvfoldError cli/bad-usage for a flag that has no equal here
  */
 export function withoutPeerFlags(words: readonly string[], command: Command | undefined): readonly string[] {
@@ -158,7 +159,9 @@ function translated(flag: string, peer: Exclude<Peer, 'always'>, isHere: boolean
   return peer.drops?.test(given) === true ? [] : [peer.ours, peer.as?.(given) ?? given]
 }
 
-/** In llama-server `-t` counts threads. A whole number of 4 or more is hardly meant as a temperature. */
+/**
+ * Refuses a `-t` that seems to be meant as llama-server's number of threads. Here `-t` is the temperature, which is hardly ever 4 or more.
+ */
 function refuseThreads(flag: string, value: string, command: Command): void {
   if (flag === '-t' && /^\d+$/.test(value) && Number(value) > 3)
     throw new KvfoldError(

@@ -87,8 +87,9 @@ function collect(text: string, all: readonly string[] | undefined): readonly str
 }
 
 /**
- * Connects to the engines of `--engine` or `--engines`. The source has the model name that they report. Returns null without these
- * options. Errors of the endpoints are reported now, not to the first client. The file is watched until `signal` is aborted.
+ * Connects to the engines of `--engine` or `--engines`. The returned source has the model name that the engines report. Returns null when
+ * neither option is given. Errors of the endpoints are reported now, not to the first client. The file is watched until `signal` is
+ * aborted.
  * @throws KvfoldError cli/bad-usage for options that need `--engine`, and for an invalid file; remote/*, model/not-found
  */
 export async function engineSource(
@@ -145,7 +146,7 @@ export async function engineSource(
   return { name: first.info.model, slots, load }
 }
 
-// The file of `--engines`.
+// The file of `--engines`, which lists the engines and may change while the server runs.
 
 const File = strict({
   engines: Type.Array(
@@ -161,7 +162,7 @@ const File = strict({
   ),
 })
 
-/** Milliseconds between two checks of the file. */
+/** Milliseconds between two checks whether the file changed. */
 const LOOK = 1000
 
 /** The current content of a file of engines. Passes changes to the engine. */
@@ -170,7 +171,9 @@ export class EnginesFile {
   #engine: RemoteEngine | null = null
   #text: string
 
-  /** @param key for engines that name none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key */
+  /**
+   * @param key the key of engines for which the file names none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key
+   */
   constructor(
     private readonly path: string,
     private readonly key: string | null,

@@ -24,8 +24,8 @@ import { engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /**
- * Returns the file that `--model` names: a path, a model of the folder of models, or one of the hub, which is downloaded into that folder
- * once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled
+ * Returns the file that `--model` names: a path, a model of the folder of models, or a model of the hub, which is downloaded into that
+ * folder once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled
  */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   if (model === BUILTIN) {
@@ -47,7 +47,7 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
   return pulled(model, notes, definedFields({ folder, signal }))
 }
 
-/** Says what a name may be that is neither a file nor a model of the folder. */
+/** Returns the error text for a name that is neither a file nor a model of the folder. It says what to give instead. */
 const notHere = (model: string): string =>
   /[\\/]|\.gguf$/i.test(model)
     ? `There is no file ${resolve(model)}; give the path of a GGUF file, or hf:owner/repository:quant.`
@@ -66,7 +66,10 @@ async function fromModelScopeOrPath(model: string, notes: Terminal, signal?: Abo
   }
 }
 
-/** Pulls a model and shows how far it is: in place on a terminal, else a line for every tenth. @throws KvfoldError like pull */
+/**
+ * Downloads a model and shows the progress: in one changing line on a terminal, else in a line after every tenth of it. @throws KvfoldError
+ * like pull
+ */
 export async function pulled(name: string, notes: Terminal, options: PullOptions): Promise<string> {
   notes.print(`Looking for ${name} ...`)
   let told = ''
@@ -102,9 +105,9 @@ export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
 }
 
 /**
- * One thread for a model this small: it is computed faster than threads can synchronise. Two threads gain little on two free cores. On busy
- * cores they wait for each other, which takes a hundred times as long. Beside a load of 5 on 2 cores we measured 0.6 s with one thread, and
- * 89 s with two.
+ * The built-in model is so small that it is computed faster than threads can synchronise. So it gets one thread. Two threads gain little on
+ * two free cores. On busy cores they wait for each other, which takes a hundred times as long. Beside a load of 5 on 2 cores we measured
+ * 0.6 s with one thread, and 89 s with two.
  */
 const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 
@@ -115,7 +118,7 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
-/** Shows progress. By default in a terminal, in a line that goes away; a server prints lines that stay. */
+/** Shows the work that runs now. The default writes a line on the terminal that goes away; a server prints lines that stay. */
 export type Saying = (doing: string) => void
 
 const inPassing =
@@ -125,8 +128,8 @@ const inPassing =
   }
 
 /**
- * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a
- * damaged file ends only that process. The built-in model is tried only on GPUs, and with adapters.
+ * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a damaged
+ * file crashes only that process. The built-in model is tried only on GPUs, and with adapters.
  * @throws KvfoldError like openNative, modelPath and proveModel
  */
 export async function provenModel(
@@ -151,14 +154,14 @@ export async function provenModel(
   return path
 }
 
-/** The options that affect loading the model, for its trial. */
+/** Returns the options that affect the loading of the model. The trial loads it with them. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
   const { model, lora, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
   const adapters = lora?.map(({ path }) => resolve(path))
   return definedFields({ ...uses, model, lora: adapters, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
-/** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
+/** Like `provenModel`, for an engine with these flags. `uses`: what the trial does with the model besides; `off`: no trial. */
 export const enginePath = (
   flags: ModelFlags,
   uses: TrialUses | 'off',
@@ -169,9 +172,9 @@ export const enginePath = (
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks'> {
-  /** Further uses of the model to try. `off`: no trial. */
+  /** What the model's trial does with the model, besides loading it. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
-  /** Default: in a terminal, in a line that goes away. */
+  /** Shows progress. Default: on a terminal, in a line that goes away. */
   readonly say?: Saying
 }
 
@@ -204,7 +207,7 @@ export async function loadEngine(
   return engine
 }
 
-/** For commands whose users fold: says what a fast contract costs the engine's model, where it can keep that contract. */
+/** Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract. */
 export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
   if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
   const notice = fidelityNotice(contract, await loadFidelity(await weightsOf(engine)))

@@ -27,9 +27,9 @@ import { addEngineOptions, type EngineFlags } from './remote-engines.js'
 
 export interface ServeFlags
   extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
-  /** `name=model`, or a model alone. */
+  /** The models to serve, each as `name=model`, or a model alone. */
   readonly model?: readonly string[]
-  /** `name=model`, or another name of the first model. */
+  /** Further names of models, each as `name=model`, or another name of the first model. */
   readonly alias?: readonly string[]
   readonly host: string
   readonly port: number
@@ -49,7 +49,7 @@ export interface ServeFlags
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
-  /** True: the folder of `kvfold pull`. */
+  /** The folder of models to serve. True: the folder into which `kvfold pull` downloads. */
   readonly models?: string | true
   readonly modelsMax?: number
   readonly acm: Acm
@@ -64,10 +64,10 @@ export interface ServeFlags
   readonly trial: 'on' | 'off'
   readonly grace: number
   readonly maxThreads?: number
-  /** As `model`. True: the served models themselves. */
+  /** The model that makes embeddings, written as in `model`. True: the served models make them. */
   readonly embeddings?: string | true
   readonly embeddingTokens?: number
-  /** As `model`. */
+  /** The model that ranks texts, written as in `model`. */
   readonly reranking?: string
   readonly kvEvents?: string
   readonly kvEventsReplay?: string
@@ -231,7 +231,8 @@ export function addServeOptions(command: Command): Command {
 }
 
 /**
- * Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model; `folder`: models that may have aliases, too.
+ * Adds aliases to the models. `alias`: each is `name=model`, or another name of the first model. `folder`: further models that may have
+ * aliases.
  * @throws KvfoldError cli/bad-usage
  */
 export function withAliases(
@@ -277,7 +278,7 @@ function limitOf(text: string): RateLimit {
   }
 }
 
-/** Parses `name=contract`. */
+/** A commander parser of `name=contract`, for an option that may be repeated. */
 function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
   const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
   const known = CONTRACT_CHOICES.find((each) => each === contract)
@@ -319,7 +320,10 @@ export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: str
   return { cert: readText(tlsCert, '--tls-cert'), key: readText(tlsKey, '--tls-key') }
 }
 
-/** Changes shared options that have another meaning here: several models, and the sampling of OpenAI's API. */
+/**
+ * Changes the shared options that mean something else in `serve`: it takes several models, and its sampling defaults are those of OpenAI's
+ * API.
+ */
 function adapt(command: Command): void {
   const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
   const model = optionOf('model')

@@ -4,20 +4,20 @@ import { KvfoldError } from '../core/errors.js'
 import { readText } from './options.js'
 
 export interface Shell {
-  /** Results: stdout. */
+  /** Where results are written: stdout. */
   readonly out: Terminal
-  /** Progress and remarks: stderr, so that results stay clean in a pipe. */
+  /** Where progress and remarks are written: stderr, so that a pipe gets only results. */
   readonly notes: Terminal
   readonly interrupt: Interrupt
   readonly input: Input
-  /** The command line, from the command's name on. */
+  /** The words of the command line, from the command's name on. */
   readonly words: readonly string[]
 }
 
 /** A command's input, typed or piped. process.stdin is one. */
 export type Input = NodeJS.ReadableStream & { readonly isTTY?: boolean; destroy(): unknown }
 
-/** The command as it was typed, for records of its results. User names and passwords in URLs are removed. */
+/** The command as it was typed, for records of its results. User names and passwords are removed from its URLs. */
 export const commandOf = ({ words }: Shell): string => ['kvfold', ...words].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
 
 export const openShell = (): Shell => ({
@@ -34,8 +34,8 @@ export const openShell = (): Shell => ({
 export const INTERRUPTED = 130
 
 /**
- * Until it is released, SIGINT and SIGTERM abort `signal` instead of ending the process; the next one ends it. `renew` resets it after an
- * interrupt, for programs that continue.
+ * Catches Ctrl-C until it is released. The first SIGINT or SIGTERM aborts `signal`; the next one ends the process. `renew` resets it after
+ * an interrupt, for programs that continue.
  */
 export class Interrupt {
   #controller = new AbortController()
@@ -77,7 +77,7 @@ export class Interrupt {
 const FAILED = 1
 export const BAD_USAGE = 2
 
-/** Returns the line for an error, without a newline. With KVFOLD_DEBUG=1 its stack and causes follow. */
+/** Returns the line that reports an error, without a newline. With KVFOLD_DEBUG=1, the error's stack and causes follow. */
 export function describe(error: unknown, debug = process.env['KVFOLD_DEBUG'] === '1'): string {
   const line =
     error instanceof KvfoldError

@@ -17,7 +17,7 @@ import type { ThreadHead } from '../store/port.js'
 
 export interface KeepingFlags {
   readonly store?: string
-  /** Days. */
+  /** Threads that are unused for more than this many days are deleted. */
   readonly retention: number
 }
 
@@ -105,7 +105,7 @@ export async function openStore(
   }
 }
 
-/** @throws KvfoldError store/* */
+/** Opens the store in a PostgreSQL database. @throws KvfoldError store/* */
 export async function openPostgres(
   url: string,
   more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
@@ -124,7 +124,7 @@ export async function openPostgres(
 const REMEDY =
   'kvfold store check lists the damaged threads. kvfold store export writes the parts that can be read. kvfold store copy makes a new store of the undamaged threads'
 
-/** Returns the error. For a damaged store, adds what to do. */
+/** Adds to the error of a damaged store what the user can do. Returns other errors unchanged. */
 const withRemedy = (error: unknown): unknown =>
   error instanceof KvfoldError && error.code === 'store/damaged'
     ? new KvfoldError(error.code, `${error.message} ${REMEDY}.`, { cause: error })
@@ -148,7 +148,7 @@ export const keepRetention = (
     },
   })
 
-// The clock of a store: decides from when on threads are too old.
+// The clock of a store. It decides which threads are too old to keep.
 
 const HOUR = 3_600_000
 /** This file in the store's folder says when the store was last in use. */
@@ -194,7 +194,7 @@ export class StoreClock {
     return new StoreClock(new SteadyClock({ tell: say, earlier }), retentionMs(flags), say, null, () => store.time())
   }
 
-  /** Unix milliseconds. */
+  /** Returns the current time in Unix milliseconds. */
   now(): number {
     return this.clock.now()
   }
@@ -220,7 +220,7 @@ export class StoreClock {
       writeFileSync(`${this.file}.new`, JSON.stringify(this.clock.left), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // The disk is full. The earlier note stays, with which no thread is deleted too early.
+      // The disk is full. The earlier saved time stays. With it, no thread is deleted too early.
     }
   }
 }
@@ -230,7 +230,7 @@ function earlierIn(file: string): EarlierTime | null {
     const { seen, ran } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Record<keyof EarlierTime, unknown>>
     return Number.isFinite(seen) && Number.isFinite(ran) ? { seen: seen as number, ran: ran as number } : null
   } catch {
-    // The file does not exist or is not ours.
+    // The file does not exist, or kvfold did not write it.
     return null
   }
 }
@@ -275,7 +275,7 @@ export class Retention {
     this.#timer.unref()
   }
 
-  /** Runs one round. */
+  /** Deletes the threads that are too old now. */
   async sweep(): Promise<void> {
     const { store, clock, remove, tell } = this.options
     const failed = (error: unknown) => {

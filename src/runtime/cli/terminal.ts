@@ -18,7 +18,7 @@ const SHOW_CURSOR = '\u001b[?25h'
 const CLEAR_BELOW = '\u001b[0J'
 /** The width when the stream reports none. */
 const COLUMNS = 80
-/** Milliseconds. A frame that comes sooner after the last one is dropped, unless it is forced. */
+/** A frame that comes fewer milliseconds after the last one is dropped, unless it is forced. */
 const FRAME_MILLISECONDS = 50
 
 /**
@@ -48,7 +48,7 @@ export class Terminal {
     this.unicode = output.isTTY !== true || utf8(environment)
   }
 
-  /** Characters in a line, at least 20. */
+  /** How many characters a line has, at least 20. */
   get columns(): number {
     return Math.max(20, this.output.columns ?? COLUMNS)
   }
@@ -63,7 +63,7 @@ export class Terminal {
     this.output.write(this.#erased() + line + '\n')
   }
 
-  /** Prints prose, with line breaks between words where a terminal would break anywhere. */
+  /** Prints prose. On a terminal, lines break only between words. */
   prose(text: string, paint: (line: string) => string = (line) => line): void {
     for (const line of this.live ? wrap(text, this.columns - 1) : [text]) this.print(paint(line))
   }

@@ -1,6 +1,6 @@
 /**
  * Transcripts: reads conversations that other programs recorded, and finds stretches to fold. A person names the stretches; otherwise
- * kvfold proposes those that an agent would prune.
+ * kvfold proposes the stretches that an agent would prune.
  */
 import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
@@ -18,7 +18,7 @@ import type { LlamaEngine } from '../engine/llama.js'
 import { refuseHopeless } from '../engine/model-facts.js'
 import { readText } from './options.js'
 
-/** A stretch of one message's content. */
+/** A stretch of one message's content to fold. */
 interface TranscriptFold {
   readonly message: number
   readonly span: Span
@@ -29,9 +29,9 @@ interface TranscriptFold {
 export interface Transcript {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** Empty when no text is worth a fold. */
+  /** The folds of the transcript; empty when no text is worth one. */
   readonly folds: readonly TranscriptFold[]
-  /** True when the file has no folds and these are our proposal. */
+  /** True when the file names no folds and kvfold proposes `folds`. */
   readonly proposed: boolean
 }
 
@@ -49,7 +49,9 @@ const Folds = Type.Array(
 export const givenTranscript = (path: string | undefined): Transcript | null =>
   path === undefined ? null : parseTranscript(readText(path, '--transcript'), path)
 
-/** @throws KvfoldError cli/bad-usage with the first fault */
+/**
+ * Parses a transcript and finds or proposes its folds. `source` names it in errors. @throws KvfoldError cli/bad-usage with the first fault
+ */
 export function parseTranscript(json: string, source: string): Transcript {
   const { messages, tools, body } = recordedIn(json, source)
   const given = body?.['folds']
@@ -78,12 +80,15 @@ function recordedIn(text: string, source: string): Recorded {
   }
 }
 
-/** Characters. Shorter tool results and other messages are not worth a marker. */
+/** Tool results, and other messages, with fewer characters are not worth a fold. */
 const LEAST = { tool: 400, other: 2000 }
 /** How many of the newest tool results are left alone, because an agent may still use them. */
 const NEWEST = 3
 
-/** Proposes the folds that an agent would make: all tool results but the newest. Without any, all long messages before the last one. */
+/**
+ * Proposes the folds that an agent would make: all tool results but the newest. Without tool results, it proposes all long messages before
+ * the last one.
+ */
 function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
   const whole = (message: number): TranscriptFold => ({
     message,
@@ -172,16 +177,16 @@ export async function foldedBy(
 interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The JSON object, for its other fields; null for lists and lines. */
+  /** The whole JSON object, for its other fields, such as `folds`. Null for files that are a list or lines. */
   readonly body: TranscriptFields | null
 }
 
 type TranscriptFields = Readonly<Record<string, unknown>>
 
-/** Names the fault and its place. */
+/** The error for a transcript that cannot be read. It names the fault and its place. */
 class UnreadableTranscript extends Error {}
 
-/** @throws UnreadableTranscript */
+/** Reads a recorded conversation, whatever its form. @throws UnreadableTranscript */
 export function readRecorded(text: string): Recorded {
   const json = parsed(text)
   if (isRecord(json)) return ofBody(json)
@@ -195,7 +200,7 @@ export function readRecorded(text: string): Recorded {
     )
   })
   if (records.length === 0) throw new UnreadableTranscript('it is empty')
-  // A log of requests: the last one contains all messages before it.
+  // The file is a log of requests. Its last request contains all messages of the earlier ones.
   const request = records.map((record) => bodyIn(record)).findLast((body) => body !== null)
   return request === undefined ? { messages: ofItems(sessionItems(records), 'it'), tools: [], body: null } : ofBody(request)
 }
@@ -230,7 +235,7 @@ const bodyIn = (record: TranscriptFields): TranscriptFields | null =>
 function ofBody(body: TranscriptFields): Recorded {
   const { messages, input, instructions, system } = body
   if (!isBody(body)) {
-    // A session of one line.
+    // The file is a session with a single line.
     if (textIn(body, 'role', 'type') !== undefined)
       return { messages: ofItems(sessionItems([body]), 'it'), tools: [], body: null }
     throw new UnreadableTranscript('it has no messages')
@@ -293,7 +298,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
     if (!isRecord(item)) throw new UnreadableTranscript(`${at} must be an object`)
-    // In our own exports a message is wrapped with data about it.
+    // In exports of kvfold, a message is wrapped with data about it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
   return messages.list
@@ -330,7 +335,7 @@ class Messages {
         const called = isRecord(call['function']) ? call['function'] : call
         return callOf(textIn(call, 'id') ?? '', textIn(called, 'name') ?? '', called['arguments'])
       }),
-      // Our own exports contain calls in our form.
+      // Exports of kvfold contain calls in kvfold's own form.
       ...((item['toolCalls'] ?? []) as readonly ToolCall[]),
     ]
     const [callId, name] = [textIn(item, 'tool_call_id', 'toolCallId'), textIn(item, 'name')]
@@ -347,7 +352,7 @@ class Messages {
     this.list.push(message)
   }
 
-  /** A separate call belongs to the answer before it. */
+  /** Adds a call that the file has apart from its answer. It belongs to the answer before it. */
   #call(call: ToolCall): void {
     const last = this.list.at(-1)
     if (last?.role === 'assistant') this.list[this.list.length - 1] = { ...last, toolCalls: [...(last.toolCalls ?? []), call] }

@@ -7,7 +7,7 @@ import { count, plural, duration } from '../figures/numbers.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { type Column, number, table, terminal } from '../figures/table.js'
 
-/** Writes `fold_fragment(f1a2b3)`. Long values are cut; the more values, the shorter. */
+/** Writes a call as `fold_fragment(f1a2b3)`. Long values are cut, and more so when a call has many. */
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
   const values =
     malformed === undefined
@@ -17,7 +17,7 @@ export function callText({ name, arguments: args, malformed }: ToolCall): string
   return printable(`${name}(${values.map((value) => cut(value, longest)).join(', ')})`)
 }
 
-/** Returns the first line of a call's result, and how much more there is. */
+/** Returns the first line of a call's result, and the number of further lines. */
 export function resultText({ text }: Pick<CallReport, 'text'>): string {
   const [first = '', ...rest] = text.split('\n')
   const more = rest.length === 0 ? '' : ` (+ ${plural(rest.length, 'line')})`
@@ -30,7 +30,7 @@ const cut = (text: string, longest: number): string => {
 }
 
 export interface TurnViewOptions {
-  /** The terminal for the answer. A terminal gets it with visible control characters, another stream gets it unchanged. */
+  /** Where the answer is written. A terminal gets control characters as visible symbols; another stream gets the answer unchanged. */
   readonly answer: Terminal
   /** The terminal for calls, remarks and progress. */
   readonly remarks: Terminal
@@ -38,14 +38,14 @@ export interface TurnViewOptions {
   readonly reasoning?: boolean
 }
 
-/** Milliseconds between lines of progress where a line cannot be redrawn. */
+/** Milliseconds between two lines of progress on a stream whose lines cannot be redrawn. */
 const EVERY = 10_000
 
 /** Call it with a turn's events, and call `end` after the turn. Answer and remarks may use the same terminal. */
 export class TurnView {
-  /** Whether the answer's last line is not ended yet. */
+  /** Whether the last line of the answer still lacks its line end. */
   #open = false
-  /** Tokens that the step has written. */
+  /** Tokens that the running step has written so far. */
   #written = 0
   #said = performance.now()
 
@@ -66,7 +66,7 @@ export class TurnView {
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }
 
-  /** Ends the answer's line and removes progress. */
+  /** Ends the answer's last line and removes the line of progress. */
   end(): void {
     this.options.remarks.close()
     if (this.#open) this.options.answer.write('\n')
@@ -94,20 +94,20 @@ export class TurnView {
     remarks.frame([remarks.colours.dim(`· ${callText(call)} ...`)], true)
   }
 
-  /** Shown only when the work takes more than a moment. */
+  /** Shows how much of a prompt is read. Short prompts, which take only a moment, show nothing. */
   #reading(done: number, total: number): void {
     if (this.#open || total < 2048) return
     if (done < total) this.#doing(`reading ${count(done)} of ${plural(total, 'token')}`)
     else this.options.remarks.close()
   }
 
-  /** What the model writes is not always shown: calls and reasoning. */
+  /** Counts the tokens that the model writes. The count is shown while the text itself is not, as in calls and reasoning. */
   #writing(tokens: number): void {
     this.#written += tokens
     if (!this.#open) this.#doing(`writing, ${plural(this.#written, 'token')} so far`)
   }
 
-  /** In a terminal the line is redrawn; elsewhere a line comes now and then. */
+  /** Shows progress. A terminal redraws one line; another stream gets a new line every ten seconds. */
   #doing(what: string): void {
     const { remarks } = this.options
     if (remarks.live) remarks.frame([remarks.colours.dim(`${what} ...`)])
@@ -120,7 +120,7 @@ export class TurnView {
 
 // The ledger as text: one line for a turn, a table for a conversation.
 
-/** One line about a turn: the context at its last step, and the turn's cost. Empty without steps. */
+/** Returns one line about a turn: the context at its last step, and the turn's cost. Empty without steps. */
 export function ledgerLine(entries: readonly LedgerEntry[]): string {
   const last = entries.findLast(({ kind }) => kind === 'answer') ?? entries.at(-1)
   if (last === undefined) return ''
@@ -146,7 +146,7 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
 
 /**
  * Makes a table with one row for each step. `submitted` is the addon's own count. A star marks a step that could not keep to the requested
- * contract. `foreseen`: milliseconds predicted for cache and prompt, when the machine is calibrated.
+ * contract. `foreseen`: the milliseconds that were predicted for cache and prompt on a calibrated machine.
  */
 export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
   const tokens = (title: string, of: (entry: LedgerEntry) => number | null) =>

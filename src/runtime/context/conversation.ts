@@ -21,9 +21,9 @@ export type Snap = (messages: readonly ChatMessage[], message: number, chars: Sp
 
 /** The functions of an engine that a conversation uses. `portsOf` makes them from an engine. */
 export interface ConversationPorts {
-  /** Default: fragments may begin and end at any character. */
+  /** Widens fragments to token borders. Default: fragments may begin and end at any character. */
   readonly snap?: Snap
-  /** Default: `summarize` is refused. */
+  /** Lets the model write a summary. Default: `summarize` is refused. */
   readonly summarize?: Summarize
   /**
    * Counts the tokens of the messages under the edits, at least up to `message`. A step at the end that still waits for tool results may
@@ -32,14 +32,14 @@ export interface ConversationPorts {
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
   /** True when `count` only estimates. Default false. */
   readonly estimates?: boolean
-  /** Used by operations that pass no `costly` argument. Default `allow`. */
+  /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
 
 export interface FragmentOptions {
   readonly startMarker: string
   readonly endMarker: string
-  /** At least 1. Default 5. */
+  /** How many fragments to make. At least 1. Default 5. */
   readonly numFragments?: number
   /** The role of the messages in which the markers are searched. Default `user`. */
   readonly role?: Scope
@@ -53,7 +53,7 @@ export interface ConversationState {
   readonly searches: readonly FoundPlace[]
   /** How many candidate ids were computed so far (`IdMint.count`). */
   readonly ids: number
-  /** Default: none. */
+  /** The parts of messages, beside their contents, that are not shown. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
@@ -66,9 +66,9 @@ const byPlace = (a: Edit, b: Edit): number => a.message - b.message || a.span.st
  */
 export class Conversation {
   readonly #messages: ChatMessage[] = []
-  /** Sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by place in the message. */
   #fragments: readonly Fragment[] = []
-  /** Sorted by message. */
+  /** The omissions, sorted by message. */
   #omissions: readonly Omission[] = []
   readonly #mint = new IdMint()
   readonly #searches = new SearchLog(() => this.#mint.search())
@@ -95,12 +95,12 @@ export class Conversation {
     return conversation
   }
 
-  /** The messages with their original contents. */
+  /** All messages, with their original contents. */
   get messages(): readonly ChatMessage[] {
     return this.#messages
   }
 
-  /** Sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by place in the message. */
   get fragments(): readonly Fragment[] {
     return this.#fragments
   }
@@ -142,7 +142,7 @@ export class Conversation {
     return this.#message(message).content.slice(start, end)
   }
 
-  /** Returns the tokens that a fragment's text takes where it stands; null when the engine cannot count now. */
+  /** Returns the tokens that a fragment's text takes at its place in the conversation; null when the engine cannot count now. */
   tokensOf(fragment: Fragment): number | null {
     const { message, span: chars, id } = fragment
     const rest = this.edits().filter((edit) => edit.message !== message || !overlaps(edit.span, chars))
@@ -202,8 +202,8 @@ export class Conversation {
   }
 
   /**
-   * Hides an open or summarised fragment behind a marker; its `price` says how many tokens that takes. With `forget`, a folded fragment is
-   * accepted too, and the cache forgets its text.
+   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold. With `forget`, a
+   * folded fragment is accepted too, and the cache forgets its text.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
@@ -216,8 +216,8 @@ export class Conversation {
   }
 
   /**
-   * Hides each of these stretches behind the caller's own marker and makes it a fragment. A stretch that already is a fragment is folded
-   * with the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
+   * Hides each given stretch behind the marker that the caller gives for it, and makes it a fragment. A stretch that already is a fragment
+   * gets the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
    */
   replace(
     places: readonly (Stretch & { readonly marker: string })[],
@@ -240,8 +240,8 @@ export class Conversation {
   }
 
   /**
-   * Stops showing these parts of messages. Returns the omissions that are new. A part that is not shown already is skipped, and so are the
-   * calls whose inputs are not shown already.
+   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts that are hidden already, and calls
+   * whose inputs are.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []
@@ -349,7 +349,7 @@ export class Conversation {
     return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
   }
 
-  /** The current state, not copied: valid until the next change. */
+  /** The current state. It is not copied, so it is valid only until the next change. */
   get state(): ConversationState {
     const { id, messages, fragments, omissions } = this
     const omitted = omissions.length === 0 ? {} : { omissions }
@@ -361,7 +361,7 @@ export class Conversation {
     return cloned(this.state)
   }
 
-  /** Returns a refusal when a fragment overlaps one of these stretches, else null. */
+  /** Returns a refusal when a fragment overlaps one of the given stretches, else null. */
   #taken(stretches: readonly Stretch[]): Refusal | null {
     const there = this.#fragments.filter((fragment) =>
       stretches.some(({ message, span: chars }) => message === fragment.message && overlaps(chars, fragment.span)),
@@ -395,7 +395,7 @@ export class Conversation {
     const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
-      // If the fragment is hidden already, a marker that does not pay may still replace a longer one.
+      // If the fragment is hidden already, a marker that is longer than the text may still replace an even longer one.
       const now = old.state.kind === 'open' ? null : this.#count(old, old)
       if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
     }
@@ -410,7 +410,7 @@ export class Conversation {
       : { open, hidden: shown, ...(this.ports.estimates === true ? { about: true } : {}) }
   }
 
-  /** Counts the tokens when `one` replaces the fragment `of`. Returns null when the engine cannot count. */
+  /** Counts the conversation's tokens as if the fragment `of` were in the state of `one`. Returns null when the engine cannot count. */
   #count(of: Fragment, one: Fragment): number | null {
     const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
     return this.ports.count?.(this.#messages, of.message, [...edits, ...this.#omissions.map(omissionEdit)]) ?? null

@@ -23,7 +23,7 @@ export interface Price {
  */
 export type FragmentState =
   | { readonly kind: 'open' }
-  /** `forget`: the cache must not keep the text either. */
+  /** `forget`: the cache must forget the fragment's text. */
   | { readonly kind: 'folded'; readonly marker?: string; readonly forget?: true }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
@@ -35,7 +35,7 @@ export interface Fragment {
   /** Characters (UTF-16 units) of the message's original content. Both ends are token borders. Never empty. */
   readonly span: Span
   readonly state: FragmentState
-  /** The contract under which the cache hides it. Absent: the contract of the step. */
+  /** The contract under which the cache hides the fragment. Absent: the contract of the step. */
   readonly contract?: Contract
   /**
    * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace` and `rearrange`.
@@ -70,7 +70,7 @@ export interface Omission {
   /** Index of the message. */
   readonly message: number
   readonly omits: OmittedPart
-  /** The contract under which the cache hides it. Absent: the contract of the step. */
+  /** The contract under which the cache hides the part. Absent: the contract of the step. */
   readonly contract?: Contract
 }
 
@@ -82,7 +82,7 @@ export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>)
 
 /** Options of a fold that concern the cache. */
 export interface FoldOptions {
-  /** Default: the contract of the step. */
+  /** The contract under which the cache hides the text. Default: the contract of the step. */
   readonly contract?: Contract
   /**
    * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays in any tier, and the fold is `exact`.
@@ -94,7 +94,7 @@ export interface FoldOptions {
 /** Compares fragments by message, then by place in the message. */
 export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
 
-/** A message to the model names at most this many fragments and gives the number of the rest. */
+/** A message to the model names at most this many fragments, and tells the number of the others. */
 const MOST = 40
 
 /** Lists fragments for a message to the model: `f1a2b3 (folded) and f4c5d6 (open)`. */
@@ -106,18 +106,18 @@ export function several(fragments: readonly Fragment[]): string {
   return listed(rest > 0 ? [...named, `${rest} more`] : named)
 }
 
-// Whether hiding a fragment pays: compares the tokens with its text and with the marker in its place.
+// Whether hiding a fragment saves tokens: compares the tokens of its text with those of the marker in its place.
 
 /**
  * Decides what happens when the marker takes at least as many tokens as the text. `refuse`: the fold is refused. `allow`: the fragment is
- * hidden, and the result says that it does not pay.
+ * hidden, and the result says that this saves no tokens.
  */
 export type CostlyFolds = 'refuse' | 'allow'
 
 /** Returns the tokens that hiding saves; negative when hiding costs tokens. */
 export const savedBy = ({ open, hidden }: Price): number => open - hidden
 
-/** Returns a sentence when hiding the fragment does not pay. Returns null when it pays or has no price. */
+/** Returns a sentence when hiding the fragment saves no tokens. Returns null when it saves some or has no price. */
 export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
   if (price === undefined || savedBy(price) > 0) return null
   const { open, hidden } = price
@@ -128,7 +128,7 @@ export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>)
   return `This does not pay: the ${what} takes ${about}${by} the text (${about}${open} tokens shown with the text, ${about}${hidden} with the ${what}).`
 }
 
-/** Makes the refusal for hiding a fragment that does not pay. */
+/** Makes the refusal for hiding a fragment when that saves no tokens. */
 export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
@@ -148,15 +148,15 @@ export const keepsTraces = (contract: Contract): Refusal =>
 const ROOM = 16 ** 5
 
 /**
- * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others. 512 tries
+ * How many candidates are tried for one id. Even when few fitting ids are left, one in twenty shares no pair with an id in use. 512 tries
  * find it; 64 tries sometimes missed it.
  */
 const TRIES = 512
 
 /**
  * Makes ids. An id is a hash of the conversation's content so far and of a counter. So the same run gives the same ids, and a model cannot
- * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an
- * id shares no pair of characters with another one, as long as such ids are left.
+ * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an id
+ * shares no pair of characters with another one, as long as there are ids left that fit.
  */
 export class IdMint {
   readonly #used = new Set<string>()
@@ -167,7 +167,7 @@ export class IdMint {
   #waiting: ChatMessage[] = []
   #count = 0
 
-  /** Adds a message to the content that the next id depends on. */
+  /** Adds a message to the conversation's content, on which the next id depends. */
   absorb(message: ChatMessage): void {
     this.#waiting.push(message)
   }

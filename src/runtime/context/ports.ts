@@ -44,7 +44,7 @@ export function portsOf(
 }
 
 /**
- * Keeps the last two counts. A fold counts the tokens before it and after it, and the next fold begins with the count after the last one.
+ * Keeps the last two counts. A fold needs the tokens before it and after it, and the count after one fold is the count before the next.
  * So each fold renders the conversation only once.
  */
 class Counts {
@@ -73,7 +73,7 @@ const showsSame = (a: Edit, b: Edit): boolean =>
 
 /**
  * How many messages to render so that `message` is among them. Leaves out a step at the end that still waits for tool results, because many
- * templates refuse it. A step that has `message` stays.
+ * templates refuse it. Keeps that step if `message` is part of it.
  */
 function settledBefore(messages: readonly ChatMessage[], message: number): number {
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

@@ -15,12 +15,12 @@ interface TextPlace {
   readonly span: Span
 }
 
-/** A text place with an id. */
+/** A place in the text of a message, with an id. */
 export interface FoundPlace extends TextPlace {
   readonly id: SearchId
 }
 
-/** One occurrence, with the text around it. */
+/** One occurrence of the searched text, with the text around it. */
 export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
@@ -69,12 +69,12 @@ export class SearchLog {
 
   constructor(private readonly newId: () => SearchId) {}
 
-  /** Oldest first. */
+  /** The places found so far, oldest first. */
   get found(): readonly FoundPlace[] {
     return [...this.#byId.values()]
   }
 
-  /** Adds a place that already has an id. */
+  /** Adds a place that has an id to the log. */
   put(found: FoundPlace): void {
     this.#byPlace.set(keyOf(found), found)
     this.#byId.set(found.id, found)
@@ -96,7 +96,7 @@ export class SearchLog {
 export interface SearchOptions {
   readonly query: string
   readonly role?: Scope
-  /** Default 10. */
+  /** How many hits are returned at most. Default 10. */
   readonly maxResults?: number
   /** Characters on each side of a hit. Default 200. */
   readonly contextSize?: number
@@ -104,7 +104,7 @@ export interface SearchOptions {
 
 export interface SearchResult {
   readonly hits: readonly Hit[]
-  /** All occurrences; more than `hits` when there are more than `maxResults`. */
+  /** The number of all occurrences. It exceeds the number of `hits` when it exceeds `maxResults`. */
   readonly total: number
   /** Occurrences when upper and lower case are treated as equal. Counted only when `total` is 0; otherwise 0. */
   readonly ignoringCase: number

@@ -22,13 +22,13 @@ import {
   summarizeFragment,
 } from './tools.js'
 
-/** The models that were trained on the texts of `contextTools`: by the name in their file, and by the one that a server gives them. */
+/** Names of the model that was trained on the texts of `contextTools`: the name in its file, and its name on a server. */
 const TRAINED: readonly string[] = ['kvfold-tiny', 'builtin']
 
 /**
  * Returns the context tools in the form that suits a model.
  * @param model the model's name without adapters (`EngineInfo.base`): an adapter of a trained model is trained on its texts, too
- * @param texts the words in which the model is to see them; default: those of this project
+ * @param texts the texts in which the model sees the tools; default: the texts of this project
  */
 export function contextToolsFor(model: string, texts?: ToolTexts): readonly ContextTool[] {
   if (texts !== undefined) return shaped(texts)
@@ -37,11 +37,11 @@ export function contextToolsFor(model: string, texts?: ToolTexts): readonly Cont
 
 const ToolText = strict({
   description: Type.String(),
-  /** The text of each argument that the model is shown. */
+  /** The texts of the arguments that the model sees, by the arguments' names. */
   arguments: Type.Record(Type.String(), Type.String()),
 })
 
-/** The texts of tools, by the tools' names. The model is not shown tools and optional arguments without a text. */
+/** The texts of tools, by the tools' names. Tools and optional arguments without a text are hidden from the model. */
 export type ToolTexts = Readonly<Record<string, Static<typeof ToolText>>>
 
 /** Reads texts of the tools from JSON. @param from names the source in errors @throws KvfoldError cli/bad-usage */
@@ -75,12 +75,12 @@ interface ArgumentsSchema {
 
 const schemaOf = ({ parameters }: ToolDefinition): ArgumentsSchema => parameters as unknown as ArgumentsSchema
 
-/** A tool before it has its texts. */
+/** A context tool whose texts are still missing. */
 interface Unworded extends Pick<ContextTool, 'givesIds'> {
   readonly tool: ContextTool
-  /** Values of optional arguments that a call leaves out. */
+  /** Values for the optional arguments that a call leaves out. */
   readonly usual?: Readonly<Record<string, unknown>>
-  /** The argument that is an id, and the ids that it may be. */
+  /** The argument that takes an id, and the ids that it may take. */
   readonly names?: { readonly argument: string; readonly ids: IdsIn }
 }
 
@@ -96,7 +96,7 @@ const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unwo
   ids: fragmentsThatAre(...kinds),
 })
 
-/** Characters of a fragment's beginning in a result. */
+/** A tool's result shows about this many characters of a fragment's beginning. */
 const BEGINNING = 60
 
 /** Returns the first words of a text, on one line. */
@@ -108,7 +108,7 @@ function beginningOf(text: string): string {
   return line.length <= BEGINNING ? line : `${line.slice(0, BEGINNING).trimEnd()}...`
 }
 
-/** As `fragmentContext`, but its result says how each fragment begins and how long it is. */
+/** The tool that cuts text into fragments. Unlike that of `contextTools`, its result says how each fragment begins and how long it is. */
 const fragmentContext = defineTool({
   name: 'fragment_context',
   description: '',
@@ -126,7 +126,7 @@ const fragmentContext = defineTool({
   },
 })
 
-/** In the order of `contextTools`. */
+/** The six tools, still without texts, in the order of `contextTools`. */
 const TOOLS: readonly Unworded[] = [
   { tool: fragmentContext, usual: { role: 'all' }, givesIds: true },
   { tool: foldFragment, names: named('open', 'summarised') },
@@ -136,7 +136,7 @@ const TOOLS: readonly Unworded[] = [
   { tool: getSearchDetail, names: { argument: 'search_id', ids: ({ state }) => state.searches.map(({ id }) => id) } },
 ]
 
-/** Returns the tools that have a text. */
+/** Makes the tools that have a text in `texts`. The others are left out. */
 function shaped(texts: ToolTexts): readonly ContextTool[] {
   return TOOLS.flatMap(({ tool, usual = {}, givesIds = false, names }) => {
     const { name } = tool.definition
@@ -169,7 +169,7 @@ function shaped(texts: ToolTexts): readonly ContextTool[] {
 
 const FRAGMENT = { fragment_id: 'Id of the fragment.' }
 
-/** The six tools in few words. */
+/** The six context tools with short texts. */
 export const shortContextTools: readonly ContextTool[] = shaped({
   fragment_context: {
     description: 'Cut a passage of the conversation into fragments and get their ids. Call this first.',

@@ -20,7 +20,9 @@ export function sizeNote(message: ChatMessage, tools: readonly ToolDefinition[])
   return managesContext(tools) ? noteOf(message) : ''
 }
 
-/** The built-in model was trained on this sentence: change it only with new weights. */
+/**
+ * Returns the note of one message; empty when it gets none. The built-in model was trained on this sentence: keep it without new weights.
+ */
 function noteOf({ role, content }: ChatMessage): string {
   if ((role !== 'user' && role !== 'tool') || content.length < NOTED_FROM) return ''
   return `\n\n[This message has about ${Math.round(content.length / 1000)} thousand characters.]`

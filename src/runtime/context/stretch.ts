@@ -58,7 +58,7 @@ export function between(
   return { ok: true, stretches }
 }
 
-/** Returns the first occurrence in scope at or after `from`, or null. */
+/** Returns the place of the first occurrence of `text` at or after `from`, in messages of the scope; null when there is none. */
 function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: StretchStart): StretchStart | null {
   for (let message = from.message; message < messages.length; message++) {
     const original = messages[message]
@@ -81,7 +81,7 @@ function missing(messages: readonly ChatMessage[], name: string, marker: string,
   return `${not} Copy a few words of the text exactly, as they stand there.`
 }
 
-// Which messages a `role` argument includes.
+// Choosing the messages that a tool's `role` argument includes.
 
 /** The values of the tools' `role` argument. */
 export const scopes = ['user', 'assistant', 'all'] as const
@@ -139,7 +139,7 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
   return pieces
 }
 
-// Where to cut a stretch of text. The pieces have about equal lengths, and end where a reader would pause.
+// Choosing the places at which a stretch of text is cut. The pieces have about equal lengths, and end at natural pauses.
 
 /** A kind of natural border. Returns true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
 type Border = (text: string, at: number) => boolean
@@ -147,7 +147,9 @@ type Border = (text: string, at: number) => boolean
 const isSpace = (text: string, at: number): boolean => /\s/u.test(text.charAt(at))
 const isLineEnd = (text: string, at: number): boolean => text[at] === '\n'
 
-/** Best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies. */
+/**
+ * The kinds of border, best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies.
+ */
 const borders: readonly Border[] = [
   // After a blank line.
   (text, at) =>

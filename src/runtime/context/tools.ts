@@ -31,7 +31,7 @@ export interface ToolOutcome {
  * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
-  /** As Conversation.tokensOf. Default: fragments are listed by their characters. */
+  /** Counts a fragment's tokens (`Conversation.tokensOf`). Default: results tell the fragments' characters instead. */
   readonly tokensOf?: Conversation['tokensOf']
 } & {
   readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (
@@ -42,15 +42,15 @@ export type ContextOperations = Pick<Conversation, 'messages'> & {
 export interface ContextTool {
   readonly definition: ToolDefinition
   /**
-   * Returns the definition with the ids that a call may have now; null when no call could succeed. The model is shown `definition`; its
-   * calls must satisfy this one. Default: any call may be tried.
+   * Returns the definition with the ids that a call may have now; null when no call could succeed. The model sees `definition`; its
+   * calls must satisfy the returned one. Default: any call may be tried.
    */
   readonly narrowed?: (conversation: Pick<Conversation, 'fragments' | 'state'>) => ToolDefinition | null
   /** Whether a call ends the step, because calls after it need the ids in its result. Default false. */
   readonly givesIds?: boolean
   /**
    * Checks the arguments and carries out the call. When the model made a mistake, the outcome says so and the conversation is unchanged.
-   * @param costly how a fold or summary that does not pay is treated; default: as the conversation does it
+   * @param costly whether a fold or summary that saves no tokens is refused; default: as the conversation's ports say
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   run(
@@ -115,7 +115,7 @@ export function failure(message: string, ledger: readonly LedgerEntry[] = []): T
   return { text: `Error: ${message}`, modifies: false, failed: true, ledger }
 }
 
-// The text of a search hit in a tool result.
+// Writing a search hit into a tool result.
 
 /** A hit in a list: its number, then the same text as `excerpt`. */
 export const match = (messages: readonly ChatMessage[], hit: Hit, index: number): string =>
@@ -179,7 +179,7 @@ export const cutArguments = strict({
   }),
 })
 
-/** Cuts as `fragment_context` is asked to. */
+/** Cuts text into fragments as the arguments of a `fragment_context` call say. */
 export const cut = (conversation: ContextOperations, args: Static<typeof cutArguments>) =>
   conversation.fragment({
     startMarker: args.start_marker,

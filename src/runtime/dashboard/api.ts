@@ -3,7 +3,7 @@ import type { EventSourceMessage } from 'eventsource-parser'
 import { readJson, writeJson } from '../core/written-json.js'
 import { eventsIn } from './wire.js'
 
-/** A refusal of the server, in its own words. */
+/** The error for a refusal by the server, in the server's own words. */
 export class ApiFailure extends Error {
   constructor(
     readonly status: number,
@@ -25,13 +25,13 @@ export class Api {
     return sessionStorage.getItem(PLACE)
   }
 
-  /** Null deletes the key. */
+  /** Keeps the API key for later requests. Null deletes the key. */
   setKey(key: string | null): void {
     if (key === null || key === '') sessionStorage.removeItem(PLACE)
     else sessionStorage.setItem(PLACE, key)
   }
 
-  /** @throws ApiFailure; TypeError when the server does not answer */
+  /** Sends a GET and returns the answer's JSON. @throws ApiFailure; TypeError when the server does not answer */
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
     return readJson(await (await this.#fetch('GET', path, undefined, signal)).text()) as T
   }

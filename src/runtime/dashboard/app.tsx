@@ -148,7 +148,7 @@ function NewThread({ chat }: { readonly chat: Chat }) {
 
 const LOOKS: Readonly<Record<Theme, string>> = { system: '◐', light: '☀', dark: '☾' }
 
-/** Goes from the system's colours to light, to dark, and back. */
+/** The button that changes the colours: from the system's to light, to dark, and back to the system's. */
 function ThemeButton() {
   const [theme, setTheme] = useState(chosenTheme())
   return (

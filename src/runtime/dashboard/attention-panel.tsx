@@ -1,4 +1,4 @@
-/** Where the last answer looked. The user asks for it by a switch, because the server must run the thread through the model again. */
+/** Shows where the last answer looked. The user must switch it on, because the server runs the thread through the model again. */
 import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'

@@ -2,7 +2,7 @@
 import type { LedgerEntry } from './wire.js'
 import { count } from '../figures/numbers.js'
 
-/** How many steps are drawn. The table shows all. */
+/** The most steps that a chart shows. The table shows all steps. */
 const MOST = 200
 
 export function StepCharts({ ledger }: { readonly ledger: readonly LedgerEntry[] }) {
@@ -50,9 +50,9 @@ const GAP = 4
 
 interface Bar {
   readonly label: string
-  /** From bottom to top, one for each name. */
+  /** The heights of the bar's parts, from bottom to top, one for each name. */
   readonly parts: readonly number[]
-  /** The height of the mark; null: no mark. */
+  /** The height of the mark for the expected value; null: no mark. */
   readonly mark: number | null
 }
 
@@ -129,7 +129,7 @@ const TALL = 90
 
 interface ChartLine {
   readonly name: string
-  /** Oldest first. */
+  /** The line's values, oldest first. */
   readonly values: readonly number[]
 }
 
@@ -142,7 +142,7 @@ interface LineChartProps {
   readonly written?: (value: number) => string
 }
 
-/** The newest value is at the right; the scale begins at 0. */
+/** A chart of lines over time. The newest value is at the right, and the scale begins at 0. */
 export function LineChart({ title, unit, lines, ceiling = 0, written = count }: LineChartProps) {
   const top = Math.max(ceiling, 1, ...lines.flatMap(({ values }) => values))
   const latest = lines.map(({ name, values }) => `${name} ${written(values.at(-1) ?? 0)}`)
@@ -177,7 +177,7 @@ export function LineChart({ title, unit, lines, ceiling = 0, written = count }: 
   )
 }
 
-/** One point for each value, from left to right. A single value is a point at the right. */
+/** Returns the points of a line as SVG takes them, one for each value, from left to right. A single value is a point at the right. */
 function pointsOf(values: readonly number[], top: number): string {
   const last = Math.max(1, values.length - 1)
   const shift = values.length === 1 ? 1 : 0

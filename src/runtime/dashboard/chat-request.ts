@@ -1,9 +1,9 @@
-/** The request body of the chat: a thread as its clients know it, in OpenAI's form. Pure. */
+/** Makes the body of a chat request: a thread as its clients know it, in OpenAI's form. Pure. */
 import type { ChatMessage } from '../chat/message.js'
 import { argumentsOf } from './pieces.js'
 import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
 
-/** Null in any of these: the thread's or the server's setting. */
+/** The settings of a chat request. A setting that is null is left to the thread or the server. */
 export interface ChatSettings {
   readonly acm: Acm | null
   readonly contract: ContractChoice | null
@@ -19,15 +19,15 @@ export const USUAL: ChatSettings = { acm: null, contract: null, temperature: nul
 export interface ChatTask {
   /** The thread to continue or to branch from; null: a new one. */
   readonly known: Export | null
-  /** How many messages of the thread come before. Fewer than all of them make a branch. Default: all. */
+  /** How many of the thread's messages come before the question. When it is not all of them, the question makes a branch. Default: all. */
   readonly before?: number
   /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
 }
 
 /**
- * The thread's tools stay in the prompt, but the model may not call one (except under memtool), because the dashboard cannot carry out a
- * call.
+ * Makes the request body. The thread's tools stay in the prompt, but the model may not call one (except under memtool), because the
+ * dashboard cannot carry out a call.
  */
 export function chatBody(model: string, { known, before, text }: ChatTask, settings: ChatSettings): object {
   const { acm, contract, temperature, maxTokens, system } = settings
@@ -57,7 +57,7 @@ export function chatBody(model: string, { known, before, text }: ChatTask, setti
 
 const beginning = (system: string): SentMessage[] => (system.trim() === '' ? [] : [{ role: 'system', content: system }])
 
-/** The server continues a last answer only when it comes without its reasoning. */
+/** Removes the reasoning of the last message. The server continues a cut answer only when it comes without its reasoning. */
 const withoutLastThought = (messages: readonly SentMessage[]): SentMessage[] =>
   messages.map((message, at) => (at === messages.length - 1 ? { ...message, reasoning_content: undefined } : message))
 

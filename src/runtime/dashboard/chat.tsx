@@ -11,10 +11,10 @@ import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
 /** A request that runs, that failed, or whose answer the thread does not show yet. */
 export interface Pending {
-  /** Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
-  /** How many messages of the thread are shown above it. Null for a branch: the messages before its question. */
+  /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
   readonly before: number | null
   readonly text: string
   readonly reasoning: string
@@ -28,9 +28,9 @@ export interface Pending {
 export interface ChatWanted {
   readonly thread: string | null
   readonly model: string
-  /** How many messages of the thread stay. Default: all. */
+  /** How many messages of the thread come before the question. Default: all. */
   readonly before?: number
-  /** Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
   /** The title of a new thread. Default: the beginning of its first message. */
   readonly title?: string
@@ -41,7 +41,7 @@ export interface ChatWanted {
 export interface Chat {
   /** The pending request, in any thread. */
   readonly pending: Pending | null
-  /** The cost of the last answer, as text, its thread, and whether it ended at the longest answer. */
+  /** The last answer: its thread, its cost as text, and whether it was cut because it reached the longest answer. */
   readonly done: { readonly thread: string | null; readonly text: string; readonly cut: boolean } | null
   readonly running: boolean
   /** Typed text that is not sent yet. Changing it does not redraw the page. */
@@ -52,12 +52,12 @@ export interface Chat {
   /** The settings of the next request, in any thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
-  /** Does nothing while a request runs. */
+  /** Sends a question. Does nothing while another request runs. */
   readonly ask: (wanted: ChatWanted) => void
   readonly stop: () => void
 }
 
-/** @param shown the thread that the page shows */
+/** The hook for the chat of the page. @param shown the thread that the page shows */
 export function useChat(shown: ThreadDetail | null, onThread: (id: string) => void): Chat {
   const { api } = useHouse()
   const [pending, setPending] = useState<Pending | null>(null)
@@ -97,7 +97,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
           told.current(event.thread)
-          // The server names the thread when the answer has ended. Without the name the thread is the same.
+          // The server gives the thread its title when the answer has ended. If that fails, the thread keeps its usual title.
           if (title !== undefined) void api.send('PUT', threadPath(event.thread, 'title'), { title }).catch(() => undefined)
         }
         const choice = chunk.choices?.[0]

@@ -22,7 +22,7 @@ const folders = Object.keys(FOLDERS) as Acm[]
 
 interface ComposerProps {
   readonly chat: Chat
-  /** Null: the next question begins a thread. */
+  /** The thread in which the user asks; null: the next question begins a new one. */
   readonly thread: string | null
   /** The thread's model; null: the user chooses one. */
   readonly model: string | null
@@ -57,7 +57,7 @@ export function Composer({ chat, thread, model }: ComposerProps) {
       onSubmit={(event) => {
         event.preventDefault()
         if (running || used === '' || (typed.trim() === '' && files.length === 0)) return
-        // The message begins with the files, and their names say less than the question.
+        // The title is the question: by default it would be the message's beginning, which is a file.
         const title = thread === null && files.length > 0 && typed.trim() !== '' ? { title: typed.trim().slice(0, 80) } : {}
         chat.ask({ thread, model: used, text: withFiles(typed, files), ...title })
         setTyped('')
@@ -122,7 +122,7 @@ export function Composer({ chat, thread, model }: ComposerProps) {
   )
 }
 
-/** Opens the browser's choice of files. */
+/** The button that opens the browser's choice of files. */
 function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null) => void }) {
   const input = useRef<HTMLInputElement>(null)
   return (
@@ -134,7 +134,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
         hidden
         onChange={({ currentTarget }) => {
           onChoose(currentTarget.files)
-          // The same file can be chosen again after it was removed.
+          // The field is emptied, so that a removed file can be chosen again.
           currentTarget.value = ''
         }}
       />
@@ -145,7 +145,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
   )
 }
 
-/** The files that go with the next message. */
+/** Shows the files that go with the next message. */
 function Attached({
   files,
   onChange,
@@ -185,7 +185,7 @@ interface SettingsProps {
 
 function Settings({ settings, fresh, onChange, children }: SettingsProps) {
   const { acm, contract, temperature, maxTokens, system } = settings
-  /** An empty field means the server's value. */
+  /** Makes a field for a number. An empty field means the server's value. */
   const number = (label: string, name: 'temperature' | 'maxTokens', bounds: { min: number; max?: number; step?: number }) => (
     <label>
       {label}{' '}

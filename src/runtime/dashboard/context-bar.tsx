@@ -1,6 +1,6 @@
 /**
- * A small map of a thread's context: its messages, as long as their tokens, and their fragments beside them; and a button that folds the
- * chosen one.
+ * A small map of a thread's context. Each message is as long as its tokens, with its fragments beside it. A button folds the chosen message
+ * or fragment.
  */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
@@ -13,21 +13,21 @@ interface ContextBarProps {
   readonly chosen: Selection | null
   readonly hidden: HiddenPieces
   readonly onChoose: (choice: Selection) => void
-  /** Called by the button, and for fragments by the keys F and R. */
+  /** Folds a fragment. Called by the button and by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
 }
 
-/** From this many messages on the gaps are smaller, so that the widths stay comparable. */
+/** With this many messages or more, the gaps between them are smaller, so that the widths stay comparable. */
 const MANY = 20
 
-/** Tab stops here once; the arrow keys, Home and End move through messages and fragments. */
+/** The map. The Tab key stops at it once; the arrow keys, Home and End move through messages and fragments. */
 export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
   const { messages } = thread
   const bar = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
-  /** What the caption says, of the element under the pointer or with the focus. */
+  /** The caption's text. It describes the element that is under the pointer or has the focus. */
   const [caption, setCaption] = useState('')
   const stops = messages.flatMap(({ index, fragments }): Selection[] => [
     { kind: 'message', index },
@@ -151,7 +151,9 @@ function FoldButton({
   )
 }
 
-/** How the last step treated the message's tokens. Unknown for a message that no step has shown yet. */
+/**
+ * Shows how the last step treated a message's tokens: reused, recomputed or fresh. Nothing is known of a message that no step has shown.
+ */
 export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   if (cost === null) return <span class="fill share-unseen" />
   const { reused, recomputed, fresh, approximate, shown } = cost
@@ -167,7 +169,7 @@ export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   )
 }
 
-/** About how many characters a marker has. */
+/** The length of a marker in characters, about. */
 const MARKER = 60
 const shownLength = ({ span: { start, end }, state }: Fragment): number => {
   if (state.kind === 'open') return end - start
@@ -197,7 +199,10 @@ export function costInWords({ shown, reused, recomputed, fresh, approximate }: M
   return `${plural(shown, 'token')}: ${told.join(', ')}`
 }
 
-/** Returns what a fragment is called, and the caption: its message, who hid it and what that frees. */
+/**
+ * Describes a fragment, in full for screen readers (`words`) and in short for the caption. Both tell its message, who hid it, and how many
+ * tokens that frees.
+ */
 function spokenFragment(
   fragment: Fragment,
   { index, message: { role } }: ThreadMessage,
@@ -217,7 +222,7 @@ function spokenFragment(
   ]
 }
 
-/** The meaning of the colours in margins and map. */
+/** Explains the colours of the margins and of the map. */
 export function Legend() {
   return (
     <ul class="legend" aria-label="What the margins say of the last step">

@@ -25,19 +25,24 @@ export interface MessageActions {
   readonly onFold: (fragment: string) => void
   readonly onRestore: (fragment: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
-  /** Folds these characters of a message. `what`: how they are called. */
+  /** Folds a stretch of a message's characters. `what`: a name for the stretch, for people. */
   readonly onFoldStretch: (message: ThreadMessage, stretch: { start: number; end: number }, what: string) => void
-  /** Makes a branch with the messages before this one. Asks `text` there; null answers the last question again. Null: not possible now. */
+  /**
+   * Makes a branch with the messages before the given one, and asks `text` in it. With `text` null, it answers the last question again. The
+   * action is null while it is not possible.
+   */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
-  /** Continues the answer at the thread's end, in a branch if it had ended by itself. Null: not possible now. */
+  /**
+   * Continues the answer at the thread's end, in a branch if the answer had ended by itself. The action is null while it is not possible.
+   */
   readonly onContinue: ((message: ThreadMessage) => void) | null
-  /** Whether the answer at the thread's end stopped at the longest answer. */
+  /** Whether the answer at the thread's end was cut because it reached the longest answer. */
   readonly isTooLong: boolean
 }
 
 interface ConversationProps {
   readonly thread: ThreadDetail
-  /** How many messages are shown. */
+  /** How many of the thread's messages are shown. */
   readonly until: number
   readonly actions: MessageActions
   readonly hidden: HiddenPieces
@@ -206,7 +211,7 @@ function Doing({
 
 const isOpen = ({ state }: ContextFragment): boolean => state.kind === 'open'
 
-/** Shows the text, whole or in its fragments. */
+/** Shows a message's text, whole or in its fragments. */
 function Content({ message, actions, hidden }: ContentProps) {
   const { message: original, fragments } = message
   const { role, content } = original
@@ -245,7 +250,7 @@ interface TextProps {
   readonly onFold?: ((file: FilePlace) => void) | null
 }
 
-/** Drops empty lines at the borders of pieces, which would show as gaps. */
+/** Shows a piece of text. Drops the empty lines at its borders, which would show as gaps. */
 function Text({ as, text, fence, onFold = null }: TextProps) {
   const inner = text.replace(/^\s*\n/, '').trimEnd()
   if (inner === '') return null
@@ -253,7 +258,7 @@ function Text({ as, text, fence, onFold = null }: TextProps) {
   return <WithFiles text={text} onFold={onFold} />
 }
 
-/** Shows attached files as closed cards. */
+/** Shows text, and the files in it as closed cards. */
 export function WithFiles({ text, onFold = null }: Pick<TextProps, 'text' | 'onFold'>) {
   const files = filesIn(text)
   const words = (start: number, end?: number) => {
@@ -352,7 +357,7 @@ function Piece({
   )
 }
 
-/** Asks the question in other words. The thread stays as it is, and a branch gets the answer. */
+/** The form in which the user changes a question and asks it again. The thread stays as it is, and a branch gets the answer. */
 function EditForm({
   text,
   onAsk,
@@ -425,7 +430,7 @@ const ALLOWED = {
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
 }
 
-/** The text may be incomplete and end anywhere. */
+/** Shows Markdown. The text may be incomplete and end anywhere. */
 export function Markdown({ text }: { readonly text: string }) {
   const html = useMemo(() => purify.sanitize(marked.parse(text, { async: false }), ALLOWED), [text])
   return <div class="markdown" onClick={copyCode} dangerouslySetInnerHTML={{ __html: html }} />
@@ -438,7 +443,7 @@ function copyCode({ target }: MouseEvent): void {
   })
 }
 
-/** Returns false when the browser does not allow pages to copy, as over plain HTTP from other machines. */
+/** Copies text to the clipboard. Returns false when the browser does not allow pages to copy, as over plain HTTP from other machines. */
 async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text)

@@ -35,7 +35,7 @@ export type LoadedThread =
   | { readonly kind: 'gone'; readonly reason: string }
   | { readonly kind: 'thread'; readonly thread: ThreadDetail }
 
-/** A thread, fetched again whenever it changes. `id` null: no thread. */
+/** The hook for a thread, which it fetches again after every change. `id` null: no thread. */
 export function useThread(id: string | null): LoadedThread {
   const { api, live } = useHouse()
   const [loaded, setLoaded] = useState<LoadedThread>({ kind: 'loading' })
@@ -78,12 +78,12 @@ export function useThread(id: string | null): LoadedThread {
   return loaded
 }
 
-/** Edits of one thread. The server carries them out while no answer runs on it; until then they wait. */
+/** Edits of one thread. The server carries an edit out when no answer runs on the thread; until then the edit waits. */
 export interface Edits {
   /** Keys of the edits that wait for the end of an answer. */
   readonly waiting: ReadonlySet<string>
   readonly problem: string | null
-  /** Does nothing while an edit with this key runs. */
+  /** Starts an edit. Does nothing while an edit with the same key runs. */
   readonly edit: (key: string, work: () => Promise<unknown>) => void
 }
 
@@ -109,8 +109,8 @@ export function useEdits(isAnswering: boolean): Edits {
 }
 
 /**
- * An action on request, with whether it runs and its error. A second request while it runs is ignored. Buttons show that by
- * `aria-disabled`, because a disabled button would lose the focus.
+ * The hook for an action that a button starts. It tells whether the action runs, and its error. A second start meanwhile is ignored.
+ * Buttons show this by `aria-disabled`, because a disabled button would lose the focus.
  */
 export function useAction(): {
   readonly busy: boolean

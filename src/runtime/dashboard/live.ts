@@ -12,17 +12,17 @@ import {
 } from './wire.js'
 
 export interface LiveState {
-  /** `locked`: the server requires a key. */
+  /** The state of the connection to the server. `locked`: the server requires a key. */
   readonly connection: 'connecting' | 'live' | 'lost' | 'locked'
-  /** Names of models, which every key may see. */
+  /** The names of the server's models. Every key may see them. */
   readonly names: readonly string[]
   readonly threads: readonly ThreadSummary[]
   readonly damaged: readonly DamagedThread[]
-  /** Null: not fetched yet, or not allowed for this key. */
+  /** The server's state; null: not fetched yet, or not allowed for this key. */
   readonly status: ServiceStatus | null
-  /** Oldest first. */
+  /** Samples of the server's figures, oldest first. */
   readonly samples: readonly ServerSample[]
-  /** Why there are no figures. */
+  /** Why there are no figures of the server; null when there are some. */
   readonly noFigures: string | null
 }
 
@@ -83,7 +83,9 @@ export class Live {
     return () => this.#listeners.delete(listener)
   }
 
-  /** Calls `watcher` with every change of a thread, and with null when changes may have been missed. Returns a function that ends it. */
+  /**
+   * Calls `watcher` with every change of a thread, and with null when changes may have been missed. Returns a function that ends the calls.
+   */
   watch(watcher: (change: ChangeEvent | null) => void): () => void {
     this.#watchers.add(watcher)
     return () => this.#watchers.delete(watcher)
@@ -159,7 +161,7 @@ export class Live {
   }
 }
 
-/** A function, because the signal may change during an await. */
+/** Whether the signal is aborted. It is a function, because the compiler would not expect the signal to change during an await. */
 const isOver = (signal: AbortSignal): boolean => signal.aborted
 
 export const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds))

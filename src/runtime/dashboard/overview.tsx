@@ -85,7 +85,7 @@ export function Overview() {
   )
 }
 
-/** Shows nothing when there are no servers. */
+/** Shows the MCP servers with their tools, or nothing when there are none. */
 function ToolServers({ servers }: { readonly servers: readonly ToolServerStatus[] }) {
   if (servers.length === 0) return null
   return (

@@ -10,14 +10,16 @@ import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface PanelProps {
-  /** The prefix of the title element's id; only one panel of a name may be shown at a time. */
+  /** The prefix of the title element's id. Only one panel with the same name may be shown at a time. */
   readonly name: string
   readonly title: ComponentChildren
   readonly onClose: () => void
   readonly children: ComponentChildren
 }
 
-/** Must get a key for its subject: the panel of another subject is then a new panel and takes the focus again. */
+/**
+ * The frame of a panel. It needs a Preact key for its subject, so that the panel of another subject is a new one and takes the focus again.
+ */
 function Panel({ name, title, onClose, children }: PanelProps) {
   const frame = useRef<HTMLElement>(null)
   // A layout effect, so that the focus is set before the user can type or choose anything else; a later one would take the focus away.
@@ -118,14 +120,14 @@ export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, o
   )
 }
 
-/** Edits during an answer take their time, and a person should know why. */
+/** Tells the user why an edit waits: an answer runs. */
 function Waits({ isAnswering }: { readonly isAnswering: boolean }) {
   return isAnswering ? <p class="note">An answer runs. Changes wait for its end.</p> : null
 }
 
 const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
 
-/** Shows the text in a read-only field, in which the user selects a stretch by mouse or keys. */
+/** The form for cutting a message. It shows the text in a read-only field, in which the user selects a stretch by mouse or keys. */
 function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()

@@ -9,7 +9,10 @@ type MessagePiece =
   | { readonly kind: 'text'; readonly start: number; readonly end: number }
   | { readonly kind: 'fragment'; readonly fragment: Fragment }
 
-/** In order, none empty; together they are the whole content. */
+/**
+ * Divides a message into its fragments and the text between them. The pieces are in order and not empty, and together they are the whole
+ * content.
+ */
 export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): MessagePiece[] {
   const pieces: MessagePiece[] = []
   let at = 0
@@ -26,8 +29,8 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
 }
 
 /**
- * Returns the line that opened the block of code in which the text ends; null when it ends outside of one. A piece of a message that
- * begins there is code, too.
+ * Returns the line that opened the block of code in which the text ends; null when it ends outside of one. A piece of a message that begins
+ * at the text's end is then code, too.
  */
 export function openFence(text: string): string | null {
   let open: { readonly line: string; readonly mark: string } | null = null
@@ -68,7 +71,7 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** Says how many tokens of context hiding the fragment frees, or that it does not pay. Empty for an open fragment or one without a price. */
+/** Says how many tokens of context hiding the fragment frees, or that it frees none. Empty for an open fragment or one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
   const freed = price.open - price.hidden
@@ -77,7 +80,7 @@ export function pays({ price, state }: Fragment): readonly string[] {
   return [freed === 0 ? 'does not pay: frees nothing' : `does not pay: ${about}${plural(-freed, 'token')} more`]
 }
 
-/** Names a stretch of a message for the server, which cuts between two markers. */
+/** The markers by which the server finds a stretch of a message. */
 type Markers = { readonly startMarker: string; readonly endMarker: string; readonly role: 'all' }
 
 /**
@@ -97,11 +100,11 @@ export function markersOf(messages: ThreadDetail['messages'], index: number, sta
     : null
 }
 
-/** The cost of one answer. Null: unknown. */
+/** The speed and the savings of one answer. Null: unknown. */
 export interface AnswerFigures {
   /** Generated tokens per second. */
   readonly rate: number | null
-  /** Tokens that a plain prefix cache would have computed more; negative: fewer. */
+  /** How many more tokens a plain prefix cache would have computed; negative: fewer. */
   readonly saved: number | null
 }
 
@@ -112,7 +115,7 @@ export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'm
       const own = entry.messages.at(-1)
       if (entry.kind !== 'answer' || own === undefined || messages[own.index]?.message.role !== 'assistant') return []
       const { plain, submitted, pending, milliseconds } = entry
-      // An answer that continues a cut one has its beginning among its tokens, which this step reused.
+      // An answer that continues a cut one also counts the tokens of the cut one, which this step reused.
       const decoded = Math.min((messages[own.index]?.generated ?? 0) - pending, own.fresh)
       return [
         [
@@ -127,7 +130,7 @@ export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'm
   )
 }
 
-/** Says how fast an answer was, and what was not computed. Empty: neither is known. */
+/** Says how fast an answer was, and how many tokens it did not compute. Empty when neither is known. */
 export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
   return [
     ...(rate === null ? [] : [`${rate < 10 ? rate.toFixed(1) : count(rate)} tokens/s`]),
@@ -141,22 +144,24 @@ export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
 
 export type TimelineItem =
   | { readonly kind: 'step'; readonly entry: LedgerEntry }
-  /** By the model's own call. */
+  /** An edit by the model's own tool call. */
   | { readonly kind: 'call'; readonly name: string; readonly on: string }
-  /** By a person or a program. */
+  /** An edit by a person or a program. */
   | {
       readonly kind: 'edit'
       readonly what: Exclude<NonNullable<ThreadEvent['what']>, 'named'>
       readonly fragments: readonly string[]
       readonly saves: number
     }
-  /** By the server, following its own rules, or by the client; or a new title. */
+  /** An event: an edit by the server's own rules or by the client, or a new title. */
   | { readonly kind: 'event'; readonly event: ThreadEvent }
 
 /** Names of the tools that change the text that the model sees. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Returns the steps in order. After each come the edits that its answer called for, then those by people, programs and the server. */
+/**
+ * Returns the steps in order. After each step come the edits that its answer called for, then the edits by people, programs and the server.
+ */
 export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
   const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
   return [
@@ -183,7 +188,10 @@ function together(events: readonly ThreadEvent[]): TimelineItem[] {
   return items
 }
 
-/** The answer of a step is the last message of its entry. The messages of a summary's step are not the thread's. */
+/**
+ * Returns the edits that a step's answer called for. The answer is the last message of the step's entry. Steps that wrote a summary have
+ * none, because their messages are not the thread's.
+ */
 function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): TimelineItem[] {
   const answer = entry.kind === 'answer' ? messages[entry.messages.at(-1)?.index ?? -1]?.message : undefined
   if (answer?.role !== 'assistant') return []
@@ -216,11 +224,11 @@ function hidingOf(item: Exclude<TimelineItem, { kind: 'step' }>): readonly [read
   return [item.event.folded, `by the server: ${excerptOf(item.event.reason, 120)}`]
 }
 
-/** Facts about fragments that the fragments do not hold. */
+/** Facts about hidden fragments that the fragments themselves do not contain. */
 export interface HiddenPieces {
-  /** Who hid them, by id. */
+  /** Who hid each fragment, by the fragment's id. */
   readonly by: ReadonlyMap<string, string>
-  /** Ids of those whose edit waits for the end of an answer. */
+  /** Ids of the fragments whose edit waits for the end of an answer. */
   readonly waiting: ReadonlySet<string>
 }
 

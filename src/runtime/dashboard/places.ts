@@ -6,7 +6,7 @@ export type Tab = (typeof TABS)[number]
 export type PagePlace =
   | { readonly kind: 'new' }
   | { readonly kind: 'server' }
-  /** `message`: the index of the one to show; null: none in particular. */
+  /** `message`: the index of the message to show; null: no particular one. */
   | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab; readonly message: number | null }
 
 /** Parses `#/threads/ID/TAB`, `#/threads/ID/chat/MESSAGE` and `#/server`; everything else is a new thread. */
@@ -18,7 +18,7 @@ export function placeIn(hash: string): PagePlace {
   return { kind: 'thread', id, tab, message: message === undefined ? null : Number(message) }
 }
 
-/** Null: a new thread. */
+/** Returns the address of a thread's page; null: of a new thread. */
 export const linkTo = (thread: string | null, tab: Tab = 'chat'): string =>
   thread === null ? '#/' : `#/threads/${thread}${tab === 'chat' ? '' : `/${tab}`}`
 

@@ -61,8 +61,8 @@ function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
 const COLUMNS = ['shown', 'reused', 'again', 'new', 'approx.', 'submitted', 'parked', 'expected ms', 'measured ms', 'answer ms']
 
 /**
- * The columns for expected and measured time are about cache and prompt: the cost of the edits before the step. `-` when the machine was
- * not calibrated.
+ * The table of steps and edits. Its columns for expected and measured time are about cache and prompt, so they show the cost of the edits
+ * before the step. `-` when the machine was not calibrated.
  */
 function TimelineTable({ items }: { readonly items: readonly TimelineItem[] }) {
   let step = 0
@@ -134,8 +134,8 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
 }
 
 /**
- * Shows the notes of helpers (`acm: u-fold` or `resum`): the summary, the to-do list, and the visible lines of results. They are those of
- * the last fold, as in the server's event. Shows nothing when helpers never folded.
+ * Shows the notes of helpers (`acm: u-fold` or `resum`): the summary, the to-do list, and the visible lines of results. It takes them from
+ * the server's event for the last fold. Shows nothing when helpers never folded.
  */
 function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))

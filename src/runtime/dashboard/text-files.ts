@@ -1,4 +1,4 @@
-/** Text files in a message: how they are written into it, and found in it again. Pure. */
+/** Writes text files into a message, and finds them in it again. Pure. */
 import { bytes } from '../figures/numbers.js'
 
 export interface TextFile {
@@ -6,7 +6,7 @@ export interface TextFile {
   readonly text: string
 }
 
-/** Characters of a message that are a file. */
+/** A file in a message, with its place there. */
 export interface FilePlace {
   readonly name: string
   readonly text: string
@@ -31,11 +31,11 @@ export function textFile(name: string, content: ArrayBuffer): TextFile {
   return { name: name.replace(/[\r\n]+/g, ' '), text: text.replace(/\r\n?/g, '\n').trimEnd() }
 }
 
-/** Returns the message. Files come first: threads that begin with the same files then share their cells. */
+/** Makes a message of text and files. The files come first: threads that begin with the same files then share their cells. */
 export const withFiles = (text: string, files: readonly TextFile[]): string =>
   [...files.map(written), ...(text.trim() === '' ? [] : [text])].join('\n\n')
 
-/** A block of code whose marks are longer than any in the file. */
+/** Writes a file as a block of code. The marks around it are longer than any in the file. */
 function written({ name, text }: TextFile): string {
   const runs = text.match(/`{3,}/g) ?? []
   const mark = '`'.repeat(Math.max(3, ...runs.map((run) => run.length + 1)))

@@ -7,7 +7,7 @@ const PLACE = 'kvfold-theme'
 
 export const chosenTheme = (): Theme => THEMES.find((theme) => theme === localStorage.getItem(PLACE)) ?? 'system'
 
-/** Stores nothing for the system's colours. */
+/** Stores the user's choice of colours. For the system's colours it stores nothing. */
 export function chooseTheme(theme: Theme): void {
   if (theme === 'system') localStorage.removeItem(PLACE)
   else localStorage.setItem(PLACE, theme)

@@ -6,9 +6,9 @@ import { linkTo, linkToMessage, type PagePlace } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadsFound, ThreadSummary } from './wire.js'
 
-/** From this many threads on the search is shown. */
+/** The search field is shown when there are at least this many threads. */
 const MANY = 2
-/** Letters from which on texts are searched, too, and milliseconds after the last key. */
+/** With at least `LEAST` letters, the texts are searched too, `TYPING` milliseconds after the last key. */
 const LEAST = 2
 const TYPING = 250
 
@@ -16,7 +16,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   const chosen = place.kind === 'thread' ? place.id : null
   const { threads, damaged, names } = useLive()
   const [filter, setFilter] = useState('')
-  /** Null: the user is not selecting threads. */
+  /** The ids of the selected threads; null while the user is not selecting. */
   const [selected, setSelected] = useState<ReadonlySet<string> | null>(null)
   const wanted = filter.trim().toLowerCase()
   const listed = threads.filter(({ id, title }) => `${title} ${id}`.toLowerCase().includes(wanted))
@@ -124,7 +124,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   )
 }
 
-/** The threads whose texts have the words, hidden text included, with the first places in each. */
+/** Shows the threads whose texts contain the words, hidden text included, with the first places in each. */
 function FoundInTexts({ words }: { readonly words: string }) {
   const { api } = useHouse()
   const [found, setFound] = useState<ThreadsFound | null>(null)
@@ -241,7 +241,7 @@ function DeleteSelected({ all, selected, onSelect }: DeleteProps) {
   )
 }
 
-/** The time of day for today, the date for earlier days. */
+/** Writes a time: the time of day for today, the date for earlier days. */
 function timeOf(used: number): string {
   const [then, now] = [new Date(used), new Date()]
   if (then.toDateString() === now.toDateString()) return then.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })

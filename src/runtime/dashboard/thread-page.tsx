@@ -35,7 +35,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   const [chosen, setChosen] = useState<Selection | null>(null)
   const [told, setTold] = useState('')
   const { id, messages, ledger, count: length } = thread
-  // A message about the next step is outdated once that step begins.
+  // A notice about the next step is outdated once the step begins.
   useEffect(() => {
     if (isAnswering) setTold('')
   }, [isAnswering])
@@ -53,7 +53,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
     setChosen(null)
     if (chosen !== null) document.querySelector<HTMLElement>(`[data-stop="${keyOf(chosen)}"]`)?.focus()
   }
-  /** Says at once that the change waits, and at its end that it is done. */
+  /** Folds or restores a fragment. Tells the user at once that the change waits, and later that it is done. */
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
     const done = what === 'fold' ? 'folded' : 'restored'
     edit(fragmentId, async () => {
@@ -189,7 +189,10 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   )
 }
 
-/** Keeps scrolled to the end while the end is visible; a user who has scrolled up is not disturbed. `at` changes with the content. */
+/**
+ * A box that stays scrolled to its end while the end is visible. A user who has scrolled up is not disturbed. `at` changes with the
+ * content.
+ */
 export function Log({ at, children }: { readonly at: string; readonly children: ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null)
   const isAtEnd = useRef(true)
@@ -326,7 +329,7 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
   )
 }
 
-/** Renames the thread. An empty title takes the name back. */
+/** Renames the thread. With an empty title, the thread gets its usual title again. */
 function TitleForm({
   thread: { id, title },
   onTold,

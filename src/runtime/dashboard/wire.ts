@@ -1,4 +1,6 @@
-/** The data from the server: its own types as they are after JSON, the events of a stream, and samples of its figures. */
+/**
+ * The data that the page gets from the server: the server's own types as JSON leaves them, the events of a stream, and samples of figures.
+ */
 import type { ChatMessage } from '../chat/message.js'
 import type {
   ExportedThread,
@@ -23,25 +25,25 @@ export type { ModelStatus, ServiceStatus, ToolServerStatus } from '../server/thr
 /** A thread that the store cannot return as it was written. */
 export type DamagedThread = Pick<Damage, 'id' | 'kind' | 'what'>
 
-/** `GET /kvfold/threads`. */
+/** The answer to `GET /kvfold/threads`. */
 export interface ThreadListing {
   readonly threads: ThreadSummary[]
   readonly damaged: readonly DamagedThread[]
 }
 
-/** `GET /kvfold/threads/:id`. */
+/** The answer to `GET /kvfold/threads/:id`. */
 export interface ThreadDetail extends Omit<ThreadView, 'all' | 'messages'> {
   readonly messages: readonly ThreadMessage[]
   readonly count: number
 }
 
-/** `GET /kvfold/threads/:id/attention`. */
+/** The answer to `GET /kvfold/threads/:id/attention`. */
 export type Attention = ThreadAttention
 
 /** An event of `/kvfold/events`. */
 export type ChangeEvent = Pick<ThreadChange, 'thread' | 'kind'>
 
-/** `GET /kvfold/threads/:id/export`. */
+/** The answer to `GET /kvfold/threads/:id/export`. */
 export type Export = ExportedThread
 
 /** A message in a chat request. */
@@ -58,7 +60,7 @@ export interface ChatChunk {
     readonly completion_tokens: number
     readonly prompt_tokens_details?: { readonly cached_tokens: number }
   } | null
-  /** An event; in the last chunk, data about the answer. */
+  /** kvfold's own data: an event, or in the last chunk data about the answer. */
   readonly kvfold?: {
     readonly event?: ChatEvent
     readonly thread?: string
@@ -81,8 +83,8 @@ export type ChatEvent =
   | { readonly type: 'search' }
 
 /**
- * Yields events. An event that is cut off at the end of the stream is dropped. Does not iterate over the stream directly, because not all
- * browsers can.
+ * Yields the server-sent events of a stream. An event that is cut off at the end of the stream is dropped. Does not iterate over the stream
+ * directly, because not all browsers can.
  */
 export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<EventSourceMessage> {
   const reader = bytes.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream()).getReader()
@@ -95,9 +97,9 @@ export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>):
 
 // Figures over time: samples of the server, and rates between them. Pure.
 
-/** The server's figures at one moment. Counters count from its start. Null: the server does not report the figure. */
+/** The server's figures at one moment. Counters count from the server's start. Null: the server does not report the figure. */
 export interface ServerSample {
-  /** Milliseconds; only differences are meaningful. */
+  /** When the sample was taken, in milliseconds. Only differences between samples are meaningful. */
   readonly at: number
   readonly running: number
   readonly waiting: number
@@ -106,14 +108,14 @@ export interface ServerSample {
   readonly generated: number | null
   readonly prompt: number | null
   readonly cached: number | null
-  /** Cells, over all loaded models. */
+  /** Cells, over all loaded models: all, in use, and parked. */
   readonly cells: number
   readonly used: number
   readonly parked: number
-  /** Bytes of sequences that were moved off the device. */
+  /** Bytes of the sequences that were offloaded to host memory and to disk. */
   readonly host: number
   readonly disk: number
-  /** Bytes of the server's process. */
+  /** Bytes of memory that the server's process takes. */
   readonly resident: number | null
 }
 
@@ -128,7 +130,7 @@ export function metricIn(text: string, name: string): number | null {
   return sum
 }
 
-/** @param metrics text of `/metrics` */
+/** Takes a sample of the server's figures. @param metrics text of `/metrics` */
 export function sampleOf(at: number, { models, running, queue }: ServiceStatus, metrics: string): ServerSample {
   const loaded = models.map((model) => model.loaded).filter((each) => each !== null)
   const caches = loaded.map(({ cache }) => cache).filter((cache) => cache !== null)

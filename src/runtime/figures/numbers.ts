@@ -1,17 +1,17 @@
-/** Owns how numbers are written for people: counts, shares, times, bytes, changes. Always the same locale, so that outputs compare. */
+/** Writes numbers for people: counts, shares, times, bytes and changes. The locale is always the same, so that outputs can be compared. */
 
 const grouped = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
 
-/** `12,345`; rounds. */
+/** Writes a number as `12,345`, rounded to a whole one. */
 export const count = (value: number): string => grouped.format(value)
 
-/** `1 token`, `12,345 tokens`. */
+/** Writes a number with its noun: `1 token`, `12,345 tokens`. */
 export const plural = (value: number, one: string, many = `${one}s`): string => `${count(value)} ${value === 1 ? one : many}`
 
-/** A share of 1 as `97.8 %`. */
+/** Writes a share, a number from 0 to 1, as `97.8 %`. */
 export const percent = (share: number, digits = 1): string => `${(share * 100).toFixed(digits)} %`
 
-/** Milliseconds as `840 ms`, `2.4 s` or `1 min 12 s`. */
+/** Writes milliseconds as `840 ms`, `2.4 s` or `1 min 12 s`. */
 export function duration(milliseconds: number): string {
   if (milliseconds < 995) return `${Math.round(milliseconds)} ms`
   const seconds = milliseconds / 1000
@@ -20,7 +20,7 @@ export function duration(milliseconds: number): string {
   return `${Math.floor(whole / 60)} min ${whole % 60} s`
 }
 
-/** Bytes as `1.5 MiB`. */
+/** Writes a number of bytes as `1.5 MiB`. */
 export function bytes(value: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
   let scaled = value
@@ -32,7 +32,7 @@ export function bytes(value: number): string {
   return `${unit === 0 ? scaled : scaled.toFixed(scaled < 10 ? 2 : 1)} ${units[unit]!}`
 }
 
-/** Parameters as `1.2 M` or `7.6 B`. */
+/** Writes a model's number of parameters as `1.2 M` or `7.6 B`. */
 export function magnitude(value: number): string {
   for (const [size, letter] of [
     [1e12, 'T'],
@@ -44,9 +44,9 @@ export function magnitude(value: number): string {
   return String(value)
 }
 
-/** With its sign, and digits that fit its size. */
+/** Writes a change with its sign, and with fewer decimals the larger it is. */
 export const signed = (value: number): string =>
   `${value < 0 ? '−' : '+'}${Math.abs(value) >= 100 ? Math.abs(value).toFixed(0) : Math.abs(value) >= 1 ? Math.abs(value).toFixed(1) : String(+Math.abs(value).toPrecision(2))}`
 
-/** As papers write it. A probability too small for a number is less than the smallest number. */
+/** Writes a probability as papers do. One that is too small for a floating-point number is written as `< 1e-300`. */
 export const probability = (p: number): string => (p === 0 ? '< 1e-300' : p < 0.001 ? p.toExponential(1) : p.toFixed(3))

@@ -1,11 +1,11 @@
-/** Owns tables: what one is, and how it is written for a terminal, as Markdown and as HTML. */
+/** Makes tables, and writes them for a terminal and as Markdown. */
 import { stripVTControlCharacters } from 'node:util'
 
 export interface Column<Row = readonly string[]> {
   readonly title: string
-  /** Numbers stand at the right. */
+  /** The side at which the texts of the column stand; numbers stand at the right. */
   readonly align?: 'left' | 'right'
-  /** Of a row; default: the row is texts, and this is the one at the column's place, or nothing. */
+  /** Returns the column's text in a row. By default a row is a list of texts, and the column takes the text at its own place. */
   readonly text?: (row: Row) => string
 }
 
@@ -16,9 +16,9 @@ export interface Table {
 
 export interface TableLine {
   readonly texts: readonly string[]
-  /** Numbers that are not ours. */
+  /** True for a row with numbers of another program or paper. */
   readonly theirs: boolean
-  /** Begins another group than the row before. */
+  /** True for a row that begins a new group of rows. */
   readonly opens: boolean
 }
 
@@ -27,12 +27,10 @@ export interface Marks<Row> {
   readonly opens?: (row: Row, before: Row) => boolean
 }
 
-/** What a cell says that has no value. */
+/** Whether a cell's text means that there is no value. */
 const isNone = (text: string): boolean => text === '-' || text === '–'
 
-/**
- * Makes a table. A column without a single value is left out, and so is a row whose numbers are all missing: neither says anything.
- */
+/** Makes a table. Leaves out columns without a single value, and rows whose numbers are all missing, because they say nothing. */
 export function table<Row = readonly string[]>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],
@@ -57,7 +55,7 @@ export function table<Row = readonly string[]>(
 
 export const left = (title: string): Column => ({ title })
 export const right = (title: string): Column => ({ title, align: 'right' })
-/** A column at the right whose text is made from a row. */
+/** A column of numbers at the right; `text` makes its text from a row. */
 export const number = <Row>(title: string, text: (row: Row) => string): Column<Row> => ({ title, align: 'right', text })
 
 /**
@@ -81,10 +79,10 @@ export function terminal({ columns, rows }: Table, rule = '─'): string[] {
   ]
 }
 
-/** Characters a terminal shows of a text. */
+/** Counts the characters that a terminal shows of a text, colour codes left out. */
 const shown = (text: string): number => Array.from(stripVTControlCharacters(text)).length
 
-/** As GitHub has it. */
+/** Writes the table as Markdown, in GitHub's form. */
 export function markdown({ columns, rows }: Table): string {
   const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
   return [
@@ -96,10 +94,10 @@ export function markdown({ columns, rows }: Table): string {
   ].join('\n')
 }
 
-/** Text that Markdown takes for nothing else, in one line. */
+/** Escapes text so that Markdown shows it as it is, on one line. */
 export const inMarkdown = (text: string): string =>
   text
-    // An interval is no link.
+    // An interval such as `[1, 2]` is no link, so it stays as it is.
     .replace(/\[[+−\d., ]+\]|[\\`*[\]<>|~&]|(?<!\w)_|_(?!\w)/gu, (found) => (found.length > 1 ? found : `\\${found}`))
     .replace(/\s+/gu, ' ')
     .trim()

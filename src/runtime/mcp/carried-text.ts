@@ -1,6 +1,6 @@
 /**
  * Keeps the digits and the key order of schemas and results from MCP servers. The library parses messages itself and returns checked
- * copies, which lose both. So the original text is put into the message's `_meta`, which the library passes on.
+ * copies, which lose digits and order. So the original text is put into the message's `_meta`, which the library passes on.
  */
 import { randomUUID } from 'node:crypto'
 import type { CallToolResult, Tool } from '@modelcontextprotocol/client'

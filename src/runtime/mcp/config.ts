@@ -10,7 +10,10 @@ export type McpPlace =
       readonly kind: 'process'
       readonly command: string
       readonly args: readonly string[]
-      /** Variables added to those that every process needs (`PATH`, `HOME` and similar). The server gets no others of kvfold's. */
+      /**
+       * Variables added to those that every process needs (`PATH`, `HOME` and similar). The server gets no other variables of kvfold's
+       * environment.
+       */
       readonly env: Readonly<Record<string, string>>
       readonly cwd: string | null
     }
@@ -35,7 +38,7 @@ export interface McpServerConfig {
   readonly place: McpPlace
   /** Absolute paths of the folders that the server must keep to. When empty, the server gets no list of folders. */
   readonly roots: readonly string[]
-  /** Milliseconds that a call may take. The start may take as long, or a minute where that is more. */
+  /** Milliseconds that a call may take. The server's start may take as long, and at least a minute. */
   readonly timeout: number
   /** How many characters of a result are added to the conversation. */
   readonly outputLimit: number

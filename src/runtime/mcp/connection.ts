@@ -48,7 +48,7 @@ const MOST_PAGES = 1000
 
 export class Connection {
   state: McpState = 'down'
-  /** Why the server is down; null when it is not down. */
+  /** Why the server is down; null when it is not. */
   problem: string | null = null
   tools: readonly Tool[] = []
   #client: Client | null = null
@@ -68,7 +68,7 @@ export class Connection {
     return this.options.config.name
   }
 
-  /** The id of the server's process. Null when there is no process, or none now. */
+  /** The id of the server's process. Null when the server is no process, or does not run now. */
   get pid(): number | null {
     return this.#transport instanceof StdioClientTransport ? this.#transport.pid : null
   }
@@ -301,7 +301,7 @@ function reasonOf(error: unknown): string {
 
 const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })
 
-/** Settles as `work` does, or rejects as soon as the signal is aborted. The work itself continues. */
+/** Returns a promise that settles as `work` does, or rejects as soon as the signal is aborted. The work itself continues. */
 function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   if (signal === undefined) return work
   return new Promise((resolve, reject) => {
@@ -316,7 +316,7 @@ function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T
   })
 }
 
-// Turns a tool's result into text for the conversation, within a limit. Parts that are not text become a short note.
+// Turning a tool's result into text for the conversation, within a limit. Parts that are not text become a short note.
 
 type ResultPart = CallToolResult['content'][number]
 
@@ -344,7 +344,7 @@ function partText(part: ResultPart): string {
   }
 }
 
-/** The size of base64 data. */
+/** Returns the size of base64 data as text, such as `12 bytes`. */
 const size = (data: string): string => `${Math.floor((data.length * 3) / 4)} bytes`
 
 function within(text: string, limit: number): string {

@@ -45,7 +45,7 @@ export interface ServedThreadOptions {
   readonly signal?: AbortSignal
 }
 
-/** Serves one tool call. The thread is looked up once. */
+/** Carries out the context operations of one tool call over HTTP. The thread is looked up once. */
 export class ServedThread implements ContextOperations {
   messages: readonly ChatMessage[] = []
   #path: string | null = null

@@ -9,7 +9,7 @@ export interface McpHostOptions {
   readonly servers: readonly McpServerConfig[]
   /** Kvfold's version, which is sent to the servers. */
   readonly version: string
-  /** Names that are taken, so no tool of a server gets them. */
+  /** Names that are taken already. No tool of a server gets one of them. */
   readonly reserved?: readonly string[]
   /** Milliseconds between attempts to start servers that could not be started. Default: a minute. */
   readonly retryMs?: number
@@ -33,7 +33,7 @@ export interface McpServerStatus {
 interface HostedTool {
   readonly definition: ToolDefinition
   readonly connection: Connection
-  /** The server's own name of the tool. */
+  /** The tool's name at its own server. */
   readonly tool: string
 }
 
@@ -81,7 +81,7 @@ export class McpHost {
     host.#gathers = true
     host.#gather()
     host.#retries = setInterval(() => {
-      // A server without known tools is never called, so no call would start it.
+      // A call starts a server that is down. But a server without known tools is never called, so it is started here.
       for (const connection of host.#connections)
         if (connection.state === 'down' && connection.tools.length === 0) connection.open().catch(() => undefined)
     }, options.retryMs ?? RETRY).unref()
@@ -108,8 +108,7 @@ export class McpHost {
   }
 
   /**
-   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Definitions returned before stay valid
-   * objects.
+   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Earlier returned definitions do not change.
    */
   readonly catalogue: Pick<Catalogue, 'search' | 'get'> = {
     search: async (...query) => {
@@ -166,7 +165,7 @@ export class McpHost {
   }
 }
 
-/** Leaves out `$schema`, which tells a model nothing. */
+/** Makes the definition that the model sees. It leaves out `$schema`, which tells a model nothing. */
 const definitionOf = (
   name: string,
   { description, title, inputSchema: { $schema: _, ...parameters } }: Connection['tools'][number],

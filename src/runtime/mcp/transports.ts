@@ -15,12 +15,12 @@ const LONGEST_MESSAGE = 256 * 2 ** 20
 export class ProcessTransport extends StdioClientTransport {
   constructor(server: Omit<StdioServerParameters, 'maxBufferSize'>) {
     super(server)
-    // A private field of the library, whose version is pinned.
+    // `_readBuffer` is a private field of the library. Its version is pinned, so the field does not change.
     Object.assign(this, { _readBuffer: new Lines() })
   }
 
   override send(message: JSONRPCMessage): Promise<void> {
-    // Also a private field.
+    // `_process` is a private field of the library, too.
     const { _process: process } = this as unknown as { readonly _process?: { readonly stdin?: NodeJS.WritableStream } }
     const input = process?.stdin
     if (input === undefined || !isNoted(message)) return super.send(message)
@@ -68,7 +68,7 @@ type SendOptions = Parameters<StreamableHTTPClientTransport['send']>[1]
 
 /** The transport to a server over HTTP. */
 export class HttpTransport extends StreamableHTTPClientTransport {
-  /** The bodies with their original text, by the body that the library sends. */
+  /** Maps the body that the library sends to the body with the original text, which is sent in its place. */
   readonly #written: Map<string, string>
 
   constructor(url: URL, options: HttpOptions) {

@@ -1,4 +1,7 @@
-/** Checks a store that no server uses. It finds the threads that are as acknowledged, and the readable parts of the others. */
+/**
+ * Checks a store that no server uses. It finds the threads that are stored as the server acknowledged them, and the readable parts of the
+ * others.
+ */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, UNNAMED } from './damage.js'
@@ -23,9 +26,9 @@ import { StoreFile } from './store-file.js'
 
 /** The result of the check for one thread. */
 export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
-  /** The thread. Of a damaged one, the undamaged beginning of its messages; null when nothing is left. */
+  /** The thread. A damaged thread has only the undamaged beginning of its messages here; null when none is left. */
   readonly record: ThreadRecord | null
-  /** Null when the thread is as acknowledged. */
+  /** Null when the thread is stored as the server acknowledged it. */
   readonly damage: Damage | null
 }
 
@@ -38,9 +41,9 @@ export interface FileCheck {
 }
 
 export interface ThreadsCheck extends FileCheck {
-  /** Reads the threads one by one: first those in the file, then those that are missing. */
+  /** Reads the threads one by one: first the threads in the file, then the missing ones. */
   threads(): Iterable<FoundThread>
-  /** Ends the check. */
+  /** Ends the check and closes the store's file. */
   close(): void
 }
 
@@ -107,7 +110,7 @@ function judged(
   return what === null ? { tenant, id, record: read.record, damage: null } : damaged(what)
 }
 
-/** Yields the threads in the manifest that were not found. */
+/** Yields the threads that the manifest lists but the file does not have. `what`: the reason, if known. */
 function* missing(manifest: Manifest, there: ReadonlySet<string>, what?: string): Generator<FoundThread> {
   for (const listed of manifest.listed) {
     const { tenant, id } = listed

@@ -2,7 +2,7 @@
 import { KvfoldError } from '../core/errors.js'
 import Database from 'libsql'
 
-/** `damaged`: the store has a part of it. `lost`: the store has nothing of that name. */
+/** A thread or response that the store cannot give. `damaged`: the store still has a part of it. `lost`: the store has nothing of it. */
 export interface Damage {
   readonly of: 'thread' | 'response'
   readonly kind: 'damaged' | 'lost'
@@ -14,10 +14,10 @@ export interface Damage {
   readonly settled?: true
 }
 
-/** The tenant of threads whose tenant is unknown. */
+/** Stands for the tenant of a thread when the tenant is unknown. */
 export const UNNAMED = 'an unknown tenant'
 
-/** The most lines of a report for people; the rest is a count. */
+/** The most lines of a report for people. Further damage is only counted. */
 const SHOWN = 20
 
 export function damageError({ of, kind, id, what }: Damage): KvfoldError {
@@ -30,7 +30,7 @@ export function damageError({ of, kind, id, what }: Damage): KvfoldError {
   )
 }
 
-/** Returns one line for each, up to `shown`. */
+/** Returns one line for each damaged or lost item, at most `shown` lines, and a line with the number of the others. */
 export function damageLines(all: readonly Damage[], shown = SHOWN): readonly string[] {
   const lines = all.slice(0, shown).map(({ of, kind, tenant, id, what }) => `${of} ${id} of ${tenant} is ${kind}: ${what}`)
   return all.length <= shown ? lines : [...lines, `and ${all.length - shown} more; kvfold store check lists all of them`]
@@ -38,7 +38,7 @@ export function damageLines(all: readonly Damage[], shown = SHOWN): readonly str
 
 // Messages for users when SQLite fails.
 
-/** Returns our errors unchanged, and translates SQLite's into the state of the store and advice. */
+/** Returns kvfold's own errors unchanged. Turns an error of SQLite into one that tells the state of the store and what to do. */
 export function failureOf(error: unknown, path: string): unknown {
   if (!(error instanceof Database.SqliteError)) return error
   const told = (code: 'locked' | 'failed', message: string) => new KvfoldError(`store/${code}`, message, { cause: error })
@@ -67,7 +67,7 @@ export const full = (path: string, cause?: unknown): KvfoldError =>
     cause === undefined ? {} : { cause },
   )
 
-/** The file was not changed. */
+/** Makes the error for a damaged store file. Its message says that the file was not changed. */
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {
   return new KvfoldError(
     'store/damaged',
@@ -76,5 +76,5 @@ export function damaged(path: string, what: string, cause?: unknown): KvfoldErro
   )
 }
 
-/** `SQLITE_IOERR_WRITE` becomes `SQLITE_IOERR`. */
+/** Returns the general code of a SQLite error: `SQLITE_IOERR_WRITE` becomes `SQLITE_IOERR`. */
 const primary = (code: string): string => /^SQLITE_[A-Z]+/.exec(code)?.[0] ?? code

@@ -1,7 +1,7 @@
-/** Threads that a store fetches for work that reads them. The work itself is synchronous, so that it decides on their present state. */
+/** Fetches the threads that a piece of work reads. The work itself is synchronous, so no thread changes while it decides. */
 import { keyOf } from './manifest.js'
 
-/** Stops work that reads a thread which is not fetched yet. */
+/** The error that stops work when it reads a thread that is not fetched yet. */
 class Unread extends Error {
   constructor(
     readonly tenant: string,
@@ -14,14 +14,14 @@ class Unread extends Error {
 export class FetchedThreads<T> {
   #fetched: ReadonlyMap<string, T> | null = null
 
-  /** Whether work is running for which threads are fetched. */
+  /** Whether work runs now inside `reading`. */
   get isReading(): boolean {
     return this.#fetched !== null
   }
 
   /**
-   * Runs the work. Where it reads a thread that is not fetched yet, it is stopped, the thread is fetched, and it is started again. So it must
-   * change nothing before its last read. @throws what `work` and `fetch` throw
+   * Runs the work. When the work reads a thread that is not fetched yet, it is stopped, the thread is fetched, and the work starts again.
+   * So the work must change nothing before its last read. @throws what `work` and `fetch` throw
    */
   async reading<Result>(work: () => Result, fetch: (tenant: string, id: string) => Promise<T>): Promise<Result> {
     const fetched = new Map<string, T>()
@@ -41,7 +41,10 @@ export class FetchedThreads<T> {
     }
   }
 
-  /** Returns what was fetched, if it is `current`. Otherwise the work stops, until it is fetched. */
+  /**
+   * Returns the fetched thread if `current` accepts it. Otherwise stops the work; `reading` then fetches the thread and starts the work
+   * again.
+   */
   of(tenant: string, id: string, current: (fetched: T) => boolean): T {
     const fetched = this.#fetched?.get(keyOf(tenant, id))
     if (fetched === undefined || !current(fetched)) throw new Unread(tenant, id)

@@ -19,26 +19,26 @@ import { syncFolder } from './store-file.js'
 export interface Listed {
   readonly tenant: string
   readonly id: string
-  /** How many changes it had; the store's own count is never smaller. */
+  /** How many changes the item had. An intact store never counts fewer. */
   readonly revision: number
   /** The checksum of the row that represents the whole item. */
   readonly sum: number
-  /** The last use in Unix milliseconds. */
+  /** When the item was last used, in Unix milliseconds. */
   readonly used: number
   /** The id of the item that it belongs to and is deleted with, if any. */
   readonly of?: string
-  /** Why a copy of the store, or a repair by an earlier version, left it out. */
+  /** Why a copy of the store, or a repair by an earlier version, left the item out. */
   readonly dropped?: string
 }
 
 const FORMAT = 'kvfold-manifest/1'
-/** How many superfluous lines the file may have. */
+/** How many outdated lines the file may have before it is rewritten. */
 const SLACK = 2000
 
 /**
- * The manifest gets a line with a checksum after each change is in the store, and before a deletion there. So it may lag behind the store,
- * but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the manifest
- * lags. It holds ids and checksums, but no text.
+ * The manifest gets a line with a checksum after each change in the store, and before each deletion from it. So it may lag behind the
+ * store, but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the
+ * manifest lags. It holds ids and checksums, but no text.
  */
 export class Manifest {
   readonly #listed = new Map<string, Listed>()
@@ -48,7 +48,7 @@ export class Manifest {
 
   private constructor(
     readonly path: string,
-    /** How many lines could not be read. */
+    /** How many lines of the file are damaged. */
     readonly unreadable: number,
     /** Whether the file existed. */
     readonly found: boolean,
@@ -74,7 +74,7 @@ export class Manifest {
     return this.#listed.get(keyOf(tenant, id))
   }
 
-  /** Starts to follow the store: takes these items and writes later changes to the file. */
+  /** Starts to follow the store. Takes the given items as the store's contents, and writes later changes to the file. */
   begin(listed: Iterable<Listed>): void {
     for (const each of listed) this.#listed.set(keyOf(each.tenant, each.id), each)
     this.#follows = true
@@ -87,7 +87,7 @@ export class Manifest {
     this.#append([listed])
   }
 
-  /** The deletion is on the medium when the call returns. */
+  /** Removes items from the list. The removal is on the medium when the call returns. */
   forget(gone: readonly Pick<Listed, 'tenant' | 'id'>[]): void {
     const there = gone.filter(({ tenant, id }) => this.#listed.delete(keyOf(tenant, id)))
     if (there.length === 0) return
@@ -95,7 +95,7 @@ export class Manifest {
     if (this.#file !== null) fsyncSync(this.#file)
   }
 
-  /** Idempotent. */
+  /** Stops following the store and closes the file. Further calls do nothing. */
   close(): void {
     this.#follows = false
     this.#leave()
@@ -147,7 +147,7 @@ function textOf(line: ManifestLine): string {
   return `${crc32(json).toString(16).padStart(8, '0')} ${json}\n`
 }
 
-/** Returns null when the line is not what was written. */
+/** Parses a line. Returns null when its checksum does not match. */
 function lineOf(text: string): ManifestLine | null {
   const json = text.slice(9)
   return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as ManifestLine) : null
@@ -155,9 +155,11 @@ function lineOf(text: string): ManifestLine | null {
 
 export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
-// Compares the list with the store.
+// Comparing the list with the store.
 
-/** Returns the fault of an item that has this revision and checksum; null when it is as last acknowledged, or newer. */
+/**
+ * Compares an item's stored revision and checksum with the list. Returns the fault; null when the item is as last acknowledged, or newer.
+ */
 export function behind(listed: Listed, revision: number, sum: number): string | null {
   if (revision < listed.revision) return `it has only the first ${revision} of ${listed.revision} changes`
   return revision === listed.revision && sum !== listed.sum ? 'it differs from the version that was acknowledged' : null

@@ -109,7 +109,7 @@ export function addDigests(file: StoreFile): void {
   for (const row of file.rows(`SELECT number, ${headRows.selected} FROM threads`)) {
     const number = row['number'] as number
     const head = headRows.read(row, [number])
-    // Its tenant is unknown: it gets no digest, and is reported by its number.
+    // The thread's tenant is unknown. So the thread gets no digest, and its number is reported.
     if (head === null) continue
     const digest = {
       ...{ tenant: head.tenant, id: head.id, model: head.model, created: head.created, revision: 1 },
@@ -123,7 +123,7 @@ export function addDigests(file: StoreFile): void {
 }
 
 function resummed<T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): number {
-  // Earlier checksums did not cover keys.
+  // The row's checksum is of an earlier version, which did not cover keys.
   const value = kind.read(row, null)
   return value === null ? WRONG : (kind.write(value, keys).at(-1) as number)
 }

@@ -12,9 +12,9 @@ import type { Damage } from './damage.js'
 export interface StoredMessage {
   readonly message: ChatMessage
   /**
-   * The message as clients know it. `same`: the same message. `nothing`: clients know nothing of it, because it is a step with calls of the
-   * server's tools, or a result of one. Else a different message: it has the text of such steps before it, and no calls of the server's
-   * tools.
+   * The form in which clients know the message. `same`: the same message. `nothing`: clients know nothing of it, because it is a step with
+   * calls of the server's tools, or a result of one. Else a different message: it has the text of such steps before it, and no calls of the
+   * server's tools.
    */
   readonly seen: 'same' | 'nothing' | ChatMessage
 }
@@ -25,28 +25,31 @@ export interface ThreadHead {
   readonly tenant: string
   readonly id: string
   readonly model: string
-  /** Unix milliseconds. */
+  /** When the thread was created and last used, in Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly parent: string | null
   readonly contract: ContractChoice | null
-  /** The client's tools in the last request. */
+  /** The client's tools, as its last request gave them. */
   readonly tools: readonly ToolDefinition[]
   /** Results of the server's tools that follow calls of the client's in the last answer. They wait for the client's results. */
   readonly held: readonly ChatMessage[]
 }
 
-/** The edits that operations made to a thread. */
+/** The edits of a thread, and the state that later edits build on. */
 export interface ThreadEdits {
   readonly fragments: readonly Fragment[]
   readonly searches: readonly FoundPlace[]
   /** How many ids were made so far. */
   readonly ids: number
-  /** Default: none. */
+  /** The parts of messages, beside their contents, that are not shown. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
-/** Returns the edits after their messages moved. @param placeOf a message's new index; undefined: it is gone, with its edits */
+/**
+ * Returns the edits of a thread whose messages moved to other indexes. @param placeOf a message's new index; undefined when the message and
+ * its edits are gone
+ */
 export function movedEdits(
   { fragments, searches, ids, omissions = [] }: ThreadEdits,
   placeOf: (message: number) => number | undefined,
@@ -68,19 +71,19 @@ export function movedEdits(
  */
 export interface ThreadEvent {
   readonly kind: 'policy' | 'client' | 'edit'
-  /** Unix milliseconds. */
+  /** When the event happened, in Unix milliseconds. */
   readonly at: number
-  /** How many ledger entries there were then: the event affects steps from the next one on. */
+  /** How many ledger entries the thread had at the time. The event affects the steps after them. */
   readonly after: number
   /** The folded fragments; for an edit, the fragments that it changed. */
   readonly folded: readonly FragmentId[]
-  /** For an edit: the operation on these fragments. `named`: the thread got another title; `folded` is then empty. */
+  /** For an edit: the operation on the fragments in `folded`. `named`: the thread got another title; `folded` is then empty. */
   readonly what?: 'cut' | 'folded' | 'restored' | 'summarised' | 'named'
-  /** For `named`: the title; null: again the beginning of the first user message. */
+  /** For `named`: the new title. Null: the title is the beginning of the first user message again. */
   readonly name?: string | null
-  /** How many tokens fewer are shown; negative: more. */
+  /** How many fewer tokens are shown after the event. Negative when more are shown. */
   readonly saves: number
-  /** A sentence for people. */
+  /** Why it happened: a sentence for people. */
   readonly reason: string
   /** Keys of messages that the client removed or replaced; they recognise a message that returns. */
   readonly hidden?: readonly string[]
@@ -91,7 +94,7 @@ export interface ThreadRecord extends ThreadHead {
   readonly messages: readonly StoredMessage[]
   readonly edits: ThreadEdits
   readonly ledger: readonly LedgerEntry[]
-  /** Oldest first. */
+  /** The thread's events, oldest first. */
   readonly events: readonly ThreadEvent[]
 }
 
@@ -108,7 +111,7 @@ export interface ThreadCard {
   readonly last: { readonly shown: number; readonly reused: number } | null
 }
 
-/** A thread as the index lists it. */
+/** A thread in the store's index, without its messages. */
 export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
   readonly card: ThreadCard
 }
@@ -119,7 +122,7 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
   readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
-  /** True: text of the thread must be forgotten. Other servers learn of it together with this change, or not at all. */
+  /** True: text of the thread must be forgotten. Other servers learn this together with the change itself. */
   readonly forgets?: boolean
 }
 
@@ -131,16 +134,16 @@ export interface ThreadStore {
   /** Returns all threads that are not known to be damaged, in any order. A thread without a card gets the one that `cardOf` makes. */
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
   /**
-   * Returns the thread as stored; null when it is not there. Synchronous, so that a caller decides on the thread's present state. After a
-   * failed change, `read` gives the state that later changes apply to. Call it on a shared store only within `reading`; elsewhere a long
-   * thread holds the event loop outside of it.
+   * Returns the thread as stored; null when the store does not have it. Synchronous, so that a caller decides on the thread's present
+   * state. After a failed change, `read` gives the state that later changes apply to. On a shared store, call it only within `reading`. On
+   * other stores, a long thread that is read outside of `reading` holds the event loop.
    * @throws KvfoldError store/damaged-thread, store/lost-thread, store/failed
    */
   read(tenant: string, id: string): ThreadRecord | null
   /**
    * Runs `work`, which reads threads that the store first fetches, in turns of the event loop or from elsewhere. When `work` reads a thread
-   * that is not here yet, it is stopped, the thread is fetched, and `work` is started again. So `work` must change nothing before its last
-   * read. Absent in a store in memory. @throws what `work` throws; KvfoldError store/unreachable, as of `read`
+   * that is not fetched yet, `work` is stopped, the thread is fetched, and `work` is started again. So `work` must change nothing before
+   * its last read. Absent in a store in memory. @throws what `work` throws; KvfoldError store/unreachable, as of `read`
    */
   reading?<T>(work: () => T): Promise<T>
   /** Stores a new thread; a fork has its first messages and edits already. */
@@ -186,21 +189,21 @@ export interface SharedThreads {
 export interface Claim {
   /** Whether the thread is still as this server last read or wrote it. */
   readonly isCurrent: boolean
-  /** Idempotent. */
+  /** Gives the claim back. Further calls do nothing. */
   release(): Promise<void>
 }
 
 export interface ThreadChanges {
-  /** New threads, and threads that differ from this server's knowledge. */
+  /** New threads, and threads that changed since this server last read or wrote them. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
-  /** Threads whose computed cells must all be deleted. Some threads are listed more than once. */
+  /** Threads whose computed cells must all be deleted. The list may name a thread more than once. */
   readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
 }
 
 /** A server that may still hold text that must be forgotten. It forgets the text before it serves again. */
 export interface Unforgotten {
   readonly server: string
-  /** Seconds since its last report. */
+  /** Seconds since the server last reported that it runs. */
   readonly silentSeconds: number
 }

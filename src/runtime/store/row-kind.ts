@@ -17,18 +17,18 @@ export interface RowKind<T> {
   readonly columns: readonly string[]
   /** The SELECT list that `read` needs. */
   readonly selected: string
-  /** Returns the values by column; the checksum is the last. */
+  /** Returns the values in the order of the columns. The checksum is the last one. */
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
-  /** As `write`, in steps for long values. */
+  /** Does the same as `write`, in steps, for long values. */
   writeSteps(value: T, keys?: readonly number[]): Steps<readonly StoredValue[]>
   /**
-   * Returns null when the row is not what was written, or not at its place. `keys` null: the row is from a version whose checksums did
-   * not cover keys.
+   * Returns the row's value; null when the row differs from the written one or is not at its place. `keys` null: the row is from a version
+   * whose checksums did not cover keys.
    */
   read(row: StoredRow, keys?: readonly number[] | null): T | null
-  /** As `read`, in steps for long values. */
+  /** Does the same as `read`, in steps, for long values. */
   readSteps(row: StoredRow, keys?: readonly number[] | null): Steps<T | null>
-  /** Like `read`, with the values in the order of columns. */
+  /** Does the same as `read`, but takes a list of values in the order of the columns. */
   parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
 }
 
@@ -39,8 +39,8 @@ export interface RowKind<T> {
 const CASTS: Readonly<Record<StoredColumn, string>> = { text: 'BLOB', blob: 'BLOB', integer: 'INTEGER' }
 
 /**
- * @param of the conversions between a value and a row's values; `read` must return what was given to `write`. With a table, the checksum
- * also covers the table's name and the keys, so that no row passes for another.
+ * @param of the conversions between a value and a row's values; `read` must return the value that was given to `write`. With a table, the
+ * checksum also covers the table's name and the keys, so that no row passes for another.
  */
 export function rowKind<T>(of: {
   readonly table?: string
@@ -79,7 +79,7 @@ export function rowKind<T>(of: {
   }
 }
 
-/** libsql returns a buffer of its own for each blob. */
+/** Converts a value that libsql read. Blobs come as buffers of their own, and texts come as blobs. */
 function valueOf(value: unknown, type: StoredColumn): StoredValue {
   if (!(value instanceof ArrayBuffer)) return value as StoredValue
   return type === 'text' ? Buffer.from(value).toString() : new Uint8Array(value)
@@ -88,7 +88,7 @@ function valueOf(value: unknown, type: StoredColumn): StoredValue {
 /** Characters of a text that are summed between two yields. */
 const PART = 256 * 1024
 
-/** Returns the CRC-32 over all values, each delimited: texts and numbers as JSON. */
+/** Computes the CRC-32 over all values. Texts and numbers count as JSON, so that the end of each value is clear. */
 function* sumSteps(values: readonly StoredValue[]): Steps<number> {
   let sum = 0
   for (const value of values) {
@@ -97,7 +97,7 @@ function* sumSteps(values: readonly StoredValue[]): Steps<number> {
     else {
       sum = crc32('"', sum)
       for (let at = 0; at < value.length;) {
-        // Keep both halves of a surrogate pair in one part.
+        // A part must not end between the halves of a surrogate pair.
         const last = value.charCodeAt(at + PART - 1)
         const end = last >= 0xd800 && last <= 0xdbff ? at + PART + 1 : at + PART
         sum = crc32(JSON.stringify(value.slice(at, end)).slice(1, -1), sum)

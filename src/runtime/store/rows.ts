@@ -61,11 +61,11 @@ export const editRows = rowKind<ThreadEdits>({
 /** A message without its sampled tokens. */
 type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: string
-  /** The generation prompt, if it was not the template's own. */
+  /** The generation prompt of the sampled tokens, if it was not the template's own. */
   readonly sampledAfter?: string
 }
 
-/** Writes the same JSON as `json`, in a step for each call. */
+/** Writes a message as JSON, like `json`, but in one step for each tool call. */
 function* messageJson(message: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
   const { toolCalls } = message
   if (toolCalls === undefined) return json(message)
@@ -137,10 +137,10 @@ export const cardRows = rowKind<ThreadCard>({
   }),
 })
 
-/** The kinds of rows in `PART_TABLES`. */
+/** The kind of row of each table in `PART_TABLES`. */
 export const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
-/** A message within JSON. */
+/** A message in the form that JSON can hold: its token numbers are a list. */
 type PlainMessage = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: { readonly text: string; readonly tokens: readonly number[] }
 }
@@ -171,14 +171,14 @@ type ReadThread = { readonly record: ThreadRecord } | { readonly damage: string 
 /** Returns a thread's rows in a table, by place. @throws KvfoldError store/damaged, store/failed */
 export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 
-/** Methods that write must be called within a transaction of the file. */
+/** Writes and reads the rows of threads. Methods that write must be called within a transaction of the file. */
 export class ThreadRows {
   constructor(
     private readonly file: StoreFile,
     private readonly partRows: PartRows = (table, thread) => inBatches(file, table, thread),
   ) {}
 
-  /** Appends new parts, in steps; returns the digest that includes them. */
+  /** Appends new rows to the thread's tables, in steps. Returns the thread's digest with the new rows. */
   *added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): Steps<ThreadDigest> {
     const whole: Record<PartTable, DigestChain> = { messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS }
     for (const table of PART_TABLES) {
@@ -192,7 +192,7 @@ export class ThreadRows {
     return { ...digest, ...whole }
   }
 
-  /** Deletes the parts from this place on; returns the digest without them. */
+  /** Deletes the rows of one table from place `from` on. Returns the thread's digest without them. */
   cut(thread: number, digest: ThreadDigest, table: PartTable, from: number): ThreadDigest {
     this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
     const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
@@ -200,7 +200,7 @@ export class ThreadRows {
     return { ...digest, [table]: chained(NO_ROWS, sums) }
   }
 
-  /** Returns the row's checksum. */
+  /** Inserts a row. Returns its checksum. */
   insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
     return atOnce(this.#inserting(table, kind, value, keys))
   }
@@ -214,7 +214,7 @@ export class ThreadRows {
     return values.at(-1) as number
   }
 
-  /** Returns the row's checksum. */
+  /** Overwrites the row whose `key` is `is`. Returns its new checksum. */
   replace<T>(table: string, kind: RowKind<T>, value: T, key: 'number' | 'thread', is: number): number {
     const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
     const values = kind.write(value, [is])
@@ -227,7 +227,7 @@ export class ThreadRows {
     return atOnce(this.readSteps(number, digest))
   }
 
-  /** As `read`, in steps. The thread must not be changed in between. */
+  /** Does the same as `read`, in steps. The thread must not be changed in between. */
   *readSteps(number: number, digest: ThreadDigest): Steps<ReadThread> {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
@@ -238,7 +238,7 @@ export class ThreadRows {
       return { record: { ...head, messages, edits, ledger, events } }
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
-      // The file was too long to be checked whole.
+      // A file too long to be checked whole may turn out damaged only here.
       if (error instanceof KvfoldError && error.code === 'store/damaged') return { damage: UNREADABLE }
       throw error
     }
@@ -302,7 +302,7 @@ export class ThreadRows {
   }
 }
 
-/** Bytes of a batch from which the next one has a single row. */
+/** After a batch of at least this many bytes, the next batch has a single row. */
 const LONG_BATCH = 128 * 1024
 const BATCH = 64
 
@@ -323,7 +323,7 @@ const bytesIn = (rows: readonly StoredRow[]): number =>
     .flatMap((row) => Object.values(row))
     .reduce<number>((sum, value) => sum + (value instanceof ArrayBuffer ? value.byteLength : 0), 0)
 
-/** Returns null when the file cannot be read; rows read until then stay with the caller. */
+/** Runs work that reads rows. Returns null when the file turns out unreadable; rows that were read before stay with the caller. */
 export function asFarAsRead<T>(work: () => T): T | null {
   try {
     return work()
@@ -346,7 +346,7 @@ export type DigestChain = readonly [rows: number, sum: number]
 export interface ThreadDigest
   extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, DigestChain>> {
   readonly revision: number
-  /** Checksums of the rows that are replaced. `card` null: there is no card yet; the next `index` makes it. */
+  /** Checksums of the thread's single rows, which changes replace. `card` null: there is no card yet; the next `index` makes it. */
   readonly head: number
   readonly edits: number
   readonly card: number | null

@@ -23,7 +23,7 @@ import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
 
-/** The part of the engines' disk tier that deletes the saved cells of these threads, even if no engine is loaded. */
+/** Deletes the cells that engines saved on disk for the given threads, even if no engine is loaded. */
 export interface SavedThreads {
   drop(threads: readonly string[]): Promise<unknown>
 }
@@ -40,16 +40,16 @@ export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes
 export const THREADS_FILE = 'threads.db'
 export const THREADS_MANIFEST = 'threads.manifest'
 
-/** Further tables with rows for a thread's number. */
+/** The tables besides `threads` that have rows for a thread, by its number. */
 const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 
-/** The characters and values from which a change is written in turns of the event loop. */
+/** A change with at least this many characters and values is written in several turns of the event loop. */
 const LONG = 64 * 1024
 
-/** Rows that are deleted in one step. */
+/** How many rows are deleted in one step. */
 const AT_A_TIME = 128
 
-/** A change of a thread: what writes it, and what is called when that is done or has failed. */
+/** A change of a thread: `steps` writes it, then `done` or `failed` is called. */
 interface PlannedChange {
   readonly steps: () => Steps<ThreadDigest>
   readonly done: (digest: ThreadDigest) => void
@@ -63,7 +63,7 @@ interface KnownDigest {
   readonly used: number
 }
 
-/** A thread as it was read, with the digest that it had then. */
+/** A thread as it was read, with its digest at the time. */
 interface FetchedThread {
   readonly known: KnownDigest
   readonly record: ThreadRecord
@@ -95,7 +95,9 @@ export class SqliteStore implements ThreadStore {
     this.#rows = new ThreadRows(file)
   }
 
-  /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed */
+  /**
+   * Opens the store, or makes it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed
+   */
   static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']
     const path = join(folder, THREADS_FILE)
@@ -157,7 +159,7 @@ export class SqliteStore implements ThreadStore {
     return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
   }
 
-  /** Reads a thread in turns. Until then no change is written. Returns null when there is none, or it is damaged. */
+  /** Reads a thread in turns of the event loop. No change is written meanwhile. Returns null when the thread is missing or damaged. */
   async #fetch(tenant: string, id: string): Promise<FetchedThread | null> {
     let fetched: FetchedThread | null = null
     await this.#inOrder(async () => {
@@ -187,7 +189,7 @@ export class SqliteStore implements ThreadStore {
       rows.insert('digests', digestRows, whole, { thread: number })
       return whole
     }
-    // If this fails, there is no thread, so no later change needs to be refused.
+    // If the creation fails, there is no thread, so no later change needs to be refused.
     return this.#changed(thread, () => {
       const number = this.#next
       return {
@@ -251,7 +253,7 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Runs work that writes after all work before it: at once, unless a change is being written in turns. */
+  /** Runs work after all earlier work. It runs at once, unless a change is being written in turns. */
   #inOrder(work: () => void | Promise<void>): Promise<void> {
     if (this.#last !== null) return this.#follow(this.#last.then(work))
     try {
@@ -312,7 +314,7 @@ export class SqliteStore implements ThreadStore {
     return unused.length
   }
 
-  /** Idempotent. */
+  /** Closes the store after all changes are written. Further calls do nothing. */
   close(): Promise<void> {
     return this.#inOrder(() => {
       this.manifest.close()
@@ -375,7 +377,7 @@ export class SqliteStore implements ThreadStore {
     }
   }
 
-  /** Checks threads, most recently used first. The rest is checked when it is read. */
+  /** Checks threads for up to `patience` milliseconds, most recently used first. The other threads are checked when they are read. */
   #verify(patience: number): void {
     const end = performance.now() + patience
     const all = [...this.#known.values()].sort((a, b) => b.used - a.used)
@@ -481,14 +483,14 @@ export class SqliteStore implements ThreadStore {
     return made
   }
 
-  /** @throws KvfoldError store/damaged-thread, after which the thread counts as damaged; store/failed */
+  /** Reads a thread. @throws KvfoldError store/damaged-thread, after which the thread counts as damaged; store/failed */
   #record({ number, digest }: KnownDigest): ThreadRecord {
     const read = this.#rows.read(number, digest)
     if ('record' in read) return read.record
     throw this.#damaged(digest, number, read.damage)
   }
 
-  /** Returns the thread's digest. After a failed change that is the one in the file. */
+  /** Returns the thread's digest. After a failed change, that is the digest in the file. */
   #latest(known: KnownDigest): KnownDigest {
     const { tenant, id } = known.digest
     if (!this.#failed.has(keyOf(tenant, id))) return known

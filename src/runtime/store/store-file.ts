@@ -1,6 +1,6 @@
 /**
- * Opens and writes the store's SQLite file. Checks that the file is whole, ours and of a known version, locks it, and makes writes
- * durable.
+ * Opens and writes the store's SQLite file. Checks that the file is whole, was made by kvfold and has a known version, locks it, and makes
+ * writes durable.
  */
 import {
   chmodSync,
@@ -22,9 +22,9 @@ import { damaged, failureOf, full } from './damage.js'
 import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
-/** `kvfd`, the application id of our files. */
+/** The application id that SQLite writes into kvfold's files: `kvfd`. */
 const APPLICATION = 0x6b766664
-/** Milliseconds to wait for a server that is about to end. */
+/** Milliseconds to wait for the lock, in case another server that holds it is about to end. */
 const PATIENCE = 500
 /** Pages in the WAL before they are copied to the file: 1 MiB. A longer change makes the WAL as long as itself. */
 const WAL_PAGES = 256
@@ -65,11 +65,11 @@ export interface StoreFileOptions {
 
 /** A file opened for reading only. */
 export interface LookedAt {
-  /** Null: nothing in it can be read. */
+  /** The opened file; null when nothing in it can be read. */
   readonly file: StoreFile | null
   /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
-  /** Closes it; leaves a damaged file and its WAL as they were. */
+  /** Closes the file. A damaged file and its WAL stay as they were. */
   readonly close: () => void
 }
 
@@ -83,12 +83,12 @@ export interface LookedAt {
  */
 export class StoreFile {
   #open = true
-  /** Whether a change in turns is being written. Meanwhile nothing else may write. */
+  /** Whether a change is being written in turns of the event loop. Until it is done, nothing else may write. */
   #isChanging = false
   #idle: NodeJS.Timeout | null = null
   /** The error of the last failed change, and its time by `performance.now`; null after a success. */
   #failure: { readonly error: KvfoldError; readonly at: number } | null = null
-  /** Distinguishes the file from another one at its path. */
+  /** The device and inode of the opened file. They tell whether another file is at its path now. */
   readonly #inode: string | null
 
   private constructor(
@@ -101,7 +101,7 @@ export class StoreFile {
   }
 
   /**
-   * Opens and checks the file, the whole of it unless it is long; migrates one of an earlier version.
+   * Opens the file and checks it, only in part if it is long. Migrates a file of an earlier version.
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is then unchanged
    */
   static open(options: StoreFileOptions): StoreFile {
@@ -147,7 +147,7 @@ export class StoreFile {
     }
   }
 
-  /** Returns a damaged file for reading, if it has our version. */
+  /** Returns a damaged file for reading, if it has the current version. */
   #asItIs(wrong: string, version: number, putBack: () => void): LookedAt {
     const close = () => {
       this.#leave()
@@ -199,8 +199,8 @@ export class StoreFile {
   }
 
   /**
-   * Yields the rows of a table in the order of an integer key, which each row has as `key`. After an unreadable page, searches for the
-   * next readable key. Yields nothing when the table cannot be found.
+   * Yields the rows of a table in the order of an integer key. Each row also has the key in its field `key`. After an unreadable page,
+   * searches for the next readable key. Yields nothing when the table cannot be found.
    */
   *readable(table: string, key: string, selected: string): Generator<StoredRow> {
     const sql = `SELECT ${key} AS key, ${selected} FROM ${table}`
@@ -229,7 +229,7 @@ export class StoreFile {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
 
-  /** Returns how many rows it changed. */
+  /** Runs one statement. Returns how many rows it changed. */
   run(sql: string, ...values: readonly StoredValue[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
@@ -246,12 +246,12 @@ export class StoreFile {
     }
   }
 
-  /** As `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
+  /** Does the same as `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
   writeInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, false)
   }
 
-  /** As `erase`, in turns of the event loop. */
+  /** Does the same as `erase`, in turns of the event loop. */
   eraseInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, true)
   }
@@ -270,7 +270,10 @@ export class StoreFile {
     }
   }
 
-  /** Copies the WAL to the file in a step of its own, since both take long after a long change. */
+  /**
+   * Runs a change in one transaction. Afterwards it copies the WAL to the file, in a step of its own, because a long change makes both
+   * slow.
+   */
   *#changing<T>(work: () => Steps<T>, isErased: boolean): Steps<T> {
     this.#refuseMoved()
     this.database.pragma('wal_autocheckpoint=0')
@@ -310,7 +313,7 @@ export class StoreFile {
         if (this.#idle === null)
           this.#idle = setTimeout(() => {
             this.#idle = null
-            // A change in turns empties it at its end.
+            // A change in turns empties the WAL at its own end.
             if (!this.#isChanging) this.#empty()
           }, IDLE).unref()
         else this.#idle.refresh()
@@ -323,14 +326,14 @@ export class StoreFile {
     })
   }
 
-  /** Like `write`. Afterwards the data that `work` deletes are neither in the file nor beside it. */
+  /** Writes like `write`. Afterwards the data that `work` deletes are neither in the file nor in its WAL. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
     return done
   }
 
-  /** Writes to a file whose name is gone would be lost with the process. */
+  /** Throws when another file, or none, is at the store's path. Writes to the moved file would be lost with the process. */
   #refuseMoved(): void {
     const moved = this.#moved()
     if (moved !== null) throw moved
@@ -344,7 +347,7 @@ export class StoreFile {
     )
   }
 
-  /** Closes the file and removes the WAL. Idempotent. */
+  /** Closes the file and removes the WAL. Further calls do nothing. */
   close(): void {
     if (!this.#open) return
     try {
@@ -366,7 +369,7 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // The file is not a database, or is in WAL mode. The lock then ends with the process.
+      // The file is not a database, or is in WAL mode. Its lock then lasts until the process ends.
     }
     this.database.close()
   }
@@ -378,7 +381,7 @@ export class StoreFile {
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Called once the file is known to be ours and whole. The file must not change before. */
+  /** Prepares the file for writes. Called once the file is known to be whole and kvfold's own. The file must not change before. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
@@ -415,7 +418,7 @@ export class StoreFile {
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
-      // As bytes, because damaged data need not be text, and libsql would end the process over it.
+      // The finding is read as bytes. Damaged data may be invalid text, and libsql would end the process over it.
       const [row] = this.rows(`SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(${what})`)
       const found = Buffer.from(row?.['found'] as ArrayBuffer).toString()
       if (found !== 'ok') throw damaged(path, found)
@@ -426,7 +429,7 @@ export class StoreFile {
     return this.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table).length > 0
   }
 
-  /** Runs all missing steps, or none. */
+  /** Runs all migrations that the file lacks, or none. */
   #migrate(steps: readonly Migration[]): void {
     const version = this.#number('user_version')
     if (version === steps.length) return
@@ -474,8 +477,8 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted too, and may be the only copy. The returned
- * function puts the WAL back as it was. Pages that SQLite already copied to the file are the same in both.
+ * Returns a function that puts the WAL back. SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted
+ * too, and may be the only copy. Pages that SQLite already copied to the file are the same in both.
  */
 function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
@@ -503,7 +506,7 @@ function roomAt(folder: string): number | null {
   }
 }
 
-/** Makes a new file's name durable, which needs its folder on the medium. */
+/** Writes a folder to the medium, so that the name of a new file in it survives a crash. */
 export function syncFolder(folder: string): void {
   const handle = openSync(folder, 'r')
   try {
@@ -513,7 +516,7 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** Returns what `work` returns or throws as a promise; `work` has run when the call returns. */
+/** Runs `work` at once and turns its result, or its error, into a promise. */
 export const now = <T>(work: () => T): Promise<T> =>
   new Promise((resolve) => {
     resolve(work())

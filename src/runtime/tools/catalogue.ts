@@ -11,21 +11,21 @@ export interface ToolEmbedder {
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
 }
 
-/** `fused`: both rankings joined by reciprocal rank. */
+/** The ways to rank tools: by words, by meaning, or by both rankings joined by reciprocal rank (`fused`). */
 export const rankings = ['bm25', 'embeddings', 'fused'] as const
 export type SearchRanking = (typeof rankings)[number]
 
 export interface CatalogueOptions {
   /** An SQLite file for this catalogue alone; it must not contain a catalogue yet. Default: in memory. */
   readonly path?: string
-  /** Without an embedder only BM25 is available. */
+  /** Makes the vectors for the search by meaning. Without an embedder, tools are found only by their words (BM25). */
   readonly embedder?: ToolEmbedder
   /** Called after each batch with the number of tools that have vectors, and the number of all tools. */
   readonly onEmbedded?: (done: number, total: number) => void
   readonly signal?: AbortSignal
 }
 
-/** How many tools of each ranking are fused. A lower rank carries no information about a tool. */
+/** How many of the best tools of each ranking are fused. Lower ranks say nothing about a tool. */
 const DEPTH = 50
 /** The constant of reciprocal rank fusion: it keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60
@@ -36,7 +36,7 @@ const WEIGHTS = [4, 2, 1] as const
 
 /** Milliseconds that a regular expression from a client or a model may take. */
 const PATIENCE = 250
-/** Runs in its own VM context, so that a timeout can stop it. */
+/** The search by a regular expression. It runs in its own VM context, so that a timeout can stop it. */
 const FITTING = 'texts.flatMap((list) => list.flatMap((text, place) => (new RegExp(source, "i").test(text) ? [place] : [])))'
 
 export class Catalogue {
@@ -86,8 +86,8 @@ export class Catalogue {
   }
 
   /**
-   * Returns the `k` best tools, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25` without an
-   * embedder.
+   * Returns the `k` tools that match the words best, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25`
+   * without an embedder.
    */
   async search(
     words: string,
@@ -162,7 +162,7 @@ export class Catalogue {
       ),
     ]
     if (terms.length === 0) return []
-    // Quoted, so that no word is read as an operator of the query language.
+    // Words are quoted, so that none is read as an operator of SQLite's query language.
     const query = terms.map((term) => `"${term}"`).join(' OR ')
     return (this.#search.all(query, k) as { readonly rowid: number }[]).map(({ rowid }) => rowid)
   }
@@ -233,10 +233,10 @@ function numbersOf(bytes: Buffer | undefined): Float32Array | null {
 /** Splits a name into words, so that `get_stockPrice` matches "get stock price". */
 export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p{Lu})/gu, '$1 $2').replace(/[_./:-]+/g, ' ')
 
-/** The text that is embedded for a tool. */
+/** Returns the text of a tool that is embedded. */
 const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
 
-/** Returns the names and descriptions of the arguments; the rest of the schema is ignored. */
+/** Returns the names and descriptions of the arguments; other parts of the schema are ignored. */
 function argumentsOf({ parameters }: ToolDefinition): string {
   const { properties } = parameters
   if (typeof properties !== 'object' || properties === null) return ''

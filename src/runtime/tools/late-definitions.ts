@@ -11,7 +11,7 @@ import { span } from '../core/span.js'
 import { readJson } from '../core/written-json.js'
 
 export interface LateOptions {
-  /** The contract of the folds. Default: the contract of the step. */
+  /** The contract under which definitions are folded away. Default: the contract of the step. */
   readonly contract?: Contract
   /**
    * Whether a tool that is loaded again is restored at its old place instead of being shown anew at the end. Under `splice` the restore
@@ -43,8 +43,8 @@ export class LateDefinitions {
   ) {}
 
   /**
-   * Folds the definitions away, each behind a marker that says so. A definition that shares a token with another may stay visible; the
-   * tool counts as removed either way.
+   * Folds the definitions away. Each gets a marker that says that the tool was removed. A definition that shares a token with another may
+   * stay visible; the tool counts as removed either way.
    */
   hide(tools: readonly ToolDefinition[]): void {
     const called = new Set(this.conversation.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ name }) => name)))

@@ -14,17 +14,20 @@ export const REMOVE_TOOLS = 'remove_tools'
 /** The most keywords of one search. */
 const MOST = 32
 
-/** In place of names: removes all loaded tools. */
+/** The word that, in place of names, removes all loaded tools. */
 const ALL = 'all'
 
-/** The schema of one name in a list of tools to remove. */
+/** Makes the JSON schema of a name in a list of tools to remove. */
 export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] })
 
 export interface ManagedTools {
   readonly memory: ToolMemory
-  /** Null when the definitions are in the list at the top of the prompt. */
+  /** Shows definitions in the conversation. Null when they are in the list at the top of the prompt. */
   readonly late: LateDefinitions | null
-  /** Called before a search is refused because it would pass a limit. It removes tools that are not needed. Default: nothing is removed. */
+  /**
+   * Removes tools that are not needed. Called when the found tools would pass a limit, before the search is refused. Default: nothing is
+   * removed.
+   */
   readonly makeRoom?: (found: SearchedTools, signal?: AbortSignal) => Promise<void>
 }
 
@@ -62,10 +65,7 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
   return { search, remove }
 }
 
-/**
- * The definition of the removing tool as its calls are constrained: they may name only loaded tools. Returns an empty list when no tool is
- * loaded.
- */
+/** Narrows the definition of `remove_tools`, so that its calls can name only loaded tools. Returns an empty list when no tool is loaded. */
 export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): readonly ToolDefinition[] {
   if (names.length === 0) return []
   const list = { type: 'array', minItems: 1, items: removable(names) }
@@ -123,7 +123,7 @@ export const standing = ({ size, limits }: ToolMemory): string => `${size} of at
 function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, late: LateDefinitions | null): string {
   const anew = late === null ? [] : late.show(added)
   const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
-  // Definitions contain the names. Where no definitions are shown, the names are listed.
+  // The definitions contain the tools' names. When none is shown here, the names are listed instead.
   const names = late === null && added.length > 0 ? `: ${namesOf(added)}` : ''
   const lines = [`${counted(added.length)} added${names}. ${standing(memory)}`]
   if (again.length > 0) lines.push(`Shown above again: ${namesOf(again)}.`)

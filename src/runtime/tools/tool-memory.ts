@@ -25,7 +25,7 @@ export interface ToolMemoryOptions extends ToolLimits {
 export interface LoadedTool {
   readonly definition: ToolDefinition
   readonly tokens: number
-  /** Turns, counted from 0: when the tool was loaded, and when it was last called or found. */
+  /** The turn in which the tool was loaded (`since`), and the turn in which it was last called or found (`used`), counted from 0. */
   readonly since: number
   readonly used: number
 }
@@ -39,7 +39,7 @@ export interface SearchedTools {
 
 export interface Removal {
   readonly removed: readonly ToolDefinition[]
-  /** Names that are not loaded. */
+  /** The given names of tools that were not loaded. */
   readonly unknown: readonly string[]
 }
 
@@ -76,12 +76,12 @@ export class ToolMemory {
     }
   }
 
-  /** In the order in which the tools were loaded. */
+  /** The loaded tools, in the order in which they were loaded. */
   get loaded(): readonly LoadedTool[] {
     return [...this.#loaded.values()]
   }
 
-  /** In the same order as `loaded`. */
+  /** The names of the loaded tools, in the order in which they were loaded. */
   get names(): readonly string[] {
     return [...this.#loaded.keys()]
   }
@@ -119,7 +119,7 @@ export class ToolMemory {
     }
   }
 
-  /** Begins a new turn, from which uses are counted. */
+  /** Begins a new turn. Calls and finds count as uses in the current turn. */
   beginTurn(): void {
     this.#turn++
   }
@@ -195,7 +195,7 @@ export class ToolMemory {
     return this.loaded.filter(({ used }) => this.#turn - used >= turns).map(({ definition }) => definition.name)
   }
 
-  /** Returns the least recently used tools, as many as must go so that the rest fits in `tokens`. */
+  /** Returns the names of the least recently used tools that must go so that the others fit in `tokens`. */
   leastUsedOver(tokens: number): readonly string[] {
     let over = this.tokens - tokens
     const names: string[] = []

@@ -12,7 +12,7 @@ export interface Memory {
   readonly todo: readonly string[]
 }
 
-/** Lines that matter now, with their summary, constraints and hint. */
+/** Lines of tool results that a helper chose because they matter now, with their summary, constraints and hint. */
 export interface ChosenLines {
   readonly lines: Range
   readonly summary: string
@@ -29,10 +29,10 @@ export interface Extraction {
 /** A helper's answer parsed into its expected form, or the reason why it could not be parsed. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string }
 
-/** Longer lists are refused: no view needs that many items, and a model may repeat itself without end. */
+/** Longer lists are refused: no notes need that many items, and a model may repeat itself without end. */
 const MOST = 100
 
-/** A string that is not only white space. */
+/** The schema of a string that is not only white space. */
 const line = Type.String({ pattern: '\\S' })
 
 const MemoryJson = Type.Object({ summary: line, todo: Type.Array(line, { maxItems: MOST, default: [] }) })
@@ -70,7 +70,7 @@ export function memoryOf(said: string): Parsed<Memory> {
   return { ok: true, value: { summary: summary.trim(), todo: todo.map((step) => step.trim()) } }
 }
 
-/** @param last number of the last line of the dialogue */
+/** Parses the answer of the helper that chooses lines. @param last number of the last line of the dialogue */
 export function extractionOf(said: string, last: number): Parsed<Extraction> {
   // The paper's form for "nothing relevant".
   if (said.trim() === '') return { ok: true, value: { blocks: [], refused: [] } }
@@ -116,7 +116,7 @@ const plainly = (todo: readonly string[]): string => todo.map((step) => step.toL
 
 // The helpers' prompts (after appendix B of the paper, in our words), and the notes as the agent reads them.
 
-/** The beginning of every question: the helper speaks beside the dialogue. */
+/** The beginning of every question to a helper. It says that the question is no part of the dialogue. */
 const ASIDE =
   'Leave the user waiting for a moment: call no tool and answer nobody. This is about your notes on the conversation above.'
 
@@ -155,9 +155,9 @@ export const memoryPrompt = ({ before, query }: MemoryAsk): string =>
     .join('\n')
 
 export interface ExtractionAsk {
-  /** The notes, when the helper has not written them in this conversation. */
+  /** The notes; absent when the helper itself has written them in this conversation. */
   readonly memory?: Memory
-  /** The lines with their numbers, when the dialogue does not show numbers. */
+  /** The lines with their numbers; absent when the dialogue itself shows the numbers. */
   readonly lines?: string
   readonly principles: boolean
 }

@@ -24,7 +24,7 @@ const NUMBERED = 10
 export class UFoldSession {
   readonly session: Session
   readonly folding: UFold
-  /** The report of every look at the context, oldest first. */
+  /** The reports of all calls of `fold`, oldest first. */
   readonly reports: FoldReport[] = []
 
   constructor({ fold, folder, restores = true, ...options }: UFoldSessionOptions, state?: UFoldState) {

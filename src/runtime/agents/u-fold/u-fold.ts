@@ -42,7 +42,7 @@ export interface UFoldOptions {
    * the paper folds at every turn.
    */
   readonly when?: 'changed' | 'every-turn'
-  /** After this many folds the notes are written anew from the whole log. Default 4; 1: at every fold. */
+  /** After this many folds, the helper writes new notes from the whole log. Default 4; 1: at every fold. */
   readonly rebuildEvery?: number
   /**
    * `lines`: the lines of results that a helper chooses stay visible. `all`: results stay as they are. `none`: all results are hidden (as
@@ -64,16 +64,16 @@ export interface UFoldOptions {
 
 /** The state of folding as plain JSON. A session that continues from it behaves the same. */
 export interface UFoldState {
-  /** The notes of the current view; null before the first fold. */
+  /** The notes that the agent sees now; null before the first fold. */
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly own: readonly FragmentId[]
-  /** How many messages the notes cover. */
+  /** How many of the conversation's first messages the notes cover. */
   readonly upTo: number
   readonly folds: number
   /** How many ranges were refused so far because they name no lines. */
   readonly refused: number
-  /** The next look waits until this many tokens are shown, because the last look computed more than it hid. Default 0. */
+  /** Until this many tokens are shown, no helper is asked, because the last questions cost more tokens than the fold hid. Default 0. */
   readonly patience?: number
 }
 
@@ -85,9 +85,9 @@ export interface UFoldState {
 export interface FoldReport {
   readonly kind: 'small' | 'same' | 'folded' | 'kept'
   readonly why: string | null
-  /** Ranges of this fold that name no lines. */
+  /** The helpers' ranges of this fold that name no lines. */
   readonly refused: readonly string[]
-  /** Tokens shown before and after. */
+  /** Tokens shown before and after the fold. */
   readonly before: number
   readonly after: number
   /** The helpers' ledger entries: on the agent's own engine, and on the separate folder engine. */
@@ -101,21 +101,21 @@ export interface UFoldSetting {
   /** The definitions that every request of the conversation carries. */
   readonly tools: readonly ToolDefinition[]
   readonly generation?: Pick<GenerationOptions, 'sampling' | 'contract' | 'blend'>
-  /** That of the conversation. */
+  /** The facts that every request of the conversation carries. */
   readonly scope?: RequestScope
   /** Another model for the helpers. Default: the agent's own engine, on forks of its cache. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
-  /** Ids of calls whose results stay visible. */
+  /** Ids of tool calls whose results always stay visible. */
   readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
 }
 
 const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds: 0, refused: 0 }
 
-/** Characters. Shorter stretches are not hidden, because a marker alone has about 70. */
+/** Stretches with fewer characters are not hidden, because a marker alone has about 70. */
 const LEAST = 160
-/** Share of the context. Above it, `changed` folds even when the to-do list is the same. */
+/** Above this share of the context, `changed` folds even when the to-do list is the same. */
 const URGENT = 0.75
 
 export class UFold {
@@ -180,7 +180,7 @@ export class UFold {
     } catch (error) {
       if (!isContextFull(error)) throw error
       const why = 'The context has no room for the question to the helper'
-      // A view with new text hidden unseen is better than a conversation that cannot continue.
+      // No helper could read the new text. It is hidden all the same, so that the conversation can continue.
       const { memory, blocks } = this.#state
       const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
       return fits ? report('folded', `${why}. The agent hid the new text; it can be restored.`) : report('kept', `${why}.`)
@@ -189,7 +189,7 @@ export class UFold {
     }
   }
 
-  /** The notes as the view shows them, or null when there are none. */
+  /** The notes as the agent sees them, or null when there are none. */
   get notes(): string | null {
     const { memory, blocks } = this.#state
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
@@ -284,7 +284,7 @@ const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.st
 interface FoldLog {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
-  /** True when nothing that this agent folded is hidden in it. */
+  /** True when the log shows all text that this agent folded earlier. */
   readonly whole: boolean
 }
 
@@ -317,7 +317,7 @@ class Aside {
     this.#messages = log.messages
   }
 
-  /** @throws KvfoldError what the engine throws; engine/cancelled */
+  /** Asks the helper a question and returns its answer. @throws KvfoldError what the engine throws; engine/cancelled */
   async ask(content: string, schema: unknown): Promise<string> {
     const { engine, folder, conversation, tools, generation = {}, scope, options = {} } = this.setting
     const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]

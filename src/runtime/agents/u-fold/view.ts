@@ -7,7 +7,7 @@ import { span, type Span } from '../../core/span.js'
 
 /** A line of a tool result. */
 interface ResultLine {
-  /** From 1, over all tool results of the dialogue. */
+  /** The line's number. Lines are counted from 1, over all tool results of the dialogue. */
   readonly number: number
   /** Index of the message. */
   readonly message: number
@@ -15,7 +15,7 @@ interface ResultLine {
   readonly span: Span
 }
 
-/** A range of lines, `first` and `last` included. */
+/** A range of line numbers, `first` and `last` included. */
 export interface Range {
   readonly first: number
   readonly last: number
@@ -89,11 +89,11 @@ export function written(result: string, before: number, every: number): string {
 
 export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
-  /** Lines that stay visible. */
+  /** Ranges of lines that stay visible. */
   readonly selected: readonly Range[]
   /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number
-  /** Characters. Shorter stretches are not hidden, because a marker takes some itself. */
+  /** Stretches with fewer characters are not hidden, because a marker takes some itself. */
   readonly least: number
   /** Widens characters of a message to the token borders around them. */
   readonly snap: (message: number, chars: Span) => Span
@@ -101,8 +101,8 @@ export interface ViewOptions {
 
 /**
  * Returns the stretches to hide, in order. Of tool results it hides all lines that were not selected. Of other messages it hides all but
- * system messages and the last answer. Visible lines are widened to token borders and the rest is hidden, so no hidden stretch takes a
- * character of a visible line.
+ * system messages and the last answer. Visible lines are widened to token borders and the text between them is hidden, so no hidden stretch
+ * takes a character of a visible line.
  */
 export function hiddenIn(lines: readonly ResultLine[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
   const answer = messages.slice(0, before).findLastIndex(({ role, content }) => role === 'assistant' && content !== '')

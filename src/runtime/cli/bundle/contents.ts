@@ -1,4 +1,4 @@
-/** The contents of a bundle: lists its files from this installation. */
+/** Lists the files of a bundle, which come from this installation of kvfold. */
 import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
@@ -22,7 +22,7 @@ export type BundleGpu = (typeof BUNDLE_GPUS)[number]
 export interface ContentsOptions {
   /** The folder of the installed package. */
   readonly root: string
-  /** The compiled program. Default: the package's own `dist`; tests use another one. */
+  /** The folder of the compiled program. Default: the package's own `dist`; tests use another one. */
   readonly dist?: string
   readonly gpu: BundleGpu
   /** Absolute paths of GGUF files. */
@@ -30,23 +30,26 @@ export interface ContentsOptions {
 }
 
 export interface Contents {
-  /** `kvfold-<version>-linux-x64-cpu`. */
+  /** The bundle's name, for example `kvfold-<version>-linux-x64-cpu`. */
   readonly name: string
   readonly entries: readonly BundleEntry[]
   readonly requirements: Requirements
 }
 
 const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' }
-/** Without these kvfold does not run, or the server has no dashboard. */
+/** Compiled files that a bundle must have. Without them kvfold does not run, or the server has no dashboard. */
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
 /** Files of the package that kvfold reads, besides its compiled program. */
 const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json']
-/** The ONNX export is left out, because only tests read it. */
+/** The folder of the built-in model. Its ONNX export is left out of bundles, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
-/** 35 MB of llama.cpp's sources, which are needed only to compile it. */
+/** The sources of llama.cpp, 35 MB, which are needed only to compile it. Bundles leave them out. */
 const SOURCES = 'llama/gitRelease.bundle'
 
-/** @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere; cli/bad-usage for models */
+/**
+ * Lists the contents of a bundle. @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere;
+ * cli/bad-usage for models
+ */
 export async function bundleContents({ root, dist = join(root, 'dist'), gpu, models }: ContentsOptions): Promise<Contents> {
   const triplet = TRIPLETS[process.arch]
   if (triplet === undefined)
@@ -89,7 +92,10 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
   return { name: `kvfold-${version}-linux-${process.arch}-${gpu}`, entries: inOrder(entries), requirements }
 }
 
-/** The CPU's package is always included: model headers are read with it, and machines without the driver run on it. */
+/**
+ * Lists the packages with llama.cpp's libraries for a kind of GPU. The CPU's package is always among them: kvfold reads model headers with
+ * it, and machines without a GPU driver run on it.
+ */
 function backendPackages(gpu: BundleGpu): string[] {
   const cpu = `@node-llama-cpp/linux-${process.arch}`
   switch (gpu) {
@@ -98,7 +104,7 @@ function backendPackages(gpu: BundleGpu): string[] {
     case 'vulkan':
       return [cpu, `${cpu}-vulkan`]
     case 'cuda':
-      // The second one is for machines with the previous generation of CUDA.
+      // The package `-cuda-ext` is for machines with the previous generation of CUDA.
       return [cpu, `${cpu}-cuda`, `${cpu}-cuda-ext`]
   }
 }
@@ -119,7 +125,9 @@ async function ownEntries(app: string, root: string, dist: string): Promise<Bund
   return [...files, ...program, ...builtin]
 }
 
-/** Nested packages are added separately. Types and source maps are only for developers. */
+/**
+ * Whether a bundle needs this file of a package. Nested packages are added separately, and types and source maps are only for developers.
+ */
 function needed(within: string): boolean {
   const name = basename(within)
   return name !== 'node_modules' && name !== '.git' && within !== SOURCES && !/\.(d\.[cm]?ts|map|tsbuildinfo)$/.test(name)
@@ -141,7 +149,7 @@ async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   return Promise.all(unique.map((file) => fileEntry(`models/${basename(file)}`, file)))
 }
 
-/** Programs and libraries for this kind of processor. */
+/** Returns the programs and libraries among the entries that are for this kind of processor. */
 function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] {
   return entries.flatMap(({ path, source }) => {
     if (source.kind !== 'file' || !/(^node|\.node|\.so(\.[\d.]+)?)$/.test(path)) return []
@@ -153,14 +161,14 @@ function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] 
 const inPathOrder = <T extends { readonly path: string }>(items: readonly T[]): T[] =>
   [...items].sort((a, b) => (a.path < b.path ? -1 : 1))
 
-// Finds the npm packages that kvfold needs to run: its installed dependencies, without those for development.
+// Finds the npm packages that kvfold needs to run: its installed dependencies, without the development dependencies.
 
 export interface Package {
   readonly name: string
   readonly version: string
-  /** The SPDX id, or the package's own words. */
+  /** The licence's SPDX id, or the package's own words for it. */
   readonly license: string
-  /** Absolute path. */
+  /** Absolute path of the package's folder. */
   readonly folder: string
 }
 
@@ -178,9 +186,9 @@ interface PackageManifest {
 }
 
 /**
- * Returns the packages that the one in `root` needs, itself first. Reads the installed packages, because npm does not publish the lock
+ * Returns the package in `root` and all packages that it needs to run. Reads the installed packages, because npm does not publish the lock
  * file. Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
- * @throws KvfoldError bundle/unsuitable when one is missing, or is a link (pnpm)
+ * @throws KvfoldError bundle/unsuitable when a package is missing, or is a link (pnpm)
  */
 export async function productionPackages(root: string, wanted: (name: string) => boolean): Promise<Package[]> {
   const found = new Map<string, Package>()
@@ -211,7 +219,7 @@ export async function productionPackages(root: string, wanted: (name: string) =>
   return [...found.values()]
 }
 
-/** The folder that contains all packages: `root`, or the project in whose node_modules kvfold is installed. */
+/** Returns the folder that contains all the packages: kvfold's own, or the project in whose node_modules kvfold is installed. */
 function commonFolder(packages: readonly Package[]): string {
   return packages.reduce((base, { folder }) => {
     while (relative(base, folder).startsWith('..')) base = dirname(base)
@@ -228,7 +236,7 @@ function needs(manifest: PackageManifest): { name: string; optional: boolean }[]
     .concat([...optional].map((name) => ({ name, optional: true })))
 }
 
-/** The folder in which Node would find the package, or null. */
+/** Returns the folder in which Node would find the package, or null. */
 async function installed(name: string, from: string): Promise<string | null> {
   for (let folder = from; ; folder = dirname(folder)) {
     const candidate = join(folder, 'node_modules', name)
@@ -237,7 +245,7 @@ async function installed(name: string, from: string): Promise<string | null> {
   }
 }
 
-/** Whether a package is for this kind of machine. Some packages show only in their names that they are for musl. */
+/** Whether a package is for this kind of machine. The names are checked too, because some packages for musl say so only there. */
 function fits(name: string, { os = [], cpu = [], libc = [] }: PackageManifest): boolean {
   const allows = (list: readonly string[], value: string): boolean =>
     !list.includes(`!${value}`) && (list.every((item) => item.startsWith('!')) || list.includes(value))
@@ -248,7 +256,7 @@ async function readManifest(folder: string): Promise<PackageManifest> {
   return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as PackageManifest
 }
 
-// The licence texts of a bundle.
+// Collecting the licence texts of a bundle.
 
 const FOLDER = 'LICENSES'
 const NODE_TEXT = 'node.txt'
@@ -269,7 +277,10 @@ export interface PlacedPackage extends Package {
   readonly path: string
 }
 
-/** An index of all licences, and the licence texts that are not in the packages' own folders. `own` is kvfold's licence, which is MIT. */
+/**
+ * Makes the licence files: an index of all licences, and the texts that are not in the packages' own folders. `own` is kvfold's licence,
+ * which is MIT.
+ */
 async function licenceEntries(
   node: NodeProgram,
   packages: readonly PlacedPackage[],

@@ -13,7 +13,7 @@ export type EntryContent =
   { readonly kind: 'file'; readonly file: string; readonly size: number } | { readonly kind: 'text'; readonly text: string }
 
 export interface BundleEntry {
-  /** Path in the bundle, with `/`. */
+  /** Path in the bundle, with `/` between folders. */
   readonly path: string
   readonly executable: boolean
   readonly source: EntryContent
@@ -50,12 +50,13 @@ export async function folderEntries(path: string, folder: string, wanted: (withi
 
 export const sizeOf = ({ source }: BundleEntry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
 
-/** Sorted by path, byte for byte, so that every machine writes the same order. */
+/** Sorts entries by path, byte for byte, so that every machine writes them in the same order. */
 export const inOrder = (entries: readonly BundleEntry[]): BundleEntry[] =>
   [...entries].sort((a, b) => Buffer.compare(Buffer.from(a.path), Buffer.from(b.path)))
 
 /**
- * Yields the bytes of an entry, and adds their checksum to `sums` at the end. @throws KvfoldError when a file changes its size meanwhile
+ * Yields the bytes of an entry, and adds their checksum to `sums` at the end. @throws KvfoldError when a file's size changes while it is
+ * read
  */
 export async function* contents(entry: BundleEntry, sums: Map<string, string>): AsyncGenerator<Buffer> {
   const { source } = entry
@@ -71,7 +72,7 @@ export async function* contents(entry: BundleEntry, sums: Map<string, string>): 
   sums.set(entry.path, hash.digest('hex'))
 }
 
-/** The list of checksums, the last file of a bundle. */
+/** Makes the list of checksums, which is the last file of a bundle. */
 export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
   textEntry(CHECKSUMS, [...sums].map(([path, sum]) => `${sum}  ${path}\n`).join(''))
 
@@ -81,8 +82,8 @@ export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
 
 /**
  * A script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library when that is new enough
- * (6.0.`minor`), because a driver of the machine may need it. Otherwise it uses ours. It needs only the shell (and readlink when called
- * through a link).
+ * (6.0.`minor`), because a driver of the machine may need it. Otherwise it uses the bundle's own C++ library. It needs only the shell (and
+ * readlink when called through a link).
  */
 export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
 # Runs kvfold on the Node beside this script.
@@ -142,12 +143,15 @@ sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is th
 echo "unpacked and checked: $to/${name}"
 `
 
-// Running a bundle as a service: in a container, and under systemd. Both put it at `SERVICE_HOME`.
+// Running a bundle as a service: in a container, and under systemd. Both put the bundle at `SERVICE_HOME`.
 
 const SERVICE_HOME = '/opt/kvfold'
 const SERVICE_PORT = 8080
 
-/** `BASE` may be any image with the C library that the bundle needs. With GPU libraries it must contain those of the driver too. */
+/**
+ * The Dockerfile of a bundle. Its `BASE` may be any image with the C library that the bundle needs. For GPUs, the image must contain the
+ * driver's libraries too.
+ */
 export const dockerfile = (): string => `# docker build -t kvfold .
 # docker run --rm -p 127.0.0.1:${SERVICE_PORT}:${SERVICE_PORT} -v kvfold:/data -v "$PWD/models:/models:ro" kvfold --model /models/model.gguf
 # Give API keys before you let other machines in: --api-keys-file /data/keys
@@ -165,7 +169,10 @@ HEALTHCHECK --start-period=60s CMD ["${SERVICE_HOME}/node", "-e", "fetch('http:/
 ENTRYPOINT ["${SERVICE_HOME}/kvfold", "serve", "--host", "0.0.0.0", "--port", "${SERVICE_PORT}"]
 `
 
-/** The unit's user is created when it starts. Conversations are in /var/lib/kvfold, cached data of models in /var/cache/kvfold. */
+/**
+ * The systemd unit of a bundle. The unit's user is created when it starts. Conversations are in /var/lib/kvfold, cached data of models in
+ * /var/cache/kvfold.
+ */
 export const systemdUnit =
   (): string => `# Unpack to ${SERVICE_HOME}, copy this file to /etc/systemd/system, then: systemctl enable --now kvfold
 [Unit]
@@ -200,11 +207,14 @@ export interface ReadmeFacts {
   readonly nodeVersion: string
   readonly gpu: string
   readonly requirements: Requirements
-  /** Paths in the bundle. */
+  /** The models' paths in the bundle. */
   readonly models: readonly string[]
 }
 
-/** The minimum of a machine: glibc, and either a new enough C++ library or a glibc that is new enough for ours. */
+/**
+ * Says in words which C libraries a machine needs: glibc, and either a new enough C++ library or a glibc that is new enough for the
+ * bundle's own one.
+ */
 export function baseOf({ glibc, glibcForOurs, cppMinor }: Requirements): string {
   if (glibcForOurs === glibc) return `glibc ${glibc} or later`
   return `glibc ${glibcForOurs} or later (${glibc} is enough where libstdc++ is 6.0.${cppMinor} or later)`

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
 
-/** The parts of glibc. Every machine that runs programs has all of them. */
+/** File names of glibc's parts. A machine with glibc has all of them. */
 const C_LIBRARY = /^(lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d+|ld-linux[\w-]*\.so\.\d+)$/
 
 export interface Binary {
@@ -59,8 +59,8 @@ export function requirementsOf(binaries: readonly Binary[], { libraries, minor }
 function cppMinor(versions: readonly string[]): number {
   const library = highest(versions, 'GLIBCXX_')
   const abi = highest(versions, 'CXXABI_')
-  // CPP_MINOR_OF_ABI may lack a later version. Infinity then stands for the building machine's C++ library, the only one that is known to
-  // have it.
+  // CPP_MINOR_OF_ABI may lack a later version. Infinity then stands for the C++ library of the machine that makes the bundle, the only one
+  // that is known to suffice.
   const ofAbi = abi === null || !later(abi, '1.3.11') ? 0 : (CPP_MINOR_OF_ABI.get(abi) ?? Infinity)
   return Math.max(ofAbi, Number(/^3\.4\.(\d+)$/.exec(library ?? '')?.[1] ?? 0))
 }
@@ -86,11 +86,11 @@ function later(version: string, than: string): boolean {
 // Reads ELF files with binutils' readelf: the libraries that a program or library needs, and the versions of their symbols.
 
 interface Elf {
-  /** As readelf names it, for example `Advanced Micro Devices X86-64`. */
+  /** The kind of processor, in readelf's words, for example `Advanced Micro Devices X86-64`. */
   readonly machine: string
   /** The dynamic loader of a program; null for libraries and static programs. */
   readonly interpreter: string | null
-  /** File names, for example `libc.so.6`. */
+  /** File names of the libraries that it needs, for example `libc.so.6`. */
   readonly needs: readonly string[]
   /** Versions of symbols that it needs, for example `GLIBC_2.28`. */
   readonly needsVersions: readonly string[]
@@ -128,19 +128,22 @@ export function readElf(path: string): Elf | null {
   }
 }
 
-/** Included in the bundle, because some machines lack them or have old ones. */
+/** The C++ libraries that a bundle brings along, because some machines lack them or have old ones. */
 const CPP_LIBRARIES = ['libgcc_s.so.1', 'libstdc++.so.6'] as const
 
 export interface NodeProgram {
   readonly file: string
   readonly elf: Elf
-  /** The C++ library as loaded in this process. */
+  /** The C++ libraries that this process has loaded. */
   readonly libraries: readonly { readonly name: string; readonly file: string; readonly elf: Elf }[]
-  /** N of the C++ library's version 6.0.N. */
+  /** The N in 6.0.N, the version of the C++ library. */
   readonly libraryMinor: number
 }
 
-/** @throws KvfoldError bundle/unsuitable when this Node needs libraries of its distribution, or does not run on glibc */
+/**
+ * Examines the Node program that goes into the bundle. @throws KvfoldError bundle/unsuitable when this Node needs libraries of its
+ * distribution, or does not run on glibc
+ */
 export async function nodeProgram(file: string = process.execPath): Promise<NodeProgram> {
   if (process.platform !== 'linux')
     throw new KvfoldError('bundle/unsuitable', 'A bundle can only be made on Linux, on the kind of machine that will run it.')
@@ -176,7 +179,7 @@ export async function nodeProgram(file: string = process.execPath): Promise<Node
   return { file, elf, libraries, libraryMinor: Number(minor) }
 }
 
-/** The files mapped into this process, with links resolved. */
+/** Lists the files that are mapped into this process, with links resolved. */
 async function loadedFiles(): Promise<string[]> {
   const maps = await readFile('/proc/self/maps', 'utf8')
   return [...new Set(maps.split('\n').flatMap((line) => /\s(\/.*)$/.exec(line)?.[1] ?? []))]

@@ -1,4 +1,4 @@
-/** Writes a bundle to the disk, as a folder or as an archive in parts; completely or not at all. */
+/** Writes a bundle to the disk, as a folder or as an archive in parts. It is written completely or not at all. */
 import { createHash, type Hash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
 import { chmod, type FileHandle, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
@@ -12,7 +12,7 @@ import { checksumEntry, CHECKSUMS, contents, type BundleEntry, sizeOf, unpacker 
 
 export interface Written {
   readonly files: number
-  /** Bytes on the disk. */
+  /** How many bytes were written to the disk. */
   readonly bytes: number
 }
 
@@ -31,7 +31,7 @@ export function writeFolder(folder: string, entries: readonly BundleEntry[], sig
       await mkdir(dirname(path), { recursive: true })
       const file = createWriteStream(path, { mode: entry.executable ? 0o755 : 0o644 })
       await pipeline(Readable.from(contents(entry, sums), { objectMode: true }), file, { signal })
-      // Independent of the umask, because other users than its maker may run it.
+      // The umask must not matter, because users other than the bundle's maker may run it.
       await chmod(path, entry.executable ? 0o755 : 0o644)
       bytes += file.bytesWritten
     }
@@ -62,7 +62,7 @@ interface ArchivePart {
   readonly name: string
   readonly file: FileHandle
   readonly hash: Hash
-  /** Bytes that still fit. */
+  /** Bytes that still fit in the part. */
   left: number
 }
 
@@ -126,7 +126,7 @@ class ArchiveParts extends Writable {
   }
 }
 
-/** Runs `write` on a temporary folder beside `folder`. Renames it when all is written, and removes it on failure. */
+/** Runs `write` on a temporary folder beside `folder`. Renames the temporary folder when all is written, and removes it on failure. */
 async function whole(folder: string, write: (at: string) => Promise<Written>): Promise<Written> {
   const there = await readdir(folder).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
@@ -168,7 +168,7 @@ export async function* tarOf(name: string, entries: readonly BundleEntry[]): Asy
     await put(checksumEntry(sums), new Map())
     archive.finalize()
   })()
-  // The reader of the archive gets the error.
+  // An error reaches the reader of the archive as an error of the stream.
   filling.catch((error: unknown) => {
     archive.destroy(error as Error)
   })

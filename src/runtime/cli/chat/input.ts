@@ -14,13 +14,13 @@ export type ChatCommand =
   | { readonly name: 'restore' | 'detail'; readonly id: string }
   | { readonly name: 'summarize'; readonly id: string; readonly focus: string }
   | { readonly name: 'search'; readonly text: string }
-  /** Null: list the tools. */
+  /** `words`: search the tools by these words; null: list all tools. */
   | { readonly name: 'tools'; readonly words: string | null }
   | { readonly name: 'save'; readonly file: string }
   /** A slash command that cannot be parsed, and its correct usage. */
   | { readonly name: 'wrong'; readonly reason: string }
 
-/** Usage and meaning, in the order of /help. */
+/** The slash commands with their usage and meaning, in the order in which /help lists them. */
 export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = [
   ['/messages', 'list the messages and their fragments'],
   ['/fragment <message> [pieces]', 'cut message number <message> into pieces (default 5) that can be folded'],
@@ -121,8 +121,9 @@ const PROMPT = '> '
 const MORE = '. '
 
 /**
- * Reads one line at a time; lines that arrive meanwhile wait. A terminal shows a prompt while it waits, and keys edit the line. A line
- * that ends with a backslash continues in the next one. Ctrl-C at the prompt drops the typed text; a second one on an empty line leaves.
+ * Reads one line at a time; lines that arrive while another is handled wait. On a terminal, a prompt shows that a line is expected, and
+ * keys edit the line. A line that ends with a backslash continues in the next one. Ctrl-C at the prompt drops the typed text; a second one
+ * on an empty line leaves.
  */
 export class TypedLines {
   readonly interactive: boolean

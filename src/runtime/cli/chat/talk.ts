@@ -47,12 +47,12 @@ export class ChatSession {
     this.tellNews()
   }
 
-  /** Prints the events of the servers of the model's tools. */
+  /** Prints news about the MCP servers, for example that one ended. */
   tellNews(): void {
     for (const line of this.options.servers?.news() ?? []) this.#note(`· ${line}`)
   }
 
-  /** Runs a command. Returns false when the conversation ends. */
+  /** Runs a slash command. Returns false for a command that ends the conversation. */
   async command(command: ChatCommand): Promise<boolean> {
     const { conversation, ledger } = this.#session
     const { out, interrupt } = this.options

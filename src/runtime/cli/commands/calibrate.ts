@@ -22,7 +22,7 @@ interface CalibrateFlags extends ModelFlags {
   readonly json?: true
 }
 
-/** Cells of a calibration's context. It never fills more. */
+/** The size of a calibration's context, in cells. A calibration never needs more. */
 const CELLS = 18_432
 
 export function addCalibrate(program: Command, shell: Shell): void {
@@ -117,7 +117,10 @@ function fidelityReport(fidelity: ModelFidelity, file: string, rule: string): st
   ]
 }
 
-/** Prints predictions at round depths, which are clearer than the rates themselves. */
+/**
+ * Returns the lines that report a calibration. They give predictions for round numbers of tokens, which are clearer than the rates
+ * themselves.
+ */
 function report(cost: CostModel, file: string, rule: string): string[] {
   const { on, prefill, decode, books, host } = cost
   const off = ({ residual, samples }: CostModel['prefill' | 'decode' | 'books']) =>

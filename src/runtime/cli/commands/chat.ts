@@ -59,7 +59,7 @@ export function addChat(program: Command, shell: Shell): void {
   )
 }
 
-/** @throws KvfoldError cli/bad-usage when the model is named twice */
+/** Returns the model to chat with: the command's argument, or else `--model`. @throws KvfoldError cli/bad-usage when both are given */
 function oneModel(named: string | undefined, model: string, command: Command): string {
   if (named !== undefined && command.getOptionValueSource('model') !== 'default')
     throw new KvfoldError('cli/bad-usage', 'Give the model once: with --model or without.')
@@ -75,7 +75,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
-    // Throws now, not after the first message, when there is no usable template.
+    // Reading the format here reports an unusable template now, and not after the first message.
     const { syntax } = engine.format
     let before = transcript === null ? undefined : await begunBy(engine, transcript)
     const begin = () => {

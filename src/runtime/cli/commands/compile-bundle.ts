@@ -61,7 +61,7 @@ async function compile({ gpu: kind, cudaArchitectures, remove }: CompileFlags, {
   out.print(printable(`kvfold now uses ${path} where it computes on ${kind}.`))
 }
 
-/** The path for the CPU library. Its name says which kind of processor this machine has, so the shipped one must be loaded first. */
+/** Returns the path for the compiled CPU library. Its name contains the kind of processor, which only the loaded shipped library tells. */
 async function cpuPath(): Promise<string> {
   const { cpu } = (await nativeLibrary('cpu')).backend.libraries
   if (cpu !== undefined) return cpu.compiled
@@ -76,12 +76,12 @@ interface BundleFlags {
   readonly gpu: BundleGpu
   readonly model?: readonly string[]
   readonly archive?: true
-  /** Bytes. */
+  /** The most bytes of one part of the archive. */
   readonly split?: number
 }
 
 const MIB = 2 ** 20
-/** Below 2 GiB, the limit of many upload forms and old file systems. */
+/** The default size of a part. It is below 2 GiB, the limit of many upload forms and old file systems. */
 const PART_BYTES = 1900 * MIB
 
 export function addBundle(program: Command, shell: Shell): void {
@@ -123,7 +123,7 @@ async function bundle(
   out.print(`${at}: ${plural(written.files, 'file')}, ${bytes(written.bytes)}; the machine it runs on must have ${needs}`)
 }
 
-/** Parses `700M` or `4G` for commander. */
+/** A commander parser of sizes such as `700M` or `4G`. */
 function size(text: string): number {
   const [, digits, unit] = /^(\d{1,6})([MG])$/.exec(text) ?? []
   const value = Number(digits) * MIB * (unit === 'G' ? 1024 : 1)
@@ -135,5 +135,5 @@ function collect(text: string, all: readonly string[] | undefined): readonly str
   return [...(all ?? []), text]
 }
 
-/** The folder with package.json, for src/runtime/cli/commands and dist/runtime/cli/commands alike. */
+/** Returns the folder with package.json. The relative path is the same from `src` and from `dist`. */
 const packageRoot = (): string => fileURLToPath(new URL('../../../../', import.meta.url)).replace(/\/$/, '')

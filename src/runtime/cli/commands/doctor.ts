@@ -22,7 +22,7 @@ interface DoctorFlags {
   readonly json?: true
 }
 
-/** One thing that was looked at. */
+/** One part of the machine or of the installation, with the result of its check. */
 export interface Finding {
   readonly what: string
   /** `missing`: kvfold does not work without it. `note`: it works, and could do more. */
@@ -32,11 +32,11 @@ export interface Finding {
   readonly advice?: string
 }
 
-/** Bytes below which a disk is called nearly full. */
+/** A disk with fewer free bytes is called nearly full. */
 const LITTLE_DISK = 2 * 2 ** 30
-/** Milliseconds to wait for whatever listens on a port. */
+/** Milliseconds to wait for the program that listens on a port. */
 const PATIENCE = 1000
-/** Models listed by name; the rest is counted. */
+/** The most models that are listed by name. Further models are only counted. */
 const NAMED = 6
 
 export function addDoctor(program: Command, shell: Shell, version: string): void {
@@ -76,7 +76,7 @@ function machine(version: string): Finding {
   return { what: 'machine', state: 'ok', found }
 }
 
-/** The addon, the backend that it chose, and the library for the processor. */
+/** Checks the addon, the backend that it chose, and the library for the processor. */
 async function nativeFindings(): Promise<Finding[]> {
   let backend: BackendInfo
   try {
@@ -113,7 +113,7 @@ async function nativeFindings(): Promise<Finding[]> {
   return [addon, on, ...files]
 }
 
-/** Devices that kvfold does not use although they are there, and packages of backends that nothing here can use. */
+/** Finds devices of the machine that kvfold does not use, and packages of backends that no device here can use. */
 function devices(native: readonly Finding[]): Finding[] {
   const packages = backendPackages()
   const used = native.find(({ what }) => what === 'computes on')?.found.split(',')[0] ?? 'cpu'
@@ -152,7 +152,7 @@ function devices(native: readonly Finding[]): Finding[] {
   ]
 }
 
-/** The packages with llama.cpp's libraries that npm installed, and their bytes. */
+/** Lists the packages with llama.cpp's libraries that npm installed, and their bytes. */
 function backendPackages(): { readonly name: string; readonly size: number }[] {
   for (let folder = dirname(fileURLToPath(import.meta.url)); ; folder = dirname(folder)) {
     const packages = join(folder, 'node_modules', '@node-llama-cpp')
@@ -167,7 +167,7 @@ function sizeOf(path: string): number {
   return readdirSync(path).reduce((sum, name) => sum + sizeOf(join(path, name)), 0)
 }
 
-/** Programs that some commands need. */
+/** Checks the programs that some commands need. */
 function tools(): Finding[] {
   const needed = [
     { program: 'git', of: '`kvfold compile`, and building from a checkout' },
@@ -187,7 +187,7 @@ function versionOf(program: string): string | null {
   return status === 0 ? (stdout.split('\n', 1)[0]?.trim() ?? program) : null
 }
 
-/** GGUF files in the folders where kvfold and node-llama-cpp put them, and in this folder. */
+/** Finds GGUF files in the current folder, and in the folders where kvfold and node-llama-cpp put models. */
 function models(): Finding[] {
   const builtin = builtinModel()
   const own: Finding = existsSync(builtin)
@@ -216,7 +216,7 @@ function models(): Finding[] {
   ]
 }
 
-/** The disk under the cache folder, where downloads and cells may go. */
+/** Checks the free space of the disk with the cache folder, to which downloads and cells may go. */
 function disk(): Finding {
   const folder = [cacheFolder(), homedir()].find((path) => existsSync(path)) ?? '/'
   const { bavail, bsize } = statfsSync(folder)
@@ -248,7 +248,7 @@ const isTaken = (port: number): Promise<boolean> =>
     socket.once('connect', end(true)).once('error', end(false)).once('timeout', end(false))
   })
 
-/** Whether the program that listens on the port answers as kvfold does. */
+/** Whether a kvfold server listens on the port. */
 async function kvfoldAt(port: number): Promise<boolean> {
   try {
     const answer = await fetch(`http://127.0.0.1:${port}/openapi.json`, { signal: AbortSignal.timeout(PATIENCE) })

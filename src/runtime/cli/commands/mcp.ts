@@ -56,7 +56,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
 
 const keySource = ({ keyFile }: McpServerFlags) => (keyFile === undefined ? { variable: 'KVFOLD_API_KEY' } : { file: keyFile })
 
-/** Listens only on this machine and refuses web pages. */
+/** Serves over HTTP. It listens only on this machine, and refuses requests from web pages. */
 async function overHttp(factory: McpServerFactory, port: number, { out, interrupt }: Shell): Promise<void> {
   const [{ default: fastify }, mcp] = await Promise.all([import('fastify'), import('@modelcontextprotocol/server')])
   const { createMcpHandler, hostHeaderValidationResponse, originValidationResponse } = mcp

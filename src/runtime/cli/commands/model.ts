@@ -89,13 +89,13 @@ async function synth(
 
 // The report about a model file: its figures, and the features that it supports.
 
-/** How the model's chat template was read. */
+/** Whether the model has a chat template that kvfold can use. */
 export type TemplateReport =
   | { readonly kind: 'none' }
   | { readonly kind: 'usable'; readonly toolCalls: string }
   | { readonly kind: 'broken'; readonly reason: string }
 
-/** Figures that are reported unchanged. */
+/** The figures of a model file that the report takes over unchanged. */
 type PlainFigure =
   | ('path' | 'description' | 'architecture' | 'parameters' | 'size' | 'layers' | 'embedding' | 'heads')
   | ('kvHeads' | 'trainedContext' | 'slidingWindow' | 'rope' | 'vocabulary' | 'vocabType')
@@ -104,11 +104,11 @@ export interface ModelReport extends Pick<ModelInfo, PlainFigure> {
   readonly name: string | null
   readonly license: string | null
   readonly template: TemplateReport
-  /** Whether edits are exact, and why (not). */
+  /** Whether edits of a conversation are exact with this model, and the reason. */
   readonly edits: { readonly exact: boolean; readonly why: string }
   /** Features that are not available with the default options, and why; one sentence each. */
   readonly notes: readonly string[]
-  /** Estimate for 16-bit keys and values; null when the metadata does not say enough. */
+  /** The bytes that the cache takes for each token: an estimate for 16-bit keys and values. Null when the metadata does not say enough. */
   readonly cacheBytesPerToken: number | null
 }
 
@@ -153,7 +153,10 @@ function edits(info: ModelInfo): ModelReport['edits'] {
   return { exact: true, why: 'every layer attends through the KV cache, so tokens can be taken out and put back' }
 }
 
-/** Keys and values of all layers at 2 bytes a number, from the head sizes of the metadata (GGUF `<architecture>.attention.*`). */
+/**
+ * Estimates the bytes that a token takes in the cache: keys and values of all layers, 2 bytes a number. The head sizes come from the
+ * metadata (GGUF `<architecture>.attention.*`).
+ */
 function cacheBytesPerToken({
   architecture,
   metadata,
@@ -176,7 +179,7 @@ function cacheBytesPerToken({
   return perToken > 0 ? perToken : null
 }
 
-/** The report as text: one line for each label. */
+/** Returns the report as lines of text, one for each figure. */
 function reportLines(report: ModelReport): string[] {
   const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
   const attention =

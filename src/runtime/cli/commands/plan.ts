@@ -61,7 +61,7 @@ export function addPlan(program: Command, shell: Shell): void {
     .action((file: string | undefined, flags: PlanFlags) => run(file, flags, shell))
 }
 
-/** The row of one contract. */
+/** A row of the table: one contract and its predicted steps. */
 interface PlanRow {
   readonly name: string
   readonly prospect: Prospect
@@ -241,7 +241,7 @@ function lines(
   ]
 }
 
-/** Says what to do and what it costs, in a few sentences. */
+/** Returns advice in a few sentences: which contract to choose, and what it costs. */
 function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]
@@ -262,7 +262,7 @@ function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | 
   ].join(' ')
 }
 
-/** Whether an exact fold makes later tokens so much faster that it earns its own time. */
+/** Says whether an exact fold makes later tokens so much faster that it saves the time that it costs. */
 const paysText = ({ breakEven }: { readonly breakEven: number | null }): string =>
   breakEven === null
     ? 'They make answers no faster, so fold only to make room.'

@@ -47,7 +47,7 @@ interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly json?: true
 }
 
-/** Default limit of a step, so that a model that repeats itself ends. */
+/** The default limit of a step's tokens. It stops a model that repeats itself without end. */
 const MAX_TOKENS = 4096
 
 export function addRun(program: Command, shell: Shell): void {
@@ -126,7 +126,10 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   }
 }
 
-/** `ollama run NAME` and `llama-cli FILE` name the model there. @throws KvfoldError cli/bad-usage */
+/**
+ * Throws when the argument is a model. In `ollama run NAME` and `llama-cli FILE` it is one; here it is the prompt's file. @throws
+ * KvfoldError cli/bad-usage
+ */
 function refuseModelAsFile(file: string): void {
   const isThere = existsSync(file)
   const model = isThere ? null : modelCalled(file, modelsIn(modelsFolder()))

@@ -30,7 +30,7 @@ import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
 const MIB = 2 ** 20
-/** Milliseconds for saving and closing, after the grace time of running answers. */
+/** After the grace time of running answers, the milliseconds that the server has to save and close. */
 const LEEWAY = 10_000
 
 export function addServe(program: Command, shell: Shell, version: string): void {
@@ -181,7 +181,7 @@ function isDead(path: string): Promise<boolean> {
   })
 }
 
-/** Names shown when the server is up; a folder may have hundreds. */
+/** The most model names that the server prints at its start. A folder may have hundreds. */
 const SHOWN = 8
 
 const listed = (names: readonly string[]): string =>
@@ -189,7 +189,7 @@ const listed = (names: readonly string[]): string =>
     ? 'models of an empty folder'
     : names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '')
 
-/** @throws KvfoldError cli/bad-usage */
+/** Returns the sources of the models that the flags name. @throws KvfoldError cli/bad-usage */
 function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ModelSource[] {
   const models = (flags.model ?? (flags.models === undefined ? [BUILTIN] : [])).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
@@ -210,7 +210,7 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
   }))
 }
 
-/** An adapter fits one model: the first that the flags name. */
+/** Removes the adapters from the flags. They fit only the first model that the flags name. */
 const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
 
 function sourceOf(
@@ -254,12 +254,12 @@ function knownFile(model: string): ModelSource['file'] {
 
 interface ServedFolder {
   readonly path: string
-  /** As `ModelsOptions.folder`. */
+  /** Returns the models that the folder has now (`ModelsOptions.folder`). */
   readonly read: () => readonly ModelSource[]
   readonly pull: NonNullable<ServerOptions['pull']>
 }
 
-/** @throws KvfoldError cli/bad-usage when it is no folder */
+/** Returns the folder of models to serve; undefined without `--models`. @throws KvfoldError cli/bad-usage when it is not a folder */
 function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ServedFolder | undefined {
   const { models: given, alias = [] } = flags
   if (given === undefined) return undefined
@@ -282,16 +282,22 @@ function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | nu
   return { path, read, pull: (name, options) => pull(name, { ...options, folder: path }) }
 }
 
-/** The engine that captures attention answers one request at a time. It needs no trial: the trial before serving included attention. */
+/**
+ * Settings of the engine that captures attention. It answers one request at a time. It needs no trial: the trial before serving included
+ * attention.
+ */
 const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
 
-/** The flags of the attention engine for the same model. It has no flash attention, so no quantised values, and saves no cells. */
+/**
+ * The flags of the attention engine for the same model. This engine has no flash attention, so its values cannot be quantised. It saves no
+ * cells.
+ */
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
   return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
 }
 
-/** A separate model that makes vectors when the served models do not. */
+/** Returns the source of a separate model that makes embeddings, for when the served models make none. */
 function embedding(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextVectors> {
   const { name, model } = sideName(given)
   const onnx = onnxNamed(model)
@@ -305,7 +311,7 @@ function embedding(given: string, flags: ServeFlags, { notes, interrupt }: Shell
   }
 }
 
-/** A separate model that ranks. */
+/** Returns the source of a separate model that ranks texts. */
 function ranking(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextScores> {
   const { name, model } = sideName(given)
   const onnx = onnxNamed(model)
@@ -318,13 +324,13 @@ function ranking(given: string, flags: ServeFlags, { notes, interrupt }: Shell):
   }
 }
 
-/** `onnx:` stands before the model or before the whole text; it is no part of the name. */
+/** Splits `name=model`. The word `onnx:` may stand before the model or before the whole text, and is not part of the name. */
 function sideName(given: string): { readonly name: string; readonly model: string } {
   const { name, model } = named(given)
   return { name: name.replace(/^onnx:/, ''), model }
 }
 
-/** @throws KvfoldError cli/bad-usage */
+/** Refuses `--embeddings` for models on other servers. @throws KvfoldError cli/bad-usage */
 function refuseRemoteVectors(flags: ServeFlags): void {
   if (flags.embeddings === true && isRemote(flags))
     throw new KvfoldError(
@@ -353,7 +359,7 @@ const aborted = async (signal: AbortSignal): Promise<void> => {
 interface Served {
   readonly host: string
   readonly unixSocket?: string
-  /** The address that the server reports. */
+  /** The address on which the server listens. */
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
@@ -368,7 +374,7 @@ interface Served {
   readonly clientEdits: string
 }
 
-/** One paragraph. */
+/** Returns the notice, one paragraph. */
 function serveNotice(served: Served): string {
   const { contract, acm, overflow, clientEdits } = served
   const usual = `Defaults of requests: contract ${contract}, acm ${acm}, overflow ${overflow}, client edits ${clientEdits}.`
@@ -382,7 +388,7 @@ function reached({ host, unixSocket, where }: Served): string {
   return others.length === 0 ? here : `${here} Other machines reach it at ${others.join(', ')}.`
 }
 
-/** This machine's addresses as other machines write them. */
+/** Returns the addresses by which other machines reach this server. */
 function addresses(where: string): readonly string[] {
   const { protocol, port } = new URL(where)
   return Object.values(networkInterfaces())

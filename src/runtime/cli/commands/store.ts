@@ -71,11 +71,11 @@ async function move(from: string, to: string, { out }: Shell): Promise<void> {
 interface Looked {
   readonly threads: ThreadsCheck
   readonly responses: ResponsesCheck | null
-  /** Problems of the files, as text for people. */
+  /** Problems of the store's files, as text for people. */
   readonly problems: readonly string[]
 }
 
-/** Runs `work` on the threads of a folder. Other servers cannot use the store meanwhile. */
+/** Runs `work` on the threads of a folder. No server can use the store meanwhile. */
 async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> | T): Promise<T> {
   // Loaded late, so that other commands neither wait for SQLite nor need it.
   const [{ checkThreads }, { checkResponses }] = await Promise.all([
@@ -195,11 +195,14 @@ const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>
 interface Moved {
   readonly threads: number
   readonly responses: number
-  /** Responses of deleted threads, and records that an earlier copy left out. */
+  /** How many items were left out: responses of deleted threads, and records that an earlier copy left out. */
   readonly left: number
 }
 
-/** The source stays as it is. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; then nothing was moved */
+/**
+ * Moves a store. The old store stays as it is. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; then nothing
+ * was moved
+ */
 export async function moveStore(from: string, to: string): Promise<Moved> {
   if (isDatabase(from) === isDatabase(to))
     throw new KvfoldError(
@@ -277,7 +280,10 @@ async function copy(from: string, to: string, { out }: Shell): Promise<void> {
   )
 }
 
-/** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then nothing was written */
+/**
+ * Copies the intact part of a store. The old store stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then
+ * nothing was written
+ */
 export async function copyStore(from: string, to: string): Promise<Moved & { readonly open: readonly Damage[] }> {
   if ([from, to].some(isDatabase))
     throw new KvfoldError('cli/bad-usage', 'This command copies a folder to a folder; copy a database with pg_dump.')
@@ -360,7 +366,7 @@ async function newStore(folder: string, fill: (add: Filling) => Promise<readonly
   }
 }
 
-/** Yields one record at a time, to save memory. */
+/** Yields the undamaged threads, one at a time to save memory. */
 function* wholeOf(check: ThreadsCheck): Generator<ThreadRecord> {
   for (const { damage, record } of check.threads()) if (damage === null) yield record!
 }
