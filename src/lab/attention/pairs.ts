@@ -1,4 +1,4 @@
-/** Measures one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
+/** Measures the attention of one key-value pair: from the value's tokens in the answer to the prompt, complete and folded. */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
   dividedBy,
@@ -12,7 +12,7 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import { mean } from '../../runtime/core/mean.js'
 
-/** A key and the places of its values in the prompt. */
+/** A key and the places of its values in the prompt. The study watches the attention to these places. */
 export interface WatchedPair {
   readonly key: string
   readonly value: string
@@ -24,9 +24,9 @@ export interface WatchedPair {
   readonly distance: number
 }
 
-/** Where the tokens of one value in the answer look. */
+/** The attention from one value in the answer to the prompt. The inherited fields are from the value's own tokens. */
 export interface ValueAttention extends Masses {
-  /** Attention from the token before the value, which predicted the value; null when it was not captured. */
+  /** Attention from the token just before the value in the answer, which predicted the value. Null when it was not captured. */
   readonly reading: Masses | null
 }
 
@@ -34,11 +34,11 @@ export interface ValueAttention extends Masses {
 export interface Masses {
   /** Mean weight on one token of the same value in the prompt: the paper's score (Sculptor, section 4.3). */
   readonly weight: number
-  /** Mass on all tokens of that value. */
+  /** Total attention to all tokens of this value in the prompt. */
   readonly current: number
-  /** Mass on all shown tokens of the key's earlier values: the interference. */
+  /** Total attention to all shown tokens of the key's earlier values: the interference. */
   readonly older: number
-  /** Mass on all other tokens of the text that stays open. A rise by softmax arithmetic alone shows here, too. */
+  /** Total attention to the other tokens that no fold hides. If `weight` rises by softmax arithmetic alone, this rises, too. */
   readonly others: number
 }
 
@@ -68,7 +68,7 @@ export interface Pair {
   readonly baseline: { readonly value: number; readonly reading: number | null } | null
 }
 
-/** The mean over the measured pairs of one prompt, for one layer and head. */
+/** The mean attention over the measured pairs of one prompt, for one layer and head. */
 export interface HeadRow {
   readonly layer: number
   readonly head: number
@@ -99,7 +99,7 @@ export interface PairComparison {
   readonly heads: readonly HeadRow[]
 }
 
-/** Returns the sets of tokens to measure attention on. `open`: the pairs' text that the folds leave; `folded`: the text that they hide. */
+/** Returns the sets of tokens whose attention is measured. `folded`: the text that the folds hide. `open`: the text that they leave. */
 export const watchedSets = (
   pairs: readonly WatchedPair[],
   folded: readonly MessageSpan[] = [],
@@ -119,7 +119,7 @@ const OPEN = 'all text that stays open'
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`
 
-/** Compares the measurements of the complete and the folded prompt, pair by pair. The names in `said` of a measurement are keys. */
+/** Compares the measurements of the complete and the folded prompt, pair by pair. `said` of a measurement must have the pairs' keys. */
 export function compare(
   pairs: readonly WatchedPair[],
   contract: Contract,
@@ -154,12 +154,12 @@ function statusOf(folded: Measurement, key: string, before: Sight | null, after:
   return before === null || after === null ? 'unanswered' : 'measured'
 }
 
-/** One pair in one measurement, by layer and head. */
+/** The attention of one pair in one measurement, by layer and head. `reading`: from the token before the value in the answer. */
 interface Sight extends Maps {
   readonly reading: Maps | null
 }
 
-/** `alone`: the value that `weight` would have if the softmax left out the folded text. */
+/** The fields of `Masses`, by layer and head. `alone`: the value that `weight` would have if the softmax left out the folded text. */
 type Maps = { readonly [Of in keyof Masses | 'alone']: HeadMap }
 
 function sight({ pattern, sets, said }: Measurement, key: string): Sight | null {
@@ -207,7 +207,7 @@ function headRows(pairs: readonly { readonly before: Sight; readonly after: Sigh
   )
 }
 
-/** Returns the mean of each number; that of `reading` is over the items that have it. Returns null when there are no items. */
+/** Returns the mean of each number; null when there are no items. Items without `reading` do not count in the mean of `reading`. */
 export function meanGlance(glances: readonly ValueAttention[]): ValueAttention | null {
   const own = meanMasses(glances)
   return own === null ? null : { ...own, reading: meanMasses(glances.flatMap(({ reading }) => reading ?? [])) }
@@ -220,23 +220,23 @@ export function meanMasses(of: readonly Masses[]): Masses | null {
   return { weight: over('weight'), current: over('current'), older: over('older'), others: over('others') }
 }
 
-/** Returns the masses seen from the value's tokens or from the reading token; null when they were not captured. */
+/** Returns the attention from the tokens that `from` names; null when it was not captured. */
 export const seenFrom = (glance: ValueAttention | null, from: From): Masses | null =>
   glance === null || from === 'value' ? glance : glance.reading
 
-/** Returns the change of `weight` by folding, in percent of the complete one; null when a side is missing or the complete weight is 0. */
+/** Returns the change of `weight` by folding, in percent. Null when one prompt was not measured or the complete prompt has weight 0. */
 export function changeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
 }
 
-/** Returns the change of `others` by folding, in percent; null when a side is missing or the complete mass is 0. */
+/** Returns the change of `others` by folding, in percent. Null when one prompt was not measured, or `others` of the complete one is 0. */
 export function othersChangeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.others === 0 ? null : 100 * (after.others / before.others - 1)
 }
 
-/** Returns the change that softmax arithmetic alone would make, in percent; null when a side is missing or the complete weight is 0. */
+/** Returns the change that softmax arithmetic alone would make, in percent. Null without a measurement of the complete prompt, or at 0. */
 export function baselineChangeOf({ complete, baseline }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), baseline?.[from] ?? null]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after / before.weight - 1)

@@ -15,7 +15,7 @@ export interface Description {
   readonly deviation: number
 }
 
-/** Returns null when there are no values. */
+/** Describes the values by their mean, median, range and deviation. Returns null when there are no values. */
 export function describe(values: readonly number[]): Description | null {
   if (values.length === 0) return null
   const sorted = Float64Array.from(values).sort()
@@ -29,10 +29,10 @@ export function describe(values: readonly number[]): Description | null {
   }
 }
 
-/** Precondition: at least one value. */
+/** Returns the median. Precondition: at least one value. */
 export const median = (values: ArrayLike<number>): number => middleOf(Float64Array.from(values).sort())
 
-/** Sample standard deviation; 0 for a single value. */
+/** Returns the sample standard deviation; 0 for a single value. */
 export function deviation(values: ArrayLike<number>): number {
   if (values.length < 2) return 0
   const centre = mean(values)
@@ -101,7 +101,7 @@ export const RESAMPLES = 2000
 const LEVEL = 0.95
 
 /**
- * Returns the 95 % percentile interval of a number that `figure` computes from all groups together. A group may be a summary of its items.
+ * Draws groups again and again, and computes `figure` from each draw. Returns the interval that holds the middle 95 % of the results.
  * Returns null for fewer than two groups, or when `figure` returns null for more than half of the resamples.
  * With few groups the interval is a little too narrow. The same groups, figure and seed give the same interval.
  */
@@ -126,7 +126,7 @@ export function bootstrap<Group>(
 // Student's one-sample t-test. The distributions come from Cephes, as in SciPy.
 
 const require = createRequire(import.meta.url)
-/** Loads Cephes with the first p value. The CommonJS build is ready at once; the other build must be awaited. */
+/** Loads Cephes when the first p value is computed. It takes the CommonJS build, because the other build must be awaited. */
 const cephes = () =>
   require('cephes') as {
     /** The regularised incomplete beta function I_x(a, b). */
@@ -160,7 +160,7 @@ export const twoSided = (t: number, df: number): number => cephes().incbet(df / 
 export interface Wilcoxon {
   /** The rank sum of the positive or of the negative values, whichever is smaller. */
   readonly w: number
-  /** Number of values without the zeros, which the test leaves out. */
+  /** Number of values other than 0. The test leaves zeros out. */
   readonly count: number
   /** Two-sided. */
   readonly p: number
@@ -168,10 +168,10 @@ export interface Wilcoxon {
   readonly method: 'exact' | 'normal'
 }
 
-/** Up to this many values the exact distribution is counted, ties included. We found no package that does this. */
+/** With up to this many values, the test counts the exact distribution, ties included. We found no package that does this. */
 const EXACT = 25
 
-/** Returns null when there are no values other than 0. */
+/** Tests whether the values lie to one side of 0. Returns null when there are no values other than 0. */
 export function wilcoxon(values: readonly number[]): Wilcoxon | null {
   const ranked = ranks(values.filter((value) => value !== 0))
   if (ranked.length === 0) return null
@@ -203,7 +203,7 @@ function ranks(values: readonly number[]): Ranked[] {
   })
 }
 
-/** Returns the share of all ways to set signs whose rank sum is at least as far from the middle. Ranks are doubled to be whole. */
+/** Returns the exact p: the share of all signs whose rank sum is at least as far from the middle as `w`. Doubled ranks are whole. */
 function counted(w: number, ranked: readonly Ranked[], all: number): number {
   let ways = new Float64Array(2 * all + 1)
   ways[0] = 1
