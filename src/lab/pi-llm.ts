@@ -278,7 +278,7 @@ export interface PiScore {
 export interface PiTruth {
   /** The last value of every asked key. */
   readonly last: Readonly<Record<string, string>>
-  /** Every key's earlier values. The last value may be among them, because the scorer compares with `last` first. */
+  /** Every key's earlier values that the prompt shows. The last value may be among them, because the scorer compares with `last` first. */
   readonly earlier: Readonly<Record<string, readonly string[]>>
 }
 

@@ -176,7 +176,7 @@ const MESSAGE = struct('element', [
 const integers = (name: string) => list(name, leaf('element', { type: 'INT32' }))
 const small = (name: string) => leaf(name, { type: 'INT32' })
 
-/** The columns of the Parquet file. Each has a schema and a function that returns its value in a row. `index`: the row's place in the file. */
+/** The Parquet columns: for each, its schema and a function that returns its value in a row. `index`: the row's place in the file. */
 const COLUMNS: Readonly<Record<string, readonly [schema: readonly object[], of: (row: VerlRow, index: number) => unknown]>> = {
   data_source: [text('data_source'), ({ task }) => `kvfold/${task}`],
   ability: [text('ability'), () => 'context'],
@@ -228,7 +228,7 @@ const messageOf = ({
 })
 type Nullable<T> = { readonly [Key in keyof T]: T[Key] | null }
 
-/** Returns one value for each token: `value` inside the spans with loss, `outside` elsewhere. `which`: a span's index; `from`: its start. */
+/** Returns one value for each token: `value` in the spans with loss, else `outside`. `which`: the index of a span; `from`: its start. */
 function spread<Value>(
   length: number,
   loss: TrajectoryRecord['loss'],

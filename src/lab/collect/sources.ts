@@ -1,4 +1,4 @@
-/** The sources of trajectories: a task's samples, each of one turn; MemTool sessions and dialogues at the order desk, each of many turns. */
+/** The sources of trajectories: a task's samples (of one turn), MemTool sessions and dialogues at the order desk (of many turns). */
 import { createHash } from 'node:crypto'
 import { plain, sculptor, type SystemPrompt } from '../../runtime/agents/sculptor.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'

@@ -187,7 +187,7 @@ function shownText({ messages, edits = [] }: EngineRequest): string {
     .join('\n')
 }
 
-/** Writes the reply of a helper. The request's schema decides its kind: notes, or chosen lines. Without a schema it is a summary as text. */
+/** Writes the reply of a helper. The request's schema decides its kind, notes or chosen lines. Without a schema it is a summary. */
 function helper(request: EngineRequest, environment: ServiceEnvironment): string {
   const { goal } = environment
   if (request.schema === memorySchema) return JSON.stringify({ summary: notes(environment), todo: [goal.todo] })
