@@ -1,4 +1,4 @@
-/** Computes the accuracy of samples with its confidence interval, and the table rows of a run. */
+/** Computes the accuracy of samples with its confidence interval, and the rows of a run's result table. */
 import { bootstrap } from './attention/statistics.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
@@ -10,7 +10,7 @@ export interface Accuracy extends Proportion {
 
 /**
  * Returns the mean of the samples' points with its 95 % interval, within [0, 1]; null without samples.
- * The interval is Wilson's when every sample asked one question and was right or wrong. Otherwise it is a bootstrap over samples. For
+ * The interval is Wilson's when every sample asked one question and was right or wrong. Otherwise it is a bootstrap over samples, because
  * points may be similarities, and the questions about one text are not independent.
  * A bootstrap says nothing about a single sample, or about samples with equal points. Then the interval is Wilson's, with each sample as
  * one question, which makes it wide.
@@ -30,7 +30,7 @@ export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[])
   return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
 }
 
-// Proportions of right answers and their interval.
+// The share of right answers among all answers, with its interval.
 
 /** A proportion and its interval, both ends included. */
 export interface Proportion {

@@ -51,7 +51,7 @@ const LedgerCost = Type.Object({
 const Step = Type.Object({
   /** Index among all steps of the sample, from 0; the `step` of a tool call refers to it. */
   place: Type.Optional(Type.Number()),
-  /** How many of the conversation's messages the step showed, from the first. */
+  /** Number of the conversation's messages that the step showed, counted from the first. */
   messages: Type.Number(),
   /** The spans of these messages that the prompt replaced, and the text in place of each. Spans count characters of the original text. */
   edits: Type.Array(
@@ -76,7 +76,7 @@ const Step = Type.Object({
 /** The messages of one conversation and its steps. Most agents have one conversation for each sample. */
 const RecordedConversation = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
 
-/** When, on which machine and with which program the records were made. */
+/** When the records were made, by which version and command, and on which machine. */
 const Occasion = {
   kvfold: Type.String(),
   /** The commit of the source; null when it is not known. */
@@ -144,7 +144,7 @@ const Identity = {
 export const SampleRecord = Type.Object({
   kind: Type.Literal('sample'),
   ...Identity,
-  /** The data that the scorer compared the answer with. */
+  /** The right answer, or other data that the scorer compared the answer with. */
   truth: Type.Unknown(),
   answer: Type.String(),
   end: Type.Enum(['stop', 'length', 'cancelled']),
@@ -157,7 +157,7 @@ export const SampleRecord = Type.Object({
   talks: Type.Array(RecordedConversation),
   /** Number of tokens in the context at the end of a step: of the first one, of the one with the most tokens, and of the answering one. */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
-  /** Sums over all steps. */
+  /** Numbers of steps and tokens, summed over all steps of the sample. */
   work: Type.Object({
     steps: Type.Number(),
     shown: Type.Number(),
@@ -191,7 +191,7 @@ export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
 export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
-/** When a sample has several records the last one counts: a later answer may follow an error. */
+/** A sample's record. When a sample has several records, the last one counts, because an answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
 /** A line that a run adds to its log after the header. */
 export type LogEntry = LogRecord | Static<typeof StepRecord>
@@ -269,7 +269,7 @@ function readerOf<Line>(forms: readonly TObject<{ kind: TLiteral<string> }>[]): 
   }
 }
 
-// The JSON Schema of a line of a run's log, for readers in other languages: docs/eval-log.schema.json.
+// The JSON Schema of a line of a run's log, for programs in other languages. The file docs/eval-log.schema.json has it.
 
 /** The schema allows unknown fields: a later version may add fields that an older reader can ignore. */
 export const logSchema = (): object => ({

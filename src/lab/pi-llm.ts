@@ -14,7 +14,7 @@ export interface PiUpdate {
 }
 
 export interface PiSample {
-  /** The keys that the question asks for, in its order. */
+  /** The keys that the question asks for, in the order of the question. */
   readonly keys: readonly string[]
   /** The whole stream, shown or not. */
   readonly updates: readonly PiUpdate[]
@@ -37,11 +37,11 @@ export type PiOrder = (typeof piOrders)[number]
 
 export interface PiOptions {
   readonly words: PiWords
-  /** Updates of every key, the first value included; at least 1. */
+  /** Number of updates of every key, the first value included; at least 1. */
   readonly updates: number
   /** The number of keys in the stream. Default: all keys of `words`. */
   readonly keys?: number
-  /** Default shuffled. */
+  /** Where the asked keys have their last updates. Default: shuffled. */
   readonly order?: PiOrder
   /** The share of the stream's updates that the prompt shows, counted from its end; above 0, up to 1. Default 1. */
   readonly tail?: number
@@ -164,12 +164,12 @@ function weighted<T extends { readonly left: readonly unknown[] }>(random: Rando
   throw new KvfoldError('internal/invariant', 'No update was left to draw.')
 }
 
-/** The answer, word for word in the form that the prompt asks for. */
+/** Returns the answer, word for word in the form that the prompt asks for. */
 export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
   return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
 }
 
-/** Keys, and a way to draw any number of values for each. */
+/** The words of PI-LLM streams: keys, and a function that draws values for each key. */
 export interface PiWords {
   readonly keys: readonly string[]
   /**
@@ -314,7 +314,7 @@ function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth
 
 // Finds the value that an answer to PI-LLM gives each key. The expressions match what the authors' program matches, its quirks included.
 
-// Python's `\w` and `\s`: the characters that the authors' program takes for word characters and for white space.
+// Python's `\w` and `\s`. They match the characters that the authors' program takes for word characters and for white space.
 const W = String.raw`[\p{L}\p{N}_]`
 const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 

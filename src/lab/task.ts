@@ -34,7 +34,7 @@ export interface TaskSample {
    */
   readonly context: string
   readonly question: string
-  /** The data that the scorer compares the answer with. Each task has its own shape. */
+  /** The right answer, or other data that the scorer compares the answer with. Each task has a form of its own. */
   readonly truth: unknown
 }
 

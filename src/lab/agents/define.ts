@@ -1,6 +1,6 @@
 /**
- * The common part of all agents: checks options, gives each sample an engine
- * limited to its window, handles cancellation, and holds the baselines' prompts.
+ * The common part of all agents. Checks their options, gives each sample an engine limited to
+ * its window, and handles cancellation. Also has the prompts of RAG, MemAgent and Mem0.
  */
 import Type, { type Static, type TObject } from 'typebox'
 import type { Session } from '../../runtime/agents/session.js'
@@ -158,7 +158,7 @@ export class SampleEngine extends EngineAround {
     return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
   }
 
-  /** @throws KvfoldError engine/cancelled when the sample was cancelled */
+  /** Throws if the sample was cancelled. @throws KvfoldError engine/cancelled */
   refuseCancelled(): void {
     if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
   }

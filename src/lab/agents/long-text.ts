@@ -1,16 +1,16 @@
-/** Cuts a text that is too long for a prompt: into parts that end with sentences, into its two ends, or without its middle. */
+/** Divides a text that is too long for a prompt into parts that end with sentences, or shortens it to its two ends. */
 import { setImmediate } from 'node:timers/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { SampleEngine } from './define.js'
 
-/** A stretch of the text. */
+/** A part of a long text, with its number of tokens. */
 export interface TextChunk {
   readonly text: string
   readonly tokens: number
 }
 
-/** Counts tokens; `refuseCancelled` throws when the sample was cancelled. */
+/** Counts the tokens of texts. `refuseCancelled` throws when the sample was cancelled. */
 export interface Counter {
   countText(text: string): number
   refuseCancelled(): void

@@ -202,7 +202,7 @@ class Mem0 {
   }
 }
 
-// The JSON that the Mem0-style agent asks the model for: schemas and readers.
+// The schemas of the JSON that the Mem0-style agent asks the model for, and the functions that read it from a reply.
 
 const facts = { facts: Type.Array(Type.String()) }
 const decision = { event: Type.Enum(['ADD', 'UPDATE', 'DELETE', 'NONE']), id: Type.String(), text: Type.String() }

@@ -117,7 +117,7 @@ export class Bm25 {
   readonly #k1: number
   readonly #b: number
 
-  /** @param texts the terms of each text */
+  /** Counts the terms of all texts once, for any number of queries. @param texts the terms of each text */
   constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25 }: Bm25Options = {}) {
     this.#k1 = k1
     this.#b = b
@@ -196,7 +196,7 @@ export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
 
 const DenseOptions = strict({
   ...retrievalOptions,
-  /** A text before the query, for embedders that were trained with an instruction there. */
+  /** A text that is put before the query, for embedders that were trained with an instruction before queries. */
   queryPrefix: Type.String({ default: '' }),
 })
 

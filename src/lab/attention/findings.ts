@@ -45,7 +45,7 @@ export interface Finding {
   readonly seeds: number
   /** Number of pairs by status. */
   readonly counts: Readonly<Record<PairStatus, number>>
-  /** Number of pairs whose attention was measured in both prompts. The fields below are about these pairs; null when there are none. */
+  /** Number of pairs measured in both prompts. The fields below are about these pairs, and null when there are none. */
   readonly pairs: number
   readonly improved: number
   readonly improvedShare: FindingFigure | null
@@ -123,7 +123,7 @@ export interface InterferencePoint {
   readonly from: From
   readonly seeds: number
   readonly pairs: number
-  /** Attention to the key's earlier values; `current`: to its current value. */
+  /** The share of the attention on the key's earlier values. `current`: the share on its current value. */
   readonly older: FindingFigure
   readonly current: FindingFigure
 }
@@ -189,7 +189,7 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
   }
 }
 
-/** Returns one point of an interference curve; null when no pair was measured in that prompt. `contract` null: the complete prompt. */
+/** Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. */
 export function interferenceOf(
   n: number,
   records: readonly PromptRecord[],

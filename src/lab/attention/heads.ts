@@ -41,7 +41,7 @@ export interface HeadPrompts {
 }
 
 export interface HeadStudyOptions extends HeadPrompts {
-  /** Must have been loaded with `attention: true`. */
+  /** The engine, loaded with `attention: true`. */
   readonly engine: LlamaEngine
   readonly signal?: AbortSignal
   readonly onProgress?: (done: number, total: number) => void
@@ -187,7 +187,7 @@ export function topHeads(scores: readonly HeadScores[], by: HeadScoreName, count
 
 // The file that studies of retrieval heads share: `{"layer-head": [score, ...]}`, one score for every prompt.
 
-/** Returns the text of such a file with the scores of one kind. */
+/** Returns the text of a file of scores, with the scores of one kind. */
 export const headScoreFile = (scores: readonly HeadScores[], by: HeadScoreName): string =>
   `${JSON.stringify(Object.fromEntries(scores.map((one) => [nameOf(one), one[by].map((value) => Number(value.toFixed(6)))])))}\n`
 
@@ -195,7 +195,7 @@ const ScoreFile = Type.Record(Type.String({ pattern: String.raw`^\d+-\d+$` }), T
   additionalProperties: false,
 })
 
-/** Reads the text of such a file. The head with the highest mean score comes first. @throws KvfoldError attention/bad-request */
+/** Reads the text of a file of scores. The head with the highest mean score comes first. @throws KvfoldError attention/bad-request */
 export function readHeadScores(text: string, source: string): readonly (AttentionHead & { readonly score: number })[] {
   let given: unknown
   try {

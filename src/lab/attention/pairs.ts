@@ -24,9 +24,9 @@ export interface WatchedPair {
   readonly distance: number
 }
 
-/** The attention from one value in the answer to the prompt. The inherited fields are from the value's own tokens. */
+/** How much attention one value in the answer gives to the prompt. In the inherited fields, the value's own tokens look. */
 export interface ValueAttention extends Masses {
-  /** Attention from the token just before the value in the answer, which predicted the value. Null when it was not captured. */
+  /** The same numbers with the token just before the value looking, which predicted the value. Null when they were not captured. */
   readonly reading: Masses | null
 }
 
@@ -38,7 +38,7 @@ export interface Masses {
   readonly current: number
   /** Total attention to all shown tokens of the key's earlier values: the interference. */
   readonly older: number
-  /** Total attention to the other tokens that no fold hides. If `weight` rises by softmax arithmetic alone, this rises, too. */
+  /** Total attention to the stream's other tokens that no fold hides. If `weight` rises by softmax arithmetic alone, this rises, too. */
   readonly others: number
 }
 
@@ -48,7 +48,7 @@ export interface Masses {
  */
 export type PairStatus = 'measured' | 'folded-away' | 'unanswered'
 
-/** One pair of one prompt under one contract. */
+/** The measurements of one pair in one prompt, complete and folded under one contract. */
 export interface Pair {
   readonly key: string
   readonly value: string
@@ -88,7 +88,7 @@ export const FROM_NAMES: Readonly<Record<From, string>> = {
   reading: 'from the token that predicts the value',
 }
 
-/** All pairs of one prompt, folded under one contract. */
+/** The comparison of all pairs of one prompt: complete, and folded under one contract. */
 export interface PairComparison {
   readonly contract: Contract
   /** Why the step did not keep its contract; null when it did. */
@@ -154,7 +154,7 @@ function statusOf(folded: Measurement, key: string, before: Sight | null, after:
   return before === null || after === null ? 'unanswered' : 'measured'
 }
 
-/** The attention of one pair in one measurement, by layer and head. `reading`: from the token before the value in the answer. */
+/** How one pair looks in one measurement, by layer and head. `reading`: with the token before the value looking. */
 interface Sight extends Maps {
   readonly reading: Maps | null
 }
@@ -169,7 +169,7 @@ function sight({ pattern, sets, said }: Measurement, key: string): Sight | null 
   const from = (places: readonly number[]): Maps | null => {
     const current = massOn(pattern, places, currentSet(key))
     if (current === null) return null
-    // A set without tokens was not measured, so its mass is 0.
+    // A set without tokens was not measured, so the attention to it is 0.
     const none = { ...current, values: new Float64Array(current.values.length) }
     const older = massOn(pattern, places, olderSet(key)) ?? none
     const open = massOn(pattern, places, OPEN)
@@ -236,7 +236,7 @@ export function othersChangeOf({ complete, folded }: Pair, from: From): number |
   return before === null || after === null || before.others === 0 ? null : 100 * (after.others / before.others - 1)
 }
 
-/** Returns the change that softmax arithmetic alone would make, in percent. Null without a measurement of the complete prompt, or at 0. */
+/** Returns the change of `weight` by softmax arithmetic alone, in percent. Null when the complete prompt has no weight or weight 0. */
 export function baselineChangeOf({ complete, baseline }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), baseline?.[from] ?? null]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after / before.weight - 1)

@@ -51,7 +51,7 @@ export interface PairSums {
   readonly xy: number
 }
 
-/** Sums one group of pairs. `centre`: a point near the middle of all groups, so that differences lose little precision. */
+/** Sums one group of pairs, after `centre` is subtracted from each. A centre near the middle of all groups keeps the sums precise. */
 export function pairSums(pairs: readonly (readonly [number, number])[], centre: readonly [number, number]): PairSums {
   let [x, y, xx, yy, xy] = [0, 0, 0, 0, 0]
   for (const [left, right] of pairs) {
@@ -65,7 +65,7 @@ export function pairSums(pairs: readonly (readonly [number, number])[], centre: 
   return { count: pairs.length, x, y, xx, yy, xy }
 }
 
-/** Returns the squared Pearson correlation of pairs summed around one centre; null for fewer than two pairs or when a side is constant. */
+/** Returns the squared Pearson correlation of all summed pairs. Null for fewer than two pairs, or when one side never changes. */
 export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   let [count, x, y, xx, yy, xy] = [0, 0, 0, 0, 0, 0]
   for (const sum of sums) {
@@ -81,7 +81,7 @@ export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   return sx <= 0 || sy <= 0 ? null : Math.min(1, s ** 2 / (sx * sy))
 }
 
-/** Returns the squared Pearson correlation; null for fewer than two pairs or when one side never changes. */
+/** Returns the squared Pearson correlation of the pairs. Null for fewer than two pairs, or when one side never changes. */
 export function squaredCorrelation(pairs: readonly (readonly [number, number])[]): number | null {
   if (pairs.length < 2) return null
   return squaredCorrelationOf([pairSums(pairs, [mean(pairs.map(([x]) => x)), mean(pairs.map(([, y]) => y))])])
@@ -139,7 +139,7 @@ export interface TTest {
   readonly t: number
   /** Degrees of freedom. */
   readonly df: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
 }
 
@@ -162,9 +162,9 @@ export interface Wilcoxon {
   readonly w: number
   /** Number of values other than 0. The test leaves zeros out. */
   readonly count: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
-  /** `exact`: counted over all signs; `normal`: the normal approximation, with the variance corrected for ties. */
+  /** How p was computed. `exact`: counted over all signs. `normal`: by the normal approximation, with its variance corrected for ties. */
   readonly method: 'exact' | 'normal'
 }
 
@@ -217,7 +217,7 @@ function counted(w: number, ranked: readonly Ranked[], all: number): number {
 }
 
 function approximated(w: number, ranked: readonly Ranked[], all: number): number {
-  // The variance is a quarter of the sum of squared ranks; this holds with ties.
+  // The variance is a quarter of the sum of squared ranks, also with ties.
   const variance = ranked.reduce((sum, { rank }) => sum + rank ** 2, 0) / 4
   return Math.min(1, 2 * cephes().ndtr((w - all / 2) / Math.sqrt(variance)))
 }

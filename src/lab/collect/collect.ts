@@ -25,7 +25,7 @@ interface CollectOptions {
   readonly signal?: AbortSignal
 }
 
-/** One try at one sample. `number` counts the tries: first all tries at the first sample, then those at the next one, and so on. */
+/** One try at one sample. `number` counts the tries: all tries at the first sample, then all tries at the second, and so on. */
 export interface Collected {
   readonly number: number
   /** One row for each snapshot, in order; each becomes a line of the file. */
@@ -118,7 +118,7 @@ interface FileTerms {
 
 export class TrajectoryFile {
   private constructor(
-    /** The file of JSON rows, one a line. */
+    /** The file with the rows as JSON, one row a line. */
     private readonly lines: JsonLines,
     /** The path of the Parquet file that replaces the lines at the end; null when the lines stay. */
     private readonly parquet: string | null,

@@ -73,7 +73,7 @@ interface RowFields {
   /** The definitions of the tools as JSON text, in the form of OpenAI's chat API. An empty text when there are no tools. */
   readonly tools: string
   readonly logprobs?: readonly (readonly number[])[]
-  /** The texts of the tokens that `logprobs` belong to, when the engine reports no token ids. */
+  /** The texts of the tokens in `logprobs`. Present when the engine reports no token ids. */
   readonly pieces?: readonly (readonly string[])[]
   /** The right answer in the form that the task's scorer uses, as JSON text. */
   readonly truth: string
@@ -144,8 +144,8 @@ export function formatOf(row: object): Format | null {
   return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
 }
 
-// Parquet for verl. Its RL loader reads `prompt`, `data_source`, `reward_model`
-// and `extra_info`; tokens, labels and mask are for a loader of tokens.
+// The format `verl`, a Parquet file. verl's loader for RL reads `prompt`, `data_source`, `reward_model`
+// and `extra_info`. The columns of tokens, labels and mask are for a loader that reads tokens.
 
 type VerlRow = TrajectoryRecord &
   RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }
@@ -243,7 +243,7 @@ function spread<Value>(
 }
 
 /**
- * Converts the file `from`, JSON rows of `verl`, to the Parquet file `to`. That file appears only when it is complete.
+ * Converts the file `from`, JSON rows of `verl`, to the Parquet file `to`. The new file appears only when it is complete.
  * @throws KvfoldError eval/bad-log when it cannot be written
  */
 export async function writeParquet(from: string, to: string): Promise<void> {

@@ -68,7 +68,7 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 
 /**
  * Returns the outcome of each call of a turn, step by step. A call whose arguments were not a JSON object
- * is `malformed`; any other failed call is `failed`. `recovered` marks those whose tool a later step called with success. Pure.
+ * is `malformed`; any other failed call is `failed`. `recovered` marks a failed call whose tool a later step called with success. Pure.
  */
 export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
@@ -136,7 +136,7 @@ export const TrajectoryFacts = Type.Object({
     }),
   ),
   /**
-   * The model of these tokens. For a GGUF file: its name and hash. For an endpoint: the
+   * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
    * endpoint's name of the model, and a hash of that name and the endpoint's release.
    */
   model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),

@@ -1,6 +1,6 @@
 /**
- * Reads data sets row by row: JSON Lines, a JSON array, TSV, CSV or Parquet. A file comes from a path, or is downloaded from the hub
- * once.
+ * Reads data sets row by row. Their files are JSON Lines, a JSON array, TSV, CSV or Parquet. A file is on disk, or is downloaded once from
+ * the Hugging Face hub.
  */
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, stat } from 'node:fs/promises'
@@ -30,8 +30,8 @@ const endOf = (source: string): string => extname(source.replace(/#.*$/u, '')).t
 export const isRowsFile = (source: string): boolean => Object.hasOwn(readers, endOf(source))
 
 /**
- * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`. `#revision` may follow the latter; without it,
- * the revision is `main`.
+ * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`. `#revision` may follow an `hf:` name; without
+ * it, the revision is `main`.
  * @throws KvfoldError eval/bad-data when the file has another form, cannot be read or cannot be downloaded; engine/cancelled
  */
 export async function openRows(source: string, options: SourceOptions = {}): Promise<Rows> {
@@ -276,7 +276,7 @@ abstract class Scan {
 
   abstract take(byte: number, at: number, line: number): void
 
-  /** Returns the places of all rows, also of an incomplete last row. Its reader then reports that it is not JSON. */
+  /** Returns the places of all rows, also of an incomplete last row. A reader of that row gets the error that it is not JSON. */
   end(): DataRowPlace[] {
     this.close()
     return this.#places

@@ -1,6 +1,6 @@
 /**
- * Runs episodes: sessions of many turns in an environment, with a record
- * of each turn. Keeps them in a file from which a stopped episode resumes.
+ * Runs episodes: sessions of many turns in an environment, with a record of
+ * each turn. Keeps the records in a file from which a stopped episode resumes.
  */
 import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
@@ -106,13 +106,13 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
 export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' | 'before'>, RecorderOptions {
   /** The engine that all episodes share. */
   readonly engine: Engine
-  /** Unique among the engine's tenants: an episode's cost must not depend on the episodes before or beside it. */
+  /** A name that no other tenant of the engine has. So the episode shares no cells, and its cost does not depend on other episodes. */
   readonly name: string
   /** The script that speaks for the model. Default: the model itself answers. */
   readonly teacher?: Teacher | null
-  /** Makes the actor, on the recorder as its engine. */
+  /** Makes the actor. Its engine must be the recorder. */
   readonly cast: (recorder: Recorder) => Actor | Promise<Actor>
-  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins. */
+  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins with its first turn. */
   readonly start?: EpisodeStart
 }
 
@@ -235,7 +235,7 @@ async function checkpointAt(path: string): Promise<Checkpoint | null> {
 
 export interface KeptEpisode<Result> {
   readonly path: string
-  /** Identifies the episode. */
+  /** The facts that identify the episode. A file with other facts belongs to another episode. */
   readonly about: Readonly<Record<string, unknown>>
   readonly play: (setting: Required<Pick<PlayOptions, 'start' | 'onTurn' | 'signal'>>) => Promise<Result>
 }

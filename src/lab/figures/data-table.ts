@@ -9,7 +9,7 @@ export interface DataColumn<Row> {
   readonly name: string
   /** The title for people; null when the column is in CSV only. */
   readonly title: string | null
-  /** The value in CSV, with all its digits. */
+  /** Returns the value in CSV, with all its digits. */
   readonly value: (row: Row) => CellValue
   /** Returns the text for people. Default: the value. */
   readonly text?: (row: Row) => string

@@ -9,7 +9,7 @@ import { escaped, printable } from './page.js'
 
 // The look of all figures: the colours of contracts, tools and texts, for light and dark pages.
 
-/** Colours that are readable on white and on black. Most readers, also most with colour blindness, can distinguish them. */
+/** The colours of contracts and of the complete prompt, readable on white and on black. Most colour-blind readers can distinguish them. */
 export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
   complete: '#8b8b94',
   exact: '#0d9488',
@@ -52,7 +52,7 @@ export interface Picture {
   readonly svg: string
 }
 
-/** An entry of the legend. It shows a line when it has a dash ('' is a solid line), else a square. */
+/** An entry of the legend. With a dash pattern it shows a line ('' is a solid one), without one a square. */
 export interface LegendEntry {
   readonly label: string
   readonly colour: string
@@ -138,7 +138,7 @@ const document = new DOMParser().parseFromString('<svg xmlns="http://www.w3.org/
 /** Returns Plot's drawing without the svg element and the style around it. */
 function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string {
   const axes = { x: { ...NAMES, labelOffset: 42, ...options.x }, y: { ...NAMES, labelOffset: 56, ...options.y } }
-  // Plot's types are those of a browser; `DrawnNode` has the members that we use of its result.
+  // Plot has the types of a browser, which this project lacks. `DrawnNode` has the members of Plot's result that are used here.
   const ruler = { ticks: ruled === null ? [] : axes[ruled].ticks, stroke: RULE, strokeOpacity: 1 } as Plot.GridXOptions &
     Plot.GridYOptions
   const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]

@@ -1,7 +1,7 @@
 /** Builds the HTML page of a report: one self-contained file, in light or dark colours, for screen and paper. */
 import type { Table } from '../../runtime/figures/table.js'
 
-/** Returns the page. `body`, `style` and `script` go into it as they are (HTML, CSS, JavaScript). The title is plain text; it is escaped. */
+/** Returns the page. `body`, `style` and `script` go into it as they are (HTML, CSS, JavaScript); only the title is escaped. */
 export const page = (
   title: string,
   body: string,

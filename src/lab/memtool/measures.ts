@@ -8,7 +8,7 @@ import { bootstrap, type Interval } from '../attention/statistics.js'
 import type { TurnRecord } from '../log.js'
 import type { DoneStep } from '../recorder.js'
 
-/** A measure is null when it is undefined, such as a share of 0. */
+/** The measures of one or several sessions. A measure is null when it is undefined, such as a share of no calls. */
 export interface MemToolMeasures {
   readonly turns: number
   /** Number of removed tools divided by the number of added tools, over the session (MemTool, eq. 1). */
@@ -34,7 +34,7 @@ export interface MemToolMeasures {
   readonly taskCompletion: number
   /** Of the tools added in a turn, the share that is no longer loaded after one turn, after two and after three. */
   readonly gone: readonly (number | null)[]
-  /** Tools loaded at the end of a turn: mean and maximum. */
+  /** The mean number of tools loaded at the end of a turn. `mostTools`: the largest such number. */
   readonly meanTools: number
   readonly mostTools: number
   readonly meanToolTokens: number
@@ -128,12 +128,12 @@ const sum = (numbers: readonly number[]): number => numbers.reduce((total, numbe
 const share = (part: number, whole: number): number | null => (whole === 0 ? null : part / whole)
 const mean = (numbers: readonly number[]): number | null => share(sum(numbers), numbers.length)
 
-/** Numbers of tokens, summed over all steps of the sessions, asides included. `shown`, `reused` and `computed` are of the prompts. */
+/** Numbers of tokens, summed over all steps of the sessions, asides included. */
 export interface MemToolTokens {
   readonly shown: number
   readonly reused: number
   readonly computed: number
-  /** Shown tokens whose cells differ from those of a fresh prefill, summed over the steps; see MessageCost. */
+  /** Number of shown tokens whose cells differ from the cells of a fresh prefill, summed over the steps (see `MessageCost`). */
   readonly approximate: number
   /** Tokens of text that no earlier prompt contained. */
   readonly new: number

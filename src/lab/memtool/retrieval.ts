@@ -30,7 +30,7 @@ export interface Recall {
   readonly milliseconds: number
 }
 
-/** For each metric, words for it by people who do not know the names of the tools. */
+/** For each metric, the words that a person might use who does not know the names of the tools. */
 const LOOSE: Readonly<Record<Metric, string>> = {
   'stock price': 'what does one share cost at',
   revenue: 'sales of',

@@ -229,7 +229,7 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
-  /** A script or the model. When the context is full, a model's turn counts as overflowed, since the model filled it; a script's throws. */
+  /** A script or the model. When the context is full, a model's turn counts as overflowed, because the model filled it. A script throws. */
   readonly speaker: MemToolRun['agent']
   readonly way: WayName
   /** Default: the placement of the way. */

@@ -14,7 +14,7 @@ import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 // Estimates for all possible samples: accuracy and differences, each with a 95 % interval.
 
 export interface Estimate {
-  /** Mean points, 0..1. */
+  /** The mean of the points, from 0 to 1. */
   readonly value: number
   readonly interval: Interval
   readonly method: 'wilson' | 'bootstrap'
@@ -50,7 +50,7 @@ interface PairedTest {
   /** Number of pairs in which the first condition has more points than the second. `worse` counts the pairs in which it has fewer. */
   readonly better: number
   readonly worse: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
   /** False when the test drew random signs instead of trying all of them. */
   readonly exact: boolean
@@ -81,7 +81,7 @@ export function pairedTest(pairs: readonly (readonly [number, number])[]): Paire
 export function mcnemar(better: number, worse: number): number {
   const all = better + worse
   const fewer = Math.min(better, worse)
-  // The chance of exactly k of `all`, computed from one k to the next. In logarithms, because 2 ** -all may underflow.
+  // The chance that the first condition is better in exactly k of `all` pairs, as a logarithm, because 2 ** -all may underflow.
   let logChance = -all * Math.LN2
   let sum = 0
   for (let k = 0; k <= fewer; k++) {
@@ -152,7 +152,7 @@ export interface Comparison {
   readonly holm: number
 }
 
-/** Returns the index of the condition to compare this one with; null for the baseline itself, and when no condition fits. */
+/** Returns the index of the condition that is the baseline for this one. Null for the baseline itself, and when no condition fits. */
 export function baselineOf(
   condition: Condition,
   conditions: readonly Condition[],
@@ -230,7 +230,7 @@ export interface Troubles {
   /** Number of samples whose answer ran into the token limit. */
   readonly cutOff: number
   readonly cancelled: number
-  /** Number of calls refused because the turn had used up its calls; `refusedSamples`: the samples with such calls. */
+  /** Number of calls refused because the turn had used up its calls. `refusedSamples`: the number of samples with refused calls. */
   readonly refusedCalls: number
   readonly refusedSamples: number
   /** Number of calls that returned an error. */
@@ -337,7 +337,7 @@ export function entropy(counts: readonly number[]): number | null {
   )
 }
 
-/** Counts names. A model chooses the names, so any can occur, even `constructor`; hence the Map. */
+/** Counts how often each name occurs. It uses a Map, because a model chooses the names, and `constructor` may be one of them. */
 function counted(names: readonly string[]): Readonly<Record<string, number>> {
   const counts = new Map<string, number>()
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1)

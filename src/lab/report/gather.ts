@@ -12,7 +12,7 @@ import type { TaskName } from '../task.js'
 
 /** Logs with the same model, engine, sampling, seed and version. Records are joined and conditions compared only within one variant. */
 export interface Variant {
-  /** `A`, `B`, ... in the order of the logs. */
+  /** The variant's name: `A`, `B`, and so on in the order of the logs. */
   readonly name: string
   readonly facts: Readonly<Record<string, string>>
 }

@@ -174,7 +174,7 @@ function logPart({ variants }: Summary, log: LogFacts): Section {
   }
 }
 
-// The sentences of a report: its subject, its findings on the claim, and its cautions.
+// Writes the sentences of a report: its subject, what it finds for each task, and its warnings.
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]

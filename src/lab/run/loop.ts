@@ -23,7 +23,7 @@ export async function playAll<Item, Place>(
       try {
         await play(item, place, either)
       } catch (error) {
-        // This place did not fail itself: it threw because the loop was stopped.
+        // This place did not fail itself. It threw only because the loop was stopped.
         if (error === either.reason) return
         failures.push(error instanceof Error ? error : new Error(String(error)))
         stop.abort()

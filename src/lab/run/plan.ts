@@ -51,7 +51,7 @@ export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
 /** Returns whether the agent edits the conversation. Only for such agents do contracts make a difference. */
 export const edits = (agent: AgentKind): boolean => agent === 'sculptor' || agent === 'policy'
 
-// The part of a finished sample that the run keeps in memory: its record without the long texts.
+// The result of a finished sample, which the run keeps in memory: its record without the long texts.
 
 export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
 export type ItemResult = SampleAnswer | ErrorRecord

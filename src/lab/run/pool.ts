@@ -23,7 +23,7 @@ type Delivery =
 
 /** Makes and scores samples of the run's tasks. `task` is the index of a task. */
 export interface Bench {
-  /** @throws KvfoldError eval/bad-data */
+  /** Makes the sample with this index. @throws KvfoldError eval/bad-data */
   sample(task: number, index: number): Promise<TaskSample>
   score(task: number, sample: TaskSample, answer: string, verdict?: boolean | null): Promise<Score>
   close(): Promise<void>

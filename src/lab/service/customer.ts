@@ -27,7 +27,7 @@ export interface Goal {
   readonly constraint?: string
   /**
    * `careless`: the mistake of an agent that looks nothing up. `forgetful`: the mistake
-   * of an agent that lost the earlier turns. Absent: that agent makes no mistake here.
+   * of an agent that lost the earlier turns. A field is absent when such an agent makes no mistake in this turn.
    */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake

@@ -37,7 +37,7 @@ export class ServiceEnvironment implements Environment {
   /** Number of turns that have begun. */
   #turn = 0
   #results = 0
-  /** The successful calls of this turn, and the number of all its calls. */
+  /** The successful calls of this turn. `#calls`: the number of all calls of this turn. */
   #done: Call[] = []
   #calls = 0
 
@@ -245,7 +245,7 @@ export function linesWith(
 // perhaps a script that plays the agent.
 
 export interface Scenario {
-  /** `turns` and `fields` are its cell of the table: the customer's messages, and the needless fields in every record of a tool result. */
+  /** The number of the customer's messages. `fields`: the number of needless fields in every record of a tool result. */
   readonly turns: number
   readonly fields: number
   readonly seed: number

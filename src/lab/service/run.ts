@@ -95,7 +95,7 @@ export async function playScenario(
 ): ReturnType<typeof playEpisode> {
   const { name, start, window, contract, temperature, maxTokens, fold, folder, signal } = setting
   const { environment, system, tools, teacher } = scenario.open(start?.checkpoint?.environment)
-  // A folder model on an engine of its own has its own recorder, so the episode's costs do not include its costs.
+  // A separate folder model has a recorder of its own, so the costs of the episode leave it out.
   const helper = folder === undefined ? null : new Recorder(teacher === null ? folder : new SpokenEngine(folder, teacher))
   let own: SampleEngine | null = null
   const cast = async (recorder: Recorder): Promise<Actor> => {

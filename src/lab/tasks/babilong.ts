@@ -148,7 +148,7 @@ export const babilongQuestions: Readonly<Record<BabilongTask, BabilongQuestion>>
   },
 }
 
-// The task itself.
+// The task BABILong: its options, samples and scoring.
 
 const Options = strict({
   /**

@@ -107,7 +107,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   return {
     ...common,
     spec: { task: spec.task, options },
-    // Texts of a file have no common title to search for, so the general prompt fits.
+    // The texts of a file have no common title to search for, so the general system prompt suits them best.
     prompt: 'general',
     // The longest texts of the public rows have some 1,500 tokens.
     maxTokens: 4096,
@@ -234,7 +234,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
 }
 
-/** Returns all requests in random order: the wanted one `needles` times, and others. An other one may share its form or its subject. */
+/** Returns all requests in random order: the wanted one `needles` times, and others. Some others have the same form or the same subject. */
 function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])

@@ -278,7 +278,7 @@ const ownPrompts: NeedlesPrompts = {
   kinships,
 }
 
-// Reads an answer in a box, as NeedleBench's authors do.
+// Reads an answer that stands in a LaTeX box (`\boxed{...}`), as NeedleBench's authors do.
 
 /**
  * Returns the content of the last `\boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the

@@ -1,11 +1,12 @@
 /** Computes the similarity of two texts by Ratcliff and Obershelp's measure, exactly as CPython's difflib.SequenceMatcher does. */
 
-/** In a second text of at least this many characters, matching blocks do not begin with a frequent character (difflib's autojunk). */
+/** In a second text of at least this many characters, the search for matching blocks ignores frequent characters (difflib's autojunk). */
 const LONG = 200
 
 /**
  * Returns the similarity of two texts, from 0 to 1, as `SequenceMatcher(None, a, b).ratio()` of Python computes it over code points. The
- * order of the arguments matters. When `b` is long, no block begins with a character that occurs in it more than length // 100 + 1 times.
+ * order of the arguments matters. When `b` is long, the search for blocks ignores characters that occur in it more than length // 100 + 1
+ * times.
  */
 export function similarity(a: string, b: string): number {
   const [first, second] = [points(a), points(b)]
@@ -62,8 +63,8 @@ class BlockFinder {
   }
 
   /**
-   * Finds the longest matching block in the area. Of several equally long ones it takes the first in `a`, then the first in `b`. The block
-   * may contain frequent characters, but not begin the search with one.
+   * Finds the longest matching block in the area. Of several equally long ones it takes the first in `a`, then the first in `b`. At last it
+   * extends the block over equal characters on both sides, also over frequent ones.
    */
   longest(area: Area): MatchingBlock {
     let best: MatchingBlock = { a: area.a, b: area.b, size: 0 }

@@ -213,7 +213,8 @@ const Place = strict({
 const File = Type.Object({ spans: Type.Array(Type.Union([Text, Place]), { minItems: 1 }) })
 
 /**
- * Reads the `spans` of a transcript. A span is a text, which stands for its last occurrence, or a place in the form that folds have.
+ * Reads the `spans` of a transcript. A span is a text, which stands for its last occurrence, or a place written as in the transcript's
+ * folds.
  * @throws KvfoldError attention/bad-request with the first error
  */
 export function parseWatched(json: string, source: string, messages: readonly ChatMessage[]): WatchedSpan[] {

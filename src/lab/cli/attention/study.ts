@@ -44,7 +44,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }
 
-// The output of a study in the terminal: its findings in a table and in words.
+// Writes the findings of a study for the terminal, as a table and in words.
 
 /** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {

@@ -36,7 +36,7 @@ async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt 
   const isBuiltin = flags.model === BUILTIN
   const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
   const begun = performance.now()
-  // The demo's default contract is `splice`, not the default of other commands.
+  // Without --contract, the demo uses `splice` instead of the default of other commands.
   const contract = command.getOptionValueSource('contract') === 'default' ? 'splice' : flags.contract
   const context = flags.context ?? (isBuiltin ? undefined : CONTEXT)
   const engine = await loadEngine({ ...flags, contract, ...(context === undefined ? {} : { context }) }, notes, interrupt.signal)

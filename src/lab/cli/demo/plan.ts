@@ -42,7 +42,7 @@ export function readerPlan(
   const tokens = given.tokens ?? (isBuiltin ? TOKENS : Math.round(TIMES * info.context))
   const openTokens = Math.min(OPEN, Math.floor(info.context / 2))
   const count = isBuiltin ? words.keys.length : Math.min(KEYS, words.keys.length)
-  // Draws more updates than needed. Below, the stream is cut to its length in tokens.
+  // It draws more updates than needed. The result below has only as many as the length in tokens allows.
   const each = Math.max(2, Math.ceil(Math.min(tokens / UPDATE, UPDATES) / count))
   const { keys, updates, prompt } = piSample({ words, keys: count, updates: each, seed })
   const average = model.tokenize(prompt).length / updates.length

@@ -186,7 +186,7 @@ export class Reader {
     if (ledger.submitted > 0) this.#pace = secondsOf(ledger) / ledger.submitted
   }
 
-  /** Folds the oldest open parts until part `at` fits beside the others. */
+  /** Folds the oldest open parts until part `at` fits beside the parts that stay open. */
   async #makeRoom(at: number): Promise<void> {
     while (this.#folded.length < at && tokensOf(this.#parts.slice(this.#folded.length, at + 1)) > this.plan.openTokens) {
       const folded = this.#conversation.replace([{ ...this.#places[this.#folded.length]!, marker: MARKER }])
@@ -253,7 +253,7 @@ export class Reader {
     }
   }
 
-  /** `read`: the number of parts read, with the one that is being read. `left`: the share of the latter that is not computed yet. */
+  /** `read`: the number of parts read, with the current one. `left`: the share of the current part that is not computed yet. */
   #standing(read: number, left: number): Standing {
     const runs = this.#parts.flatMap(({ tokens }, at): TokenRun[] => {
       if (at >= read) return [{ share: 'waiting', tokens }]
@@ -280,7 +280,7 @@ const secondsOf = ({ milliseconds: { cache, prefill, decode } }: LedgerEntry): n
 
 const tokensOf = (parts: readonly Part[]): number => parts.reduce((sum, { tokens }) => sum + tokens, 0)
 
-/** Cuts the stream between updates into parts of about equal length. */
+/** Divides the stream into parts of about equal length, each with whole updates. */
 function partsOf({ model }: LlamaEngine, { updates, partTokens }: ReaderPlan): Part[] {
   const textOf = (some: readonly PiUpdate[]) => some.map(({ key, value }) => `${key}: ${value};`).join(' ')
   const all = model.tokenize(textOf(updates)).length

@@ -276,7 +276,7 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
 /** The most times that `charactersFor` corrects the characters per token, which differ a little between lengths of text. */
 const ROUNDS = 4
 
-/** Returns the options `lengths` and `charsPerToken` of other tasks. It chooses the latter so that no prompt is longer than its size. */
+/** Returns the options `lengths` and `charsPerToken` of other tasks. It chooses `charsPerToken` so that no prompt exceeds its size. */
 async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   let charsPerToken = 4
   for (let round = 0; round < ROUNDS; round++) {

@@ -35,7 +35,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly sessions: number
   readonly tools: number
   readonly relation: Relation
-  /** False with `--no-arguments`. */
+  /** Whether some tools take a year as argument. False with `--no-arguments`. */
   readonly arguments: boolean
   readonly seed: number
   readonly limit: number

@@ -72,7 +72,7 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Pan
   }
 }
 
-/** The figure shows at most this many calls of a sample. The table beside it has all calls. */
+/** The figure shows at most this many calls of a sample. The report's table of the order of calls has all of them. */
 const MOST = 30
 
 function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {

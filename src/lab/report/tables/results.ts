@@ -19,7 +19,7 @@ import { Labels, percent, points, probability, seconds, withInterval } from './l
 
 export interface ResultRow {
   readonly condition: ConditionResult
-  /** An empty object means all cells together. */
+  /** The cell; an empty object for all cells together. */
   readonly cell: TaskCell
   readonly result: MeasuredResult
 }
