@@ -72,7 +72,7 @@ export interface AccuracyRow {
   readonly accuracy: number | null
   /** The 95 % interval; see `accuracyOf`. */
   readonly interval: readonly [low: number, high: number] | null
-  /** Tokens in the context at the end of a step: of the first one, of the one with the most tokens, and of the answering one. */
+  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
   readonly tokensBefore: number | null
   readonly tokensMost: number | null
   readonly tokensAfter: number | null

@@ -155,7 +155,7 @@ export const SampleRecord = Type.Object({
   refusedCalls: Type.Number(),
   details: Counts,
   talks: Type.Array(RecordedConversation),
-  /** Number of tokens in the context at the end of a step: of the first one, of the one with the most tokens, and of the answering one. */
+  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
   /** Numbers of steps and tokens, summed over all steps of the sample. */
   work: Type.Object({

@@ -20,8 +20,8 @@ export interface MemToolMeasures {
   /** Number of windows without additions, for which there is no ratio. */
   readonly windowsLeftOut: number
   /**
-   * Mean number of tools in the three turns after a peak (eq. 5); a peak
-   * is a turn with more tools than the one before and the one after it.
+   * Mean number of tools in the three turns after a peak (eq. 5). A peak
+   * is a turn with more tools than both turns beside it.
    */
   readonly avgResidual: number | null
   readonly peaks: number
