@@ -1,4 +1,4 @@
-/** Computes the accuracy of samples with its confidence interval, and the table rows of a run. */
+/** Computes the accuracy of samples with its confidence interval, and the rows of a run's result table. */
 import { bootstrap } from './attention/statistics.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
@@ -9,11 +9,11 @@ export interface Accuracy extends Proportion {
 }
 
 /**
- * The mean of the samples' points with its 95 % interval, within [0, 1]; null without samples.
- * Wilson's interval, when every sample asked one question and was right or wrong. Otherwise a bootstrap over samples, because points may be
- * similarities, and many questions about one text are not independent.
- * A bootstrap says nothing about one sample or about samples with equal points. Wilson's interval is used then, with each sample as one
- * question, which makes it wide.
+ * Returns the mean of the samples' points with its 95 % interval, within [0, 1]; null without samples.
+ * The interval is Wilson's when every sample asked one question and was right or wrong. Otherwise it is a bootstrap over samples, because
+ * points may be similarities, and the questions about one text are not independent.
+ * A bootstrap says nothing about a single sample, or about samples with equal points. Then the interval is Wilson's, with each sample as
+ * one question, which makes it wide.
  */
 export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[]): Accuracy | null {
   if (scores.length === 0) return null
@@ -30,7 +30,7 @@ export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[])
   return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
 }
 
-// Proportions of right answers and their interval.
+// The share of right answers among all answers, with its interval.
 
 /** A proportion and its interval, both ends included. */
 export interface Proportion {
@@ -40,8 +40,8 @@ export interface Proportion {
 }
 
 /**
- * The 95 % Wilson score interval of a proportion; [0, 1] when `asked` is 0. `right` may be a sum of points between 0 and 1; such points
- * vary less than right and wrong do.
+ * Returns the 95 % Wilson score interval of the proportion `right / asked`; [0, 1] when `asked` is 0. `right` may be a sum of points
+ * between 0 and 1. They vary less than right and wrong, so the interval is then rather too wide.
  */
 export function wilson(right: number, asked: number): [low: number, high: number] {
   if (asked === 0) return [0, 1]
@@ -49,15 +49,15 @@ export function wilson(right: number, asked: number): [low: number, high: number
   const share = right / asked
   const scale = 1 + (z * z) / asked
   const middle = (share + (z * z) / (2 * asked)) / scale
-  // Rounding may make a sum of points slightly larger than their number.
+  // Rounding may make `right` slightly larger than `asked`, and the product negative.
   const variance = Math.max(0, share * (1 - share)) / asked
   const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
   return [Math.max(0, middle - half), Math.min(1, middle + half)]
 }
 
-// The results of a run as rows: one for every task, cell, agent and contract, and one over all cells.
+// Turns the results of a run into table rows: one row for every task, cell, agent and contract, and one row over all cells.
 
-/** Means over the answered samples; null when there are none. */
+/** One row of a table. Its numbers are means over the answered samples; null when there are none. */
 export interface AccuracyRow {
   /** Index in the run's tasks. */
   readonly task: number
@@ -65,18 +65,18 @@ export interface AccuracyRow {
   readonly contract: string
   /** Null for the row over all cells. */
   readonly cell: TaskCell | null
-  /** Answered samples; `errors` counts the samples without an answer. */
+  /** Number of answered samples. `errors`: the number of samples that an error left without an answer. */
   readonly samples: number
   readonly errors: number
   /** From 0 to 1. */
   readonly accuracy: number | null
   /** The 95 % interval; see `accuracyOf`. */
   readonly interval: readonly [low: number, high: number] | null
-  /** Tokens in context at the end of the first step, of the step with the most, and of the answering step. */
+  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
   readonly tokensBefore: number | null
   readonly tokensMost: number | null
   readonly tokensAfter: number | null
-  /** Tokens, summed over the steps of a sample. */
+  /** Tokens that a sample's steps showed, and tokens that they computed, each summed over the steps. */
   readonly tokensShown: number | null
   readonly tokensComputed: number | null
   readonly steps: number | null
@@ -84,17 +84,17 @@ export interface AccuracyRow {
   readonly milliseconds: number | null
 }
 
-/** Rows by task, then by cell, then by agent and contract; cells, agents and contracts in the order in which they first occur. */
+/** Returns one row for every task, cell, agent and contract. Tasks keep their order; the others come in the order of first occurrence. */
 export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
   const cells = grouped(results, ({ task, cell }) => `${task} ${JSON.stringify(cell)}`)
   return inTaskOrder(cells).flatMap((cell) => conditions(cell).map((of) => row(of, of[0]!.cell)))
 }
 
-/** One row for every task, agent and contract. */
+/** Returns one row over all cells for every task, agent and contract. */
 export const totalsOf = (results: readonly ItemResult[]): AccuracyRow[] =>
   inTaskOrder(grouped(results, ({ task }) => `${task}`)).flatMap((task) => conditions(task).map((of) => row(of, null)))
 
-/** One row over all results, for runs of one task, agent and contract; null without results. */
+/** Returns one row over all results, for a run with one task, agent and contract; null without results. */
 export const totalOf = (results: readonly ItemResult[]): AccuracyRow | null => (results.length === 0 ? null : row(results, null))
 
 const conditions = (results: readonly ItemResult[]) => grouped(results, ({ agent, contract }) => `${agent} ${contract}`)
@@ -127,7 +127,7 @@ function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
   }
 }
 
-/** Groups in the order of their first items. */
+/** Groups the items that have the same name. The groups come in the order of their first items. */
 export function grouped<T>(items: readonly T[], name: (item: T) => string): readonly (readonly T[])[] {
   const groups = new Map<string, T[]>()
   for (const item of items) {

@@ -1,4 +1,4 @@
-/** Defines an agent under evaluation: it answers a sample, and it computes only through the engine that it receives. */
+/** Defines the agents that `kvfold eval` tests. An agent answers a sample, and computes only with the engine that it receives. */
 import type { Engine } from '../runtime/engine/engine.js'
 import type { ContractChoice } from '../runtime/core/contract.js'
 import type { Task, TaskSample } from './task.js'
@@ -14,11 +14,11 @@ export interface TextEmbedder {
 }
 
 export interface AgentSetting {
-  /** Records every step; an agent must compute with no other engine. */
+  /** The engine for all steps of the agent. It records every step, so the agent must not use another engine. */
   readonly engine: Engine
   readonly task: Task
   readonly sample: TaskSample
-  /** Unique among all samples that run. The ids of the agent's conversations begin with it. */
+  /** A name that no other running sample has. The ids of the agent's conversations begin with it. */
   readonly name: string
   /** The contract of the agent's edits. Default: the engine's. */
   readonly contract?: ContractChoice
@@ -42,23 +42,23 @@ export interface Answered {
   /** How the last step ended. */
   readonly end: 'stop' | 'length' | 'cancelled'
   readonly calls: readonly CalledTool[]
-  /** Calls that the agent did not carry out because the turn had used up its calls. */
+  /** Number of calls that the agent did not carry out because the turn had used up its calls. */
   readonly refusedCalls: number
   /** Counts of the agent's own work outside the engine, such as the passages that it retrieved. */
   readonly details: Readonly<Record<string, number>>
 }
 
-/** The outcome of a turn whose prompt no longer fits into the context: there is no answer. */
+/** The outcome of a turn whose prompt no longer fits into the context. Such a turn has no answer. */
 export const OVERFLOWED = {
   ...{ answer: '', end: 'length', calls: [], refusedCalls: 0 },
   details: { overflowed: 1 },
 } as const satisfies Answered
 
-/** An agent with its options. Options that the user left out have the paper's defaults; the log records `options`, which is plain JSON. */
+/** An agent with its options. The log records `options`, which is plain JSON; defaults of the paper stand for options left out. */
 export interface EvalAgent {
   readonly kind: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** Answers the sample. Forgets its conversations in any case. @throws KvfoldError when the engine throws one */
+  /** Answers the sample, and forgets its conversations even after an error. @throws KvfoldError any error of the engine */
   answer(setting: AgentSetting): Promise<Answered>
 }

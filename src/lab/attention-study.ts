@@ -1,6 +1,6 @@
 /**
- * Runs the study of attention on PI-LLM: chooses the prompts and their order, checks everything before the first one, and watches an
- * agent's whole turn.
+ * Runs the study of attention on PI-LLM. Chooses the prompts and their order, and checks all options before the first prompt. Can also
+ * measure attention during an agent's whole turn.
  */
 import { freshConversation } from '../runtime/core/ids.js'
 import { sculptor } from '../runtime/agents/sculptor.js'
@@ -27,11 +27,11 @@ import { piSample, type PiSample, piScore, type PiWords } from './pi-llm.js'
 
 export interface ValueStudyOptions extends PiLookOptions {
   readonly words: PiWords
-  /** Updates of every key in the prompts that the study compares folded and complete. */
+  /** Number of updates of every key in the prompts that the study compares folded and complete. */
   readonly n: number
   /** The number of keys. Default: all keys that `words` has. */
   readonly keys?: number
-  /** One prompt for each seed. */
+  /** The seeds of the prompts. The study makes one prompt for each seed. */
   readonly seeds: readonly number[]
   /** The numbers of updates on the interference curve, which uses the first CURVE_SEEDS seeds. Default: no curve. */
   readonly updates?: readonly number[]
@@ -39,7 +39,7 @@ export interface ValueStudyOptions extends PiLookOptions {
   readonly episode?: boolean
   /** Holds the finished records and stores new ones. Default: starts empty and keeps them in memory. */
   readonly keep?: Keeper
-  /** Called before each part that has no record yet, and once after the last part. */
+  /** Called before each part of the study that has no record yet, and once after the last part. `next`: the part's name. */
   readonly onProgress?: (done: number, total: number, next: string) => void
 }
 
@@ -50,13 +50,13 @@ export interface Keeper {
   add(record: StudyRecord): void | Promise<void>
 }
 
-/** The number of seeds for each point of the curve. */
+/** The number of seeds, and so of prompts, for each point of the interference curve. */
 export const CURVE_SEEDS = 5
 
 /**
- * Looks at every part that has no record yet. Calls must not overlap on one engine, which must have been loaded with `attention`.
+ * Runs every part of the study that has no record yet. The engine must have been loaded with `attention`; calls on it must not overlap.
  * @returns all records of the requested parts
- * @throws KvfoldError attention/bad-request, context/full or eval/bad-data before the first look; attention/unavailable; engine/cancelled
+ * @throws KvfoldError attention/bad-request, context/full or eval/bad-data before the first prompt; attention/unavailable; engine/cancelled
  */
 export async function studyValues(options: ValueStudyOptions): Promise<readonly StudyRecord[]> {
   const { keep = inMemory(), onProgress, signal } = options
@@ -116,7 +116,7 @@ function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions)
 const sampleOf = ({ n, seed }: StudyPart, { words, keys }: ValueStudyOptions): PiSample =>
   piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
 
-/** Throws, before any work starts, every error that can be foreseen. */
+/** Checks the options before any work starts. Throws every error that can be foreseen. */
 function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   const { engine, contracts, layers, heads, seeds, mode } = options
   const { modelInfo, abilities, info } = engine
@@ -128,7 +128,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
     throw new KvfoldError('attention/bad-request', `This engine cannot fold under ${missing}: ${abilities.refusal ?? ''}.`)
   refuseBeyond('layer', layers, modelInfo.layers)
   refuseBeyond('head', heads, modelInfo.heads)
-  // Prompts with the same number of updates differ by a few tokens at most, so one of them is checked for all.
+  // Prompts with the same number of updates differ by a few tokens at most, so a check of one of them is enough.
   const sizes = new Map(parts.map((part) => [part.n, part]))
   for (const [n, part] of sizes) {
     const sample = sampleOf(part, options)
@@ -143,7 +143,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   }
 }
 
-/** @throws KvfoldError attention/bad-request for a layer or head that the model does not have */
+/** Refuses layers or heads that the model does not have. `there`: how many it has. @throws KvfoldError attention/bad-request */
 export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | undefined, there: number): void {
   const wrong = asked?.find((one) => !Number.isSafeInteger(one) || one < 0 || one >= there)
   if (wrong !== undefined)
@@ -162,7 +162,7 @@ async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions
   }
 }
 
-/** The key with the median change of attention in its prompt under the first contract; the first key when there are no changes. */
+/** Returns the key whose attention changes by the median in its prompt, under the first contract; the first key without changes. */
 function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOptions, keep: Keeper): string {
   const record = keep.records.find((one): one is PromptRecord => one.part === 'prompt' && one.n === n && one.seed === seed)
   const pairs = record?.comparisons.find(({ contract }) => contract === contracts[0])?.pairs ?? []
@@ -174,9 +174,9 @@ function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOpti
   return changed[changed.length >> 1]?.key ?? sample.keys[0]!
 }
 
-// Watching an agent's whole turn: after each step, how much its generated tokens looked at every message so far.
+// Measures attention during an agent's whole turn: how much the generated tokens of each step look at every message before them.
 
-/** The most tokens of a step; a longer step is an error of the model. */
+/** The most tokens that a step may generate. Only a model that makes a mistake needs more. */
 const LONGEST_STEP = 512
 
 /**
@@ -210,7 +210,7 @@ async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOption
   }
 }
 
-/** Adds to every request the capture of attention, from all generated tokens to every message. */
+/** An engine that also captures attention in every request, from all generated tokens to every message, and keeps it in `steps`. */
 class WatchedEngine extends EngineAround<LlamaEngine> {
   readonly steps: Omit<EpisodeStep, 'step'>[] = []
 

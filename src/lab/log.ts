@@ -1,13 +1,13 @@
 /**
- * Defines the lines of logs. A run's log needs no other file: a header, one record for each sample, and a line wherever a stopped run
- * continued. An episode's log has a header and one record for each turn.
+ * Defines the lines of logs. A run's log is complete without any other file. It has a header, one record for each sample, and a line
+ * wherever a stopped run continued. An episode's log has a header and one record for each turn.
  */
 import Type, { type Static, type TLiteral, type TObject } from 'typebox'
 import { type Checked, checked, nullable } from '../runtime/core/schema.js'
 import { agentKinds } from './agent.js'
 import { taskNames } from './task.js'
 
-/** Increases with every change that an older reader would misread. */
+/** The version of a run's log. Increase it with every change that an older reader would misread. */
 export const LOG_VERSION = 1
 
 const Counts = Type.Record(Type.String(), Type.Number())
@@ -34,7 +34,7 @@ const Message = Type.Object({
 const LedgerCost = Type.Object({
   kind: Type.Enum(['answer', 'summary', 'refresh', 'cancelled']),
   contract: Type.String(),
-  /** Tokens, from here to `submitted`; the ledger entry of the cache explains each (src/runtime/kv/ledger.ts). */
+  /** The counts from here to `submitted` are tokens. `LedgerEntry` in src/runtime/kv/ledger.ts explains each. */
   shown: Type.Number(),
   reused: Type.Number(),
   recomputed: Type.Number(),
@@ -44,16 +44,16 @@ const LedgerCost = Type.Object({
   submitted: Type.Number(),
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number() }),
   predicted: nullable(Type.Number()),
-  /** Why the step computed tokens that an earlier step had shown or that some tier held. Older logs lack it. */
+  /** Why the step computed tokens again, although an earlier step had shown them or a tier had their cells. Older logs lack it. */
   recomputeReason: Type.Optional(nullable(Type.String())),
 })
 
 const Step = Type.Object({
   /** Index among all steps of the sample, from 0; the `step` of a tool call refers to it. */
   place: Type.Optional(Type.Number()),
-  /** How many of the conversation's messages the step showed, from the first. */
+  /** Number of the conversation's messages that the step showed, counted from the first. */
   messages: Type.Number(),
-  /** The replacements that the prompt showed instead of spans of those messages (characters of the original contents). */
+  /** The spans of these messages that the prompt replaced, and the text in place of each. Spans count characters of the original text. */
   edits: Type.Array(
     Type.Object({
       message: Type.Number(),
@@ -67,7 +67,7 @@ const Step = Type.Object({
   /** The error code of a failed step, or the error's text when it has no code. */
   error: Type.Optional(Type.String()),
   ledger: LedgerCost,
-  /** Milliseconds from the request to the first token and to the last, and the number of generated tokens. */
+  /** `firstToken` and `total`: milliseconds from the request to the first and to the last token. */
   timing: Type.Object({ firstToken: Type.Number(), total: Type.Number(), generatedTokens: Type.Number() }),
   /** The generated text, unless a later step shows it as a message. */
   said: Type.Optional(Type.String()),
@@ -76,7 +76,7 @@ const Step = Type.Object({
 /** The messages of one conversation and its steps. Most agents have one conversation for each sample. */
 const RecordedConversation = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
 
-/** When, on which machine and with which program the records were made. */
+/** When the records were made, by which version and command, and on which machine. */
 const Occasion = {
   kvfold: Type.String(),
   /** The commit of the source; null when it is not known. */
@@ -122,8 +122,8 @@ export const LogHeader = Type.Object({
       /** Whether the model was trained for this agent's prompts on all tasks of the run; null when that is not known. */
       trained: nullable(Type.Boolean()),
       /**
-       * The tasks of the run for which the model was trained with this agent, where that is known. `trained` is true when they are all
-       * tasks of the run.
+       * The tasks of the run for which the model was trained with this agent; absent when that is not known. `trained` is true when every
+       * task of the run is in this list.
        */
       trainedTasks: Type.Optional(Type.Array(Type.Enum(taskNames))),
     }),
@@ -144,22 +144,20 @@ const Identity = {
 export const SampleRecord = Type.Object({
   kind: Type.Literal('sample'),
   ...Identity,
-  /** The data that the scorer compared the answer with. */
+  /** The right answer, or other data that the scorer compared the answer with. */
   truth: Type.Unknown(),
   answer: Type.String(),
   end: Type.Enum(['stop', 'length', 'cancelled']),
   score: Type.Object({ points: Type.Number(), outcome: Type.Enum(['right', 'partial', 'wrong', 'unparsed']), details: Counts }),
-  /** The judge's answer and the verdict in it (null: it contains none). Only samples of tasks with a judge have it. */
+  /** The judge's answer, and its verdict (null when the answer contains none). Only samples of tasks with a judge have this field. */
   judgement: Type.Optional(Type.Object({ said: Type.String(), verdict: nullable(Type.Boolean()) })),
   calls: Type.Array(Type.Object({ step: Type.Number(), name: Type.String(), failed: Type.Boolean(), modifies: Type.Boolean() })),
   refusedCalls: Type.Number(),
   details: Counts,
   talks: Type.Array(RecordedConversation),
-  /**
-   * All tokens in the context at the end of the first step, of the step with the most tokens, and of the answering step.
-   */
+  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
-  /** Sums over all steps. */
+  /** Numbers of steps and tokens, summed over all steps of the sample. */
   work: Type.Object({
     steps: Type.Number(),
     shown: Type.Number(),
@@ -167,21 +165,22 @@ export const SampleRecord = Type.Object({
     submitted: Type.Number(),
     generated: Type.Number(),
   }),
-  /** Wall time. The first three are sums of the steps' ledger entries. */
+  /** Wall time. `cache`, `prefill` and `decode` are sums over the ledger entries of the steps. */
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number(), total: Type.Number() }),
 })
 
-/** A sample without an answer because of an error. It does not count as a wrong answer, and the next run with this log tries it again. */
+/** A sample that an error left without an answer. It does not count as wrong, and the next run with this log tries the sample again. */
 const ErrorRecord = Type.Object({ kind: Type.Literal('error'), ...Identity, code: Type.String(), message: Type.String() })
 
 /**
- * A step of a sample, written when it ends (`kvfold eval --follow`). The sample's own record has the step again; the lines of a sample
- * without a record show how far a stopped run came.
+ * A step of a sample, written when the step ends (`kvfold eval --follow`). The sample's own record repeats it. If a run stops before that
+ * record, these lines show how far it came.
  */
 const StepRecord = Type.Object({ kind: Type.Literal('step'), ...Identity, step: Step })
 
 /**
- * Marks where a stopped run continued, with the program and machine that made the records below it. Everything else is as in the header.
+ * Marks the place in a log where a stopped run continued. It names the program and the machine that made the records after it; everything
+ * else is as in the header.
  */
 const Resumption = Type.Object({ kind: Type.Literal('resumed'), ...Occasion })
 
@@ -192,15 +191,15 @@ export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
 export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
-/** When a sample has several records the last one counts: a later answer may follow an error. */
+/** A sample's record. When a sample has several records, the last one counts, because an answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
-/** What a run adds to its log. */
+/** A line that a run adds to its log after the header. */
 export type LogEntry = LogRecord | Static<typeof StepRecord>
 export type RecordedConversation = Static<typeof RecordedConversation>
 
 // The lines of an episode's log.
 
-/** Increases with every change that an older reader would misread. */
+/** The version of an episode's log. Increase it with every change that an older reader would misread. */
 export const EPISODE_VERSION = 1
 
 const EpisodeHeader = Type.Object({
@@ -213,7 +212,7 @@ const EpisodeHeader = Type.Object({
 
 const { answer, end, score, calls, refusedCalls, details, tokens, work, milliseconds } = SampleRecord.properties
 
-/** One turn and its costs, summed over its own steps. */
+/** One turn of an episode, with its costs summed over the steps of this turn. */
 const TurnRecord = Type.Object({
   kind: Type.Literal('turn'),
   /** The turn's number, from 0. */
@@ -230,17 +229,17 @@ const TurnRecord = Type.Object({
 export type EpisodeHeader = Static<typeof EpisodeHeader>
 export type TurnRecord = Static<typeof TurnRecord>
 
-// The kinds of logs: what their lines may be, and when a run may continue a log.
+// The two kinds of logs, of runs and of episodes: which lines each may have, and when a run may continue one.
 
 export interface LogKind<Header, Entry> {
-  /** The name of such a log in error texts. */
+  /** The name of this kind of log in error texts. */
   readonly name: string
-  /** The `kind` and the version of its header. */
+  /** The header's `kind`; `version` is the version of the header. */
   readonly header: string
   readonly version: number
-  /** Checks whether a value is a line of such a log. The faults refer only to the schema of its `kind`. */
+  /** Checks whether a value is a line of this kind of log. The faults refer to the schema of the line's own `kind` only. */
   readonly read: (value: unknown) => Checked<Header | Entry | Resumption>
-  /** The part of a header that two headers of the same run share. Date, machine, command and commit may differ. */
+  /** Returns the part of a header that must be equal in a run and in its continuation. Date, machine, command and commit may differ. */
   readonly essence: (header: Header) => Readonly<Record<string, unknown>>
 }
 
@@ -270,7 +269,7 @@ function readerOf<Line>(forms: readonly TObject<{ kind: TLiteral<string> }>[]): 
   }
 }
 
-// The JSON Schema of a line of a run's log, for readers in other languages: docs/eval-log.schema.json.
+// The JSON Schema of a line of a run's log, for programs in other languages. The file docs/eval-log.schema.json has it.
 
 /** The schema allows unknown fields: a later version may add fields that an older reader can ignore. */
 export const logSchema = (): object => ({

@@ -1,6 +1,6 @@
 /**
- * The numbers of the Sculptor paper that reports show beside ours. They come from other models and other data; each has the table or figure
- * that it comes from.
+ * The numbers of the Sculptor paper that reports show beside ours. The paper has other models and other data. `source` names the table or
+ * figure of each number.
  */
 import type { TaskName } from './task.js'
 
@@ -8,7 +8,7 @@ import type { TaskName } from './task.js'
 export interface PaperRow {
   readonly method: string
   readonly tools: boolean
-  /** Percent, in the order of the columns. */
+  /** The row's numbers in percent, in the order of the table's columns. */
   readonly values: readonly number[]
 }
 
@@ -17,7 +17,7 @@ export const paperTable1 = {
   source: 'Sculptor, table 1',
   needles: {
     task: 'needles' as TaskName,
-    /** Needles in a question; averages over lengths of 1K to 128K tokens. */
+    /** Number of needles in a text. The values are averages over lengths of 1K to 128K tokens. */
     columns: [2, 3, 4, 5],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [96, 82, 54, 36] },
@@ -30,7 +30,7 @@ export const paperTable1 = {
   },
   piLlm: {
     task: 'pi-llm' as TaskName,
-    /** Updates of every key: 4 updates make about 1K tokens of context, 256 make about 64K. */
+    /** Number of updates of every key. 4 updates make about 1K tokens of context, 256 make about 64K. */
     columns: [4, 8, 16, 32, 64, 128, 256],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [99.13, 95.65, 92.17, 84.78, 81.74, 65.22, 69.57] },
@@ -43,7 +43,7 @@ export const paperTable1 = {
   },
 } as const
 
-/** Table 2: accuracy in percent; the paper's last column is the mean of the five. */
+/** Table 2: accuracy in percent on five tasks. `mean`: the paper's last column, their mean. */
 export const paperTable2 = {
   source: 'Sculptor, table 2',
   columns: ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames'] satisfies TaskName[],
@@ -66,8 +66,8 @@ export const paperTable2 = {
 } as const
 
 /**
- * Figure 3: tool calls over 50 samples, with a general prompt and with the task's own prompt. For the figure's other bars the paper's text
- * gives no numbers.
+ * Figure 3: tool calls over 50 samples, with a general prompt and with the task's own prompt. These are the bars for which the paper's text
+ * gives numbers.
  */
 export const paperFigure3 = {
   source: 'Sculptor, figure 3',
@@ -81,7 +81,7 @@ export const paperFigure3 = {
   ],
 } as const
 
-/** Figure 6: mean context in tokens before and after. */
+/** Figure 6: the mean context in tokens, before and after the agent used its tools. */
 export const paperFigure6 = {
   source: 'Sculptor, figure 6',
   method: 'Sculptor-M3-RL',
@@ -93,8 +93,8 @@ export const paperFigure6 = {
 } as const
 
 /**
- * Figures 11 to 13: tool use at the beginning and at the end of reinforcement learning. Entropy is in bits: six tools cannot have an
- * entropy of 2.09 nats.
+ * Figures 11 to 13: tool use at the beginning and at the end of reinforcement learning. The entropy must be in bits, because six tools
+ * cannot have an entropy of 2.09 nats.
  */
 export const paperTraining = {
   method: 'Sculptor-M3 in training',

@@ -1,6 +1,6 @@
 /**
- * Looks at PI-LLM prompts for the attention study. Finds the values in the prompt and in the answer, and folds the stream as a program
- * would.
+ * Measures the attention of PI-LLM prompts for the attention study. It finds the values in the prompt and in the answer, and folds the
+ * older part of the stream itself, without a model's decision.
  */
 import { FROM_NAMES } from './attention/pairs.js'
 import {
@@ -51,9 +51,9 @@ export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[]
 }
 
 /**
- * Returns, for each key, where the answer gives its right value: in the sentence `The current value of <key> is <value>.` or in a line
+ * Returns, for each key, the span of the answer that gives its right value. The answer may say `The current value of <key> is <value>.` or
  * `<key>: <value>`.
- * The key's last mention counts. A key is missing when the answer does not mention it or its last mention gives another value.
+ * The key's last mention counts. The map has no entry for a key that the answer does not mention, or last mentions with another value.
  */
 export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[], answer: string): ReadonlyMap<string, Span> {
   return new Map(
@@ -85,12 +85,13 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
   return conversation.edits()
 }
 
-// Looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows.
+// Measures the attention of one PI-LLM prompt, first complete, then folded under each contract. Also measures every token's attention to
+// the whole prompt for a single value.
 
-// Placebos: the same folds at the same place with as many tokens. Their text is made-up words, or updates of keys that the prompt does not
-// ask for.
+// Placebos. The same folds hide as many tokens at the same place, but of another text: made-up words, or updates of keys that the question
+// does not ask for. They show how much of a change comes from the fold of any text.
 
-/** A prompt to look at: its messages, the edits that fold it, and its pairs of key and value. */
+/** A prompt whose attention is measured: its messages, the edits that fold it, and its pairs of key and value. */
 interface FoldedPrompt {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
@@ -105,7 +106,8 @@ type PlaceboPiece = () => string
 const SYLLABLES = ['ba', 'ce', 'di', 'fo', 'gu', 'la', 'me', 'ni', 'po', 'ru', 'sa', 'te', 'vi', 'wo', 'zu']
 
 /**
- * The same folds over placebo text: pieces of about as many tokens replace each hidden text. The pairs lose the values that were hidden.
+ * Returns the prompt with placebo text in place of each text that the folds hide, with about as many tokens. The folds stay. The pairs no
+ * longer have the values that stood in the hidden text.
  */
 function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: FoldedPrompt, piece: PlaceboPiece): FoldedPrompt {
   const { content } = messages[0]!
@@ -137,7 +139,7 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: Folded
 }
 
 /**
- * Joins pieces up to `tokens` tokens. The text may be a few tokens shorter, because it is cut character by character and one character may
+ * Joins pieces to a text of at most `tokens` tokens. The text may be a few tokens shorter: it is cut by characters, and one character may
  * have several tokens.
  */
 function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPiece): string {
@@ -149,20 +151,20 @@ function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPi
   return text
 }
 
-/** A made-up word that is none of the keys. */
+/** Returns a random made-up word that is not one of the keys. */
 function madeUp(keys: ReadonlySet<string>, random: Random): string {
   const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
   return keys.has(word) ? madeUp(keys, random) : word
 }
 
-/** The number of made-up keys in a placebo of updates; a stream has as many keys. */
+/** The number of made-up keys in a placebo that consists of updates. It is the number of keys in a full PI-LLM stream. */
 const UNASKED = 46
 
-/** How to look at a prompt. */
+/** How to measure the attention of a prompt: with which engine, contracts, answer, layers and heads. */
 export interface PiLookOptions {
   readonly engine: LlamaEngine
   readonly contracts: readonly Contract[]
-  /** What `blend` recomputes. */
+  /** Which tokens the contract `blend` computes again. */
   readonly blend?: BlendChoice
   /** `given`: the right answer is in the prompt as the model's own; `generated`: the model writes its answer. */
   readonly mode: AnswerChoice['kind']
@@ -182,11 +184,11 @@ export interface PiPrompt {
 const [PLACEBO, UNASKED_KEYS] = [0x706c, 0x756b]
 /** The most tokens of an answer; an answer for 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
-/** The most bytes that whole rows of attention may take. */
+/** The most bytes for whole rows of attention: the weights from one token to all tokens of the prompt. */
 const ROW_BYTES = 2 ** 26
 
 /**
- * Looks at every pair of the prompt, complete and folded; with `placebo` also with placebo text in place of the folded text.
+ * Measures every pair of the prompt, complete and folded. With `placebo` it measures again with placebo text in place of the folded text.
  * @throws KvfoldError engine/cancelled, and the errors of `measureAttention`
  */
 export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: PiLookOptions): Promise<PromptRecord> {
@@ -225,9 +227,9 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
 }
 
 /**
- * Returns where the tokens of one value in the right answer look, token by token: in the complete prompt, and folded under the first
- * contract.
- * @throws KvfoldError eval/bad-data for an unknown key; otherwise as `lookAtPrompt`
+ * Measures one value in the right answer: how much attention its tokens give to every token of the prompt. It does so in the complete
+ * prompt and in the prompt folded under the first contract.
+ * @throws KvfoldError eval/bad-data for an unknown key; otherwise the errors of `lookAtPrompt`
  */
 export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<HeatMapRecord> {
   const { engine } = options
@@ -305,8 +307,8 @@ async function looks(
 }
 
 /**
- * The layers that were asked for (default: all). When whole rows of a value's tokens would not fit into ROW_BYTES, an evenly spread choice
- * of them.
+ * Returns the layers to measure: the layers in `asked`, or all. When the rows of a value's tokens would not fit into ROW_BYTES, it returns
+ * an evenly spread choice of these layers.
  */
 function layersWithin({ modelInfo }: LlamaEngine, shown: number, asked?: readonly number[]): readonly number[] {
   const all = asked ?? Array.from({ length: modelInfo.layers }, (_, layer) => layer)

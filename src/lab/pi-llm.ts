@@ -14,7 +14,7 @@ export interface PiUpdate {
 }
 
 export interface PiSample {
-  /** The keys that the question asks for, in its order. */
+  /** The keys that the question asks for, in the order of the question. */
   readonly keys: readonly string[]
   /** The whole stream, shown or not. */
   readonly updates: readonly PiUpdate[]
@@ -27,21 +27,21 @@ export interface PiSample {
 }
 
 /**
- * The place of the asked keys' last updates in the stream.
- * `shuffled`: at random, so most of them are near the end.
- * `middle-last` and `start-last` ask for a third of the keys. All updates of those keys are in the middle or the first third of the stream.
- * The rest of it updates keys that the question does not name. So the values to keep are not at the end.
+ * Where in the stream the asked keys have their last updates.
+ * `shuffled`: at random places, so most of these updates are near the end.
+ * `middle-last` and `start-last`: the question asks for a third of the keys. Their updates are all in the middle, or in the first third, of
+ * the stream. All other updates are of keys that the question does not name. So the values to keep are not at the end.
  */
 export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
 export type PiOrder = (typeof piOrders)[number]
 
 export interface PiOptions {
   readonly words: PiWords
-  /** Updates of every key, the first value included; at least 1. */
+  /** Number of updates of every key, the first value included; at least 1. */
   readonly updates: number
   /** The number of keys in the stream. Default: all keys of `words`. */
   readonly keys?: number
-  /** Default shuffled. */
+  /** Where the asked keys have their last updates. Default: shuffled. */
   readonly order?: PiOrder
   /** The share of the stream's updates that the prompt shows, counted from its end; above 0, up to 1. Default 1. */
   readonly tail?: number
@@ -108,14 +108,14 @@ function refuse(words: PiWords, updates: number, count: number, order: PiOrder, 
     throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
 }
 
-/** Every key's value at the end of the stream. */
+/** Returns the value that every key has at the end of these updates. */
 export function lastValues(updates: readonly PiUpdate[]): ReadonlyMap<string, string> {
   return new Map(updates.map(({ key, value }) => [key, value]))
 }
 
 /**
- * All updates in the given order. Except for `shuffled`, the updates of the `asked` keys form one block, with the other updates around it
- * or after it.
+ * Makes the stream: all updates of all keys, in the given order. In every order except `shuffled`, the updates of the `asked` keys form
+ * one block. The other updates come around it or after it.
  */
 function streamed(
   random: Random,
@@ -128,14 +128,14 @@ function streamed(
   const part = (of: boolean) => interleaved(random, new Map([...values].filter(([key]) => wanted.has(key) === of)))
   const counted = part(true)
   const rest = part(false)
-  // The blocks share no keys, so neighbours at their borders differ as well.
+  // The two lists share no keys, so two neighbours where they meet have different keys, too.
   const before = order === 'start-last' ? 0 : Math.floor(rest.length / 2)
   return [...rest.slice(0, before), ...counted, ...rest.slice(before)]
 }
 
 /**
- * All updates in random order, with no two neighbours of the same key. Each place draws a key in proportion to its remaining updates. A key
- * that has more than half of all remaining updates must come now.
+ * Puts all updates in a random order in which no two neighbours have the same key. For each place it draws a key, with a chance in
+ * proportion to the key's remaining updates. A key with more than half of all remaining updates must come at once.
  */
 function interleaved(random: Random, values: ReadonlyMap<string, readonly string[]>): PiUpdate[] {
   const queues = [...values].map(([key, list]) => ({ key, left: random.shuffled(list) }))
@@ -154,7 +154,7 @@ function interleaved(random: Random, values: ReadonlyMap<string, readonly string
   return stream
 }
 
-/** Draws one of `queues` with a probability in proportion to its length. Precondition: one is not empty. */
+/** Draws one of `queues`, with a chance in proportion to its length. Precondition: at least one queue is not empty. */
 function weighted<T extends { readonly left: readonly unknown[] }>(random: Random, queues: readonly T[]): T {
   let at = random.below(queues.reduce((sum, { left }) => sum + left.length, 0))
   for (const queue of queues) {
@@ -164,17 +164,17 @@ function weighted<T extends { readonly left: readonly unknown[] }>(random: Rando
   throw new KvfoldError('internal/invariant', 'No update was left to draw.')
 }
 
-/** The answer, word for word in the form that the prompt asks for. */
+/** Returns the answer, word for word in the form that the prompt asks for. */
 export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
   return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
 }
 
-/** Keys, and a way to draw any number of values for each. */
+/** The words of PI-LLM streams: keys, and a function that draws values for each key. */
 export interface PiWords {
   readonly keys: readonly string[]
   /**
-   * Draws `updates` values for each of `keys`, with no value twice over all keys.
-   * @throws KvfoldError eval/bad-data when there are too few
+   * Draws `updates` values for each of `keys`. All values differ, also those of different keys.
+   * @throws KvfoldError eval/bad-data when the list has too few values
    */
   draw(random: Random, keys: readonly string[], updates: number): ReadonlyMap<string, readonly string[]>
 }
@@ -184,9 +184,9 @@ const Own = Type.Object({ keys: Texts, first: Texts, second: Texts })
 const Public = Type.Record(Type.String(), Type.Array(Type.String()))
 
 /**
- * The project's own words: a value is two of them joined into one, and any value may belong to any key.
- * Sizes that need more values also use the two words in the reverse order, and values of two separate words. That suffices for 400 updates
- * of all keys.
+ * Reads the project's own words from `words.json`. A value is two of these words joined into one; any value may belong to any key.
+ * Streams that need more values also use the two words in reverse order, and two words with a space between them. That suffices for 400
+ * updates of every key.
  */
 export function ownWords(): PiWords {
   // This path works from src/lab and from dist/lab, so the package ships the file once.
@@ -213,8 +213,9 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
 }
 
 /**
- * Reads a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. A value belongs to its category.
- * @throws KvfoldError eval/bad-data when it cannot be read
+ * Reads words from a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. The categories are the keys, and
+ * a key takes its values from its own category.
+ * @throws KvfoldError eval/bad-data when the file cannot be read
  */
 export function wordsFrom(path: string): PiWords {
   const lists = new Map(Object.entries(parse(path, Public)))
@@ -259,31 +260,31 @@ function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
   return read.value
 }
 
-// PI-LLM's scoring: for how many keys the answer gives the last value, and how many errors of each kind it makes with the others.
+// PI-LLM's scoring. It counts the keys whose last value the answer gives, and sorts the errors at the other keys by kind.
 
 export interface PiScore {
-  /** `correct` / keys, from 0 to 1. */
+  /** `correct` divided by the number of asked keys, from 0 to 1. */
   readonly accuracy: number
   readonly correct: number
-  /** Keys for which the answer gives no value. */
+  /** Number of keys for which the answer gives no value. */
   readonly missing: number
-  /** Wrong values that the same key had earlier: proactive interference. */
+  /** Number of keys for which the answer gives a value that they had earlier. Psychology calls this proactive interference. */
   readonly older: number
-  /** Wrong values that the key never had. */
+  /** Number of keys for which the answer gives a value that they never had. */
   readonly foreign: number
 }
 
-/** The values that the scorer compares an answer with, as plain JSON. */
+/** The values that `piScore` compares an answer with, as plain JSON. */
 export interface PiTruth {
   /** The last value of every asked key. */
   readonly last: Readonly<Record<string, string>>
-  /** The key's earlier values that the prompt shows. The last value may be among them: the scorer compares with `last` first. */
+  /** Every key's earlier values that the prompt shows. The last value may be among them, because the scorer compares with `last` first. */
   readonly earlier: Readonly<Record<string, readonly string[]>>
 }
 
 /**
- * Scores an answer by the authors' rule. `readPiAnswer` reads the values. Keys must match exactly; values match regardless of case. A
- * missing value is wrong.
+ * Scores an answer as the authors of PI-LLM do. `readPiAnswer` finds the values in the answer. Keys must match exactly, values in any case.
+ * A missing value is wrong.
  */
 export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, answer: string): PiScore {
   const { last, earlier } = 'last' in sample ? sample : truthOf(sample)
@@ -311,22 +312,22 @@ function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth
   }
 }
 
-// Reads an answer to PI-LLM by the rule of the task's authors, its quirks included: which value the answer gives each key.
+// Finds the value that an answer to PI-LLM gives each key. The expressions match what the authors' program matches, its quirks included.
 
-// Python's `\w` and `\s`: the characters that the authors' program takes for word characters and for white space.
+// Python's `\w` and `\s`. They match the characters that the authors' program takes for word characters and for white space.
 const W = String.raw`[\p{L}\p{N}_]`
 const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 
-/** One or two words, perhaps in quotes or brackets. */
+/** Matches a key or a value: one or two words, perhaps in quotes or brackets. */
 const NAME = `(["'\\[<]?${W}+(?:${S}+${W}+)?["'\\]>]?)`
 const LATEST = 'most recent|final|last|latest|current|up-to-date|asked|queried'
 const NOUN = 'value|word|term'
-/** The verb and the value. The value must end at the end of a line or a clause. */
+/** Matches the verb and the value, as in ` is wren`. A line end or a punctuation mark must follow the value. */
 const IS_VALUE = `${S}+(?:is|was)(?:${S}*:${S}*)?${S}+${NAME}(?=\\n|[,.;:]|$)`
-/** The text between the noun and the verb: ` of the key bird`. */
+/** Matches the text between the noun and the verb, as in ` of the key bird`. */
 const OF_KEY = `s?(?:${S}+${W}+)?${S}+(?:with|for|of|to)?${S}+(?:the )?(?:category|key)?${S}*${NAME}`
 
-/** In the order of reading: for the same key, a later form replaces the value from an earlier one. */
+/** The forms of sentences that give a key its value; an example is above each. A later form's value replaces that of an earlier form. */
 const sentences = [
   // bird: the last seen value is wren
   `(?<!${W})${NAME}${S}*[:-]${S}*(?:the)?${S}*(?:${LATEST}|last seen|specified)${S}+(?:${NOUN})s?${IS_VALUE}`,
@@ -338,19 +339,19 @@ const sentences = [
 
 const QUOTES = `['"\\[\\]<>]*`
 const WORDS = `(${W}+(?:[ \\t]+${W}+)?)`
-/** A pair at the beginning of the text or after a punctuation mark. Pairs count only in answers that mention a latest value. */
+/** Matches a pair such as `bird: wren`. Pairs count only in an answer that speaks of latest values (`SPEAKS_OF_VALUES`). */
 const PAIR = new RegExp(
   `(?:[-,.;:\\n]|^)${S}*${QUOTES}${WORDS}${QUOTES}${S}*:${S}*${QUOTES}${WORDS}(?=${QUOTES}${S}*(?:\\n|[,.;:]|$))`,
   'gu',
 )
 const SPEAKS_OF_VALUES = new RegExp(`(?:${LATEST})${S}+(?:${NOUN})`, 'iu')
 
-/** Characters. A shorter answer that contains the word `error` counts as a program's error message. */
+/** In characters. An answer with fewer that contains the word `error` counts as a program's error message. */
 const LONGEST_ERROR = 680
 
 /**
- * Returns the value that the answer gives each key. The last match of a form counts, and sentences take precedence over pairs. Emphasis and
- * escapes are removed first.
+ * Returns the value that the answer gives each key. Asterisks and backslashes are removed first. Of several matches of one form the last
+ * counts; a sentence counts more than a pair.
  * Returns an empty map for an answer that is empty or looks like a program's error.
  * Source: extract_pieces_response_to_dict in the authors' repository (zhuangziGiantfish/Unable-to-Forget).
  */
@@ -374,12 +375,12 @@ const looksLikeError = (answer: string): boolean =>
   /^[eE]rror/u.test(answer) ||
   (answer.length < LONGEST_ERROR && new RegExp(`(?<!${W})error(?!${W})`, 'iu').test(answer))
 
-/** The text without quotes and brackets, up to the first punctuation mark or line end. */
+/** Returns the text without quotes and brackets, up to the first punctuation mark or line end. */
 const bare = (text: string): string => /^[^,.;:\n]*/u.exec(text.replace(/['"[\](){}<>]/gu, '').trim())?.[0] ?? ''
 
 /**
- * Shortens long runs of white space, so that the expressions above do not take long. Each run keeps its kind and its first character, so
- * every reading stays the same.
+ * Shortens long runs of white space, because the expressions above are slow on them. A shortened run keeps its first character, and a line
+ * break if it has one, so the expressions match as before.
  */
 function withShortGaps(text: string): string {
   return text.replace(new RegExp(`${S}{9,}`, 'gu'), (gap) => {

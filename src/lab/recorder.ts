@@ -1,4 +1,4 @@
-/** Records the requests of one sample or session to the engine and their replies, for logs, sums and trajectories. */
+/** Records the requests that one sample or session makes to the engine, with their replies. Logs, costs and trajectories are made of it. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
@@ -18,13 +18,13 @@ import type { RecordedConversation, TurnRecord } from './log.js'
 type RecordedStep = RecordedConversation['steps'][number]
 type RecordedMessage = RecordedConversation['messages'][number]
 
-/** A request as it was made: copies of its lists, because callers append to theirs. */
+/** A request as the agent made it. Its lists are copies, because callers append to their own lists later. */
 type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'kind'>> &
   Pick<EngineRequest, 'contract'>
 
 /** A step that has a reply. */
 export interface DoneStep {
-  /** Index among all steps of the recorder, from 0. */
+  /** Index among all steps that the recorder has recorded, from 0. */
   readonly place: number
   readonly request: RecordedRequest
   readonly reply: EngineReply
@@ -43,14 +43,14 @@ interface RecordedAsk {
 }
 
 export interface RecorderOptions {
-  /** Sampling and logprobs of every request; they override the request's own. */
+  /** Sampling and logprobs for every request. They replace the request's own. */
   readonly asks?: Pick<EngineRequest, 'sampling' | 'logprobs'>
   /** Called after every step with a reply. */
   readonly onStep?: (step: DoneStep) => void
 }
 
 /**
- * Wraps the engine for one sample. Records every step, also failed and cancelled ones, and changes none.
+ * The engine of one sample, with a record of every step, also of failed and cancelled ones. It changes requests only by `asks`.
  * The recorder does not own the engine: disposing of the recorder leaves the engine as it is.
  */
 export class Recorder extends EngineAround {
@@ -87,8 +87,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns all talks so far, without the steps that still run. Each message occurs once. A request whose messages do not begin with those
-   * of its conversation's last talk starts a new talk.
+   * Returns all talks so far, without the steps that still run. A talk holds the messages of a conversation, each once. When a request's
+   * messages do not begin with all messages of its conversation's last talk, it starts a new talk.
    */
   get talks(): RecordedConversation[] {
     const talks: { readonly messages: ChatMessage[]; readonly steps: RecordedAsk[] }[] = []
@@ -111,8 +111,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns the cost of the steps with a reply, from number `from` of them on. `milliseconds.total` is the wall time from the construction
-   * of the recorder to the end of the last step.
+   * Returns the cost of the steps in `done`, from index `from` on. `milliseconds.total` is the wall time from the construction of the
+   * recorder to the end of the last step.
    */
   cost(from = 0): Pick<TurnRecord, 'tokens' | 'work' | 'milliseconds'> {
     const done = this.done.slice(from)
@@ -142,13 +142,13 @@ export class Recorder extends EngineAround {
   }
 }
 
-/** The costs of some steps, summed. */
+/** The costs of several steps, summed. */
 export interface StepsCost extends Pick<TurnRecord, 'tokens'> {
   readonly work: Omit<TurnRecord['work'], 'generated'>
   readonly milliseconds: LedgerEntry['milliseconds']
 }
 
-/** Sums the costs of steps. No other code of the laboratory adds up ledger entries. */
+/** Sums the costs of steps from their ledger entries. All code of the laboratory takes its sums from here. */
 export function costOf(entries: readonly LedgerEntry[]): StepsCost {
   const total = (of: (entry: LedgerEntry) => number): number => entries.reduce((sum, entry) => sum + of(entry), 0)
   return {
@@ -174,14 +174,14 @@ export function costOf(entries: readonly LedgerEntry[]): StepsCost {
   }
 }
 
-/** Whether `messages` begin with all of `recorded`. */
+/** Returns whether `messages` begins with all messages of `recorded`. */
 const goesOn = (recorded: readonly ChatMessage[], messages: readonly ChatMessage[]): boolean =>
   recorded.length <= messages.length && recorded.every((message, index) => isSame(message, messages[index]))
 
 const isSame = (message: ChatMessage, other: ChatMessage | undefined): boolean =>
   message === other || (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
 
-/** The message without the fields that only the engine needs, always in the same order of fields. */
+/** Returns the message for the log: without the fields that only the engine needs, and with its fields always in the same order. */
 function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage): RecordedMessage {
   return {
     role,
@@ -247,7 +247,7 @@ function costsIn(entry: LedgerEntry): RecordedStep['ledger'] {
   }
 }
 
-/** The ledger entry of a step for which the engine returned none. */
+/** The ledger entry for a step that failed before the engine returned one. */
 const NO_LEDGER = {
   kind: 'cancelled',
   ...{ shown: 0, reused: 0, recomputed: 0, fresh: 0, approximate: 0, side: 0, submitted: 0 },

@@ -1,4 +1,4 @@
-/** The folder of a study's run: its options, its records (one line each) and the result files. A stopped run continues from its records. */
+/** The folder of a run of the attention study, with its options, records and result files. A stopped run continues from its records. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type RecordedOptions, recordName, type StudyRecord } from './attention/records.js'
@@ -16,7 +16,7 @@ export class RunFolder implements Keeper {
   private constructor(
     readonly path: string,
     private readonly options: RecordedOptions,
-    /** Oldest first. */
+    /** The records of the run so far, the oldest first. */
     readonly records: StudyRecord[],
     private lines: JsonLines | null,
   ) {
@@ -24,8 +24,8 @@ export class RunFolder implements Keeper {
   }
 
   /**
-   * Opens the folder. Creates no file before the first record is added. Cuts off an incomplete last line.
-   * @throws KvfoldError eval/other-run when the folder holds a run with other options; eval/bad-log for files that are not a run's;
+   * Opens the folder. Creates no file before the first record is added. Cuts off an incomplete last line of the records.
+   * @throws KvfoldError eval/other-run when the folder holds a run with other options; eval/bad-log when its files are not from a run;
    * eval/log-busy
    */
   static async open(path: string, options: RecordedOptions): Promise<RunFolder> {

@@ -1,4 +1,4 @@
-/** Defines a task of the laboratory: its samples, which are always the same for the same options, and the score of an answer. */
+/** Defines a task that agents are tested on: its samples, which are the same for the same options, and the score of an answer. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { SystemPrompt } from '../runtime/agents/sculptor.js'
 
@@ -6,8 +6,8 @@ export const taskNames = ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames',
 export type TaskName = (typeof taskNames)[number]
 
 /**
- * A task as plain JSON, as a log or a worker thread receives it. The same spec opens the same task as long as the files that it names stay
- * the same.
+ * Names a task and its options as plain JSON, for logs and worker threads. The same spec opens the same task as long as the files that it
+ * names do not change.
  */
 export interface TaskSpec {
   readonly task: TaskName
@@ -29,12 +29,12 @@ export interface TaskSample {
   /** The messages that the agent receives, without a system message. The last one is the user's. */
   readonly messages: readonly ChatMessage[]
   /**
-   * The long text alone, for agents that read only parts of it; `question` then holds the question with everything else that a reader
-   * needs.
+   * The long text alone, for agents that read only parts of it. `question`: the question, with everything else that such an agent needs to
+   * answer.
    */
   readonly context: string
   readonly question: string
-  /** The data that the scorer compares the answer with. Each task has its own shape. */
+  /** The right answer, or other data that the scorer compares the answer with. Each task has a form of its own. */
   readonly truth: unknown
 }
 
@@ -47,7 +47,7 @@ export interface Score {
   readonly details: Readonly<Record<string, number>>
 }
 
-/** A question to a model that decides whether an answer is right. Tasks whose authors use a judge have one. */
+/** A question to the judge, a model that decides whether an answer is right. Only tasks whose authors use a judge have it. */
 export interface Judging {
   readonly prompt: string
   /** Returns the verdict in the judge's answer, or null when the answer contains none. */
@@ -67,14 +67,14 @@ export interface Task {
   /** Differences from the original task, one sentence each; empty when there are none. */
   readonly differs: readonly string[]
   /**
-   * The number of samples. Consecutive indices go through all cells before the second sample of any cell, so that a stopped run has covered
-   * the cells evenly.
+   * The number of samples. The indices go through all cells first, then through their second samples, and so on. So a stopped run has
+   * covered the cells evenly.
    */
   readonly size: number
-  /** Makes or reads the sample when it is called. @throws KvfoldError eval/bad-data */
+  /** Makes the sample with this index, or reads it from a file. @throws KvfoldError eval/bad-data */
   sample(index: number): Promise<TaskSample>
-  /** Pure. `verdict`: the judge's verdict, for tasks with `judging`. */
+  /** Scores an answer. Pure. `verdict`: the judge's verdict, for tasks with `judging`. */
   score(sample: TaskSample, answer: string, verdict?: boolean | null): Score
-  /** Builds the question to the judge. Only tasks whose answers a model judges have it. */
+  /** Makes the question to the judge. Only tasks whose answers a model judges have this function. */
   readonly judging?: (sample: TaskSample, answer: string) => Judging
 }

@@ -1,6 +1,6 @@
 /**
- * Two engines whose replies come from a teacher, a function. `TaughtEngine` uses a real model's chat format but computes nothing, so its
- * ledger is empty; `SpokenEngine` computes the prompts on a real engine.
+ * Two engines whose replies come from a function, the teacher. `TaughtEngine` uses the chat format of a real model but computes nothing,
+ * so its ledger is empty. `SpokenEngine` computes the prompts on a real engine.
  */
 import type { ChatFormat } from '../runtime/chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolCall } from '../runtime/chat/message.js'
@@ -24,7 +24,7 @@ export interface ScriptedReply {
   readonly reasoning?: string
   /** Calls without an id receive one. `malformed` holds arguments that are not JSON. */
   readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
-  /** Default: `tool-calls` with calls, `stop` without. The engines here always use the default; the tests' scripted engine reads it. */
+  /** How the step ends. The engines in this file ignore it and take `tool-calls` or `stop`; the scripted engine of the tests uses it. */
   readonly finish?: Finish
 }
 
@@ -51,7 +51,7 @@ export class TaughtEngine implements Engine {
 
   /** The reply rejects with KvfoldError context/full, or engine/bad-request when the teacher has no reply. */
   respond(request: EngineRequest): Generation {
-    // The work begins in a promise, so that an error rejects the reply and is not thrown at the caller.
+    // The work begins in a promise. So an error rejects the reply, and `respond` itself does not throw.
     return generationOf(() => Promise.resolve().then(() => this.#reply(request)))
   }
 
@@ -63,7 +63,7 @@ export class TaughtEngine implements Engine {
     return this.model.format.with(variables).render({ messages, tools, edits }).tokens.length
   }
 
-  /** Does nothing: the engine keeps no cells. */
+  /** Does nothing, because the engine keeps no cells. */
   forget(): void {
     return
   }
@@ -118,9 +118,9 @@ const NOTHING: LedgerEntry = {
 /**
  * Computes on a real engine and takes every reply from a teacher. The engine computes each prompt as it would for a model that had
  * generated the same replies, and its ledger reports that cost.
- * The step computes the reply's text. Tool calls are computed when the next prompt shows them with their results, because templates refuse
- * calls without results.
- * The replies say nothing about what the model itself would have generated.
+ * A step also computes the text of its reply. Tool calls are computed only when the next prompt shows them with their results, because
+ * templates refuse calls without results.
+ * The replies do not depend on the weights of the model.
  */
 export class SpokenEngine extends EngineAround {
   #calls = 0
@@ -162,7 +162,7 @@ export class SpokenEngine extends EngineAround {
   }
 }
 
-/** The request without schema, grammar and `continues`: a scripted reply need not match them. */
+/** Returns the request without schema, grammar and `continues`, because a scripted reply need not match them. */
 const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
 
 /** Separates the last message's content, which is the beginning of the answer, from the messages before it. */

@@ -1,4 +1,4 @@
-/** The agents whose context is made smaller without any skill of the model: by the server's rule, or by a summary on a fixed instruction. */
+/** Two agents whose context becomes smaller without a decision of the model: by the server's policy, or by a summary at a fixed limit. */
 import Type from 'typebox'
 import { plain } from '../../runtime/agents/sculptor.js'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -7,20 +7,20 @@ import { writeJson } from '../../runtime/core/written-json.js'
 import { FOLD_DEFAULTS, foldByPolicy, foldPrice } from '../../runtime/server/threads/policies.js'
 import { type AgentDefinition, answered, count, SampleEngine, takeTurn } from './define.js'
 
-/** Tokens; or, up to 1, a share of the sample's prompt. */
+/** The schema of a budget: a number of tokens, or, up to 1, a share of the sample's prompt. */
 const Budget = Type.Number({ exclusiveMinimum: 0, default: 0.75 })
 const budgetOf = (budget: number, prompt: number): number => Math.ceil(budget <= 1 ? budget * prompt : budget)
 
-// The agent for which the server's `auto-policy` folds tool results. The model only answers.
+// The agent `policy`. The server's `auto-policy` folds tool results for it, and the model only answers.
 
 const PolicyOptions = strict({
-  /** The context that the rule reckons with. */
+  /** The size of the context that the policy assumes. */
   budget: Budget,
-  /** The share of it that the prompt must exceed. */
+  /** The policy folds when the prompt exceeds this share of the budget. */
   threshold: Type.Number({ minimum: 0, maximum: 1, default: FOLD_DEFAULTS.threshold }),
-  /** How many later answers make a result old. */
+  /** A tool result counts as old when this many later answers follow it. */
   olderThanTurns: Type.Integer({ minimum: 0, default: FOLD_DEFAULTS.olderThanTurns }),
-  /** Tokens from which a result counts as large, whatever its age. */
+  /** A tool result counts as large from this many tokens on. The policy folds large results whatever their age. */
   largerThanTokens: count(FOLD_DEFAULTS.largerThanTokens),
 })
 
@@ -37,7 +37,8 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
       generation: { ...generation, maxTokens: setting.task.maxTokens },
     })
     const { conversation } = session
-    // First the model reads everything up to its last message. So the rule folds text that is in the cache, and the contract decides the price.
+    // First the engine computes all messages before the model's last one. So the policy folds text that is in the cache, and the
+    // contract decides the price.
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
     const read = last < 1 ? [] : [await engine.ask('turn', messages.slice(0, last), { maxTokens: 1 })]
     for (const message of messages) conversation.add(message)
@@ -54,14 +55,14 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
   },
 }
 
-// The agent that replaces older messages by a summary of its own, once, and answers from that and the newest messages.
+// The agent `summary`. It once replaces older messages by a summary that the model writes, and answers from it and the newest messages.
 
 const INSTRUCTION =
   'Summarise the conversation below. Your summary will stand in its place, and you will go on from it alone: keep every name, value and ' +
   'instruction that is still needed.'
 
 const SummaryOptions = strict({
-  /** Above it older messages are summarised, so many that the newest ones take at most half of it. */
+  /** A longer prompt is summarised. The newest messages stay as they are, as many as fit into half of the budget. */
   budget: Budget,
   /** The most tokens of the summary. */
   summaryTokens: count(256),
@@ -82,7 +83,7 @@ export const summary: AgentDefinition<typeof SummaryOptions> = {
     const answer = (shown: readonly ChatMessage[]) => engine.ask('answer', shown, { maxTokens: task.maxTokens })
     const whole = engine.count(messages, [])
     const most = budgetOf(budget, whole)
-    // A result stays with its call, and the question is never summarised.
+    // The summary may end before any message but a tool result, so that a result stays with its call. The question always stays.
     const cuts = messages.flatMap(({ role }, at) => (at > 0 && role !== 'tool' ? [at] : []))
     const cut = cuts.find((at) => engine.count(behind('', at), []) <= most / 2) ?? cuts.at(-1)
     if (whole <= most || cut === undefined) return answered(await answer(messages), { summarised: 0 })
@@ -97,6 +98,9 @@ export const summary: AgentDefinition<typeof SummaryOptions> = {
   },
 }
 
-/** As text behind the instruction: a small model that is asked after real calls writes another call, or copies the first message. */
+/**
+ * Returns a message as a line of text, which the summary's prompt has instead of real messages. After real calls a small model would write
+ * another call, or copy the first message.
+ */
 const lineOf = ({ role, content, toolCalls = [] }: ChatMessage): string =>
   `${role}: ${[...(content === '' ? [] : [content]), ...toolCalls.map((call) => `${call.name} ${writeJson(call.arguments)}`)].join(' ')}`

@@ -1,6 +1,6 @@
 /**
- * The common part of all agents: checks options, gives each sample an engine
- * limited to its window, handles cancellation, and holds the baselines' prompts.
+ * The common part of all agents. Checks their options, gives each sample an engine limited to
+ * its window, and handles cancellation. Also has the prompts of RAG, MemAgent and Mem0.
  */
 import Type, { type Static, type TObject } from 'typebox'
 import type { Session } from '../../runtime/agents/session.js'
@@ -27,7 +27,7 @@ export interface AgentDefinition<Options extends TObject> {
   answer(engine: SampleEngine, setting: AgentSetting, options: Static<Options>): Promise<Answered>
 }
 
-/** An option for a whole number from 1; `standard` is its default, the paper's where the paper gives one. */
+/** Makes the schema of an option that is a whole number from 1. `standard`: its default, the paper's number if the paper gives one. */
 export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
 
 /** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent, whose message names the option */
@@ -40,7 +40,7 @@ export function makeAgent<Options extends TObject>(definition: AgentDefinition<O
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
 }
 
-/** The answer of an agent without tools, made from the reply of its last step. */
+/** Makes the answer of an agent without tools from the reply of its last step. */
 export const answered = ({ message, finish }: EngineReply, details: Answered['details']): Answered => ({
   answer: message.content,
   end: finish === 'length' ? 'length' : 'stop',
@@ -62,7 +62,7 @@ async function answer<Options extends TObject>(
     else return outcome
     throw new KvfoldError('engine/cancelled', 'Other code cancelled a step of the sample; run the sample again.')
   } catch (error) {
-    // The caller's signal may reach the agent at any step; the outcome is always `cancelled`.
+    // The caller's signal may stop the agent at any step. The sample then always ends as `cancelled`.
     if (setting.signal?.aborted === true && error instanceof KvfoldError && error.code === 'engine/cancelled')
       return { answer: '', end: 'cancelled', calls: [], refusedCalls: 0, details: {} }
     throw error
@@ -83,7 +83,7 @@ export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 
 }
 
 export class SampleEngine extends EngineAround {
-  /** Tokens that a prompt and its answer may take together: the setting's window, at most the engine's context. */
+  /** Number of tokens that a prompt and its answer may take together: the setting's window, or the engine's context if that is less. */
   readonly window: number
   readonly generation: SampleGeneration
   readonly #name: string
@@ -103,7 +103,7 @@ export class SampleEngine extends EngineAround {
     return { ...this.engine.info, context: this.window }
   }
 
-  /** Steps requested so far; also the index of the next step in the record. */
+  /** Number of steps requested so far, which is also the index of the next step in the sample's record. */
   get steps(): number {
     return this.#steps
   }
@@ -127,14 +127,14 @@ export class SampleEngine extends EngineAround {
     return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
   }
 
-  /** The id of one of the sample's conversations, unique to the sample and the label. */
+  /** Returns the id of the sample's conversation with this label. The labels of another sample give other ids. */
   conversation(label: string): ConversationId {
     return conversationId(`${this.#name}/${label}`)
   }
 
   /**
    * Takes one step on these messages alone. Steps with the same label share a conversation, so the cells of a common beginning are reused.
-   * @throws KvfoldError as the engine; engine/cancelled when the step was cancelled
+   * @throws KvfoldError any error of the engine; engine/cancelled when the step was cancelled
    */
   async ask(
     label: string,
@@ -153,17 +153,17 @@ export class SampleEngine extends EngineAround {
     return reply
   }
 
-  /** Tokens that a text adds to an empty message. */
+  /** Returns how many tokens a text adds to an empty message. */
   countText(text: string): number {
     return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
   }
 
-  /** @throws KvfoldError engine/cancelled when the sample was cancelled */
+  /** Throws if the sample was cancelled. @throws KvfoldError engine/cancelled */
   refuseCancelled(): void {
     if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
   }
 
-  /** Drops the cells of all its conversations. */
+  /** Drops the cells of all conversations of the sample. */
   forgetAll(): void {
     for (const conversation of this.#conversations) this.forget(conversation)
   }
@@ -188,7 +188,7 @@ export function answerBy(session: Session, engine: SampleEngine, { sample, signa
   return takeTurn(session, engine, signal)
 }
 
-/** The same for a session that has the sample's messages already. */
+/** Takes one turn of a session that has the sample's messages already, and collects its calls. */
 export async function takeTurn(session: Session, engine: SampleEngine, signal?: AbortSignal): Promise<Answered> {
   const calls: CalledTool[] = []
   const carriedOut = new Set<ToolCall>()
@@ -212,7 +212,7 @@ export async function takeTurn(session: Session, engine: SampleEngine, signal?: 
   }
 }
 
-// The baselines' prompts: the same instructions as the originals', in our own words.
+// The prompts of the agents that reproduce published methods: the same instructions as in the originals, in our own words.
 
 /** Asks for an answer from the retrieved passages alone (Sculptor, D.4: RAG). The best passage comes first. */
 export const passagesPrompt = (question: string, passages: readonly string[]): readonly ChatMessage[] => [

@@ -14,7 +14,7 @@ export function likeness(one: Float32Array, other: Float32Array): number {
   return one.reduce((sum, value, index) => sum + value * other[index]!, 0)
 }
 
-/** The setting's embedder. It counts texts and milliseconds, because no ledger records embeddings. */
+/** Wraps an agent's embedder and counts its texts and its time, because no ledger records embeddings. */
 export class CountedEmbedder {
   #texts = 0
   #milliseconds = 0
@@ -24,7 +24,7 @@ export class CountedEmbedder {
     private readonly signal: AbortSignal | undefined,
   ) {}
 
-  /** @throws KvfoldError eval/bad-agent when the setting has no embedder */
+  /** Wraps the embedder of the agent's setting. @throws KvfoldError eval/bad-agent when the setting has none */
   static of({ embedder, signal }: AgentSetting, agent: AgentKind): CountedEmbedder {
     if (embedder === undefined)
       throw new KvfoldError(
@@ -50,7 +50,7 @@ export class CountedEmbedder {
   }
 }
 
-// Vectors of texts that are too long for an embedder: the weighted mean of the vectors of their parts.
+// Makes vectors of texts that are too long for an embedder. Such a vector is the weighted mean of the vectors of the text's parts.
 
 export interface PartEmbedder {
   /** Counts the tokens of a text, including the special tokens at its ends. */
@@ -92,17 +92,17 @@ function meanOf(parts: readonly { readonly weight: number; readonly vector: Floa
   return Float32Array.from(sums, (value) => (size === 0 ? 0 : value / size))
 }
 
-// Vectors by a GGUF: an embedding model or, without one, the model under evaluation itself.
+// Makes vectors with a GGUF file: an embedding model or, without one, the model under evaluation itself.
 
-/** An embedder that holds a model or a context until `dispose`. */
+/** An embedder that holds a model or a context in memory until `dispose`. */
 export interface OwnedTextEmbedder extends TextEmbedder {
   /** Frees the embedder's model or context. Idempotent. */
   dispose(): Promise<void>
 }
 
 /**
- * Wraps `embedder` and takes ownership: `dispose` disposes of it. Texts that
- * are too long are embedded in parts. The log calls the embedder `name`.
+ * Wraps `embedder` and owns it from then on: `dispose` disposes of it. Texts that
+ * are too long are embedded in parts. `name`: the embedder's name in the log.
  */
 export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedder {
   const tokens = (text: string) => embedder.model.tokenize(text, { addSpecial: true }).length
@@ -119,8 +119,8 @@ export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedde
 }
 
 /**
- * An embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate
- * context. The model was not trained for this, and the embedder's name says so. Dispose of it before the engine.
+ * Makes an embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate
+ * context. The model was not trained for this, and the embedder's name says so. Dispose of the embedder before the engine.
  * @throws the errors of Embedder.on
  */
 export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOptions = {}): Promise<OwnedTextEmbedder> {
@@ -128,11 +128,11 @@ export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOpt
   return ggufEmbedder(embedder, `fallback: ${embedder.pooling} of ${engine.info.model}'s own hidden states`)
 }
 
-// Vectors by an ONNX model in Transformers.js.
+// Makes vectors with an ONNX model in Transformers.js.
 
 /**
  * Opens an ONNX embedder on this thread (`openVectors`). Texts that are too long are embedded in parts.
- * @throws KvfoldError as openVectors
+ * @throws the errors of openVectors
  */
 export async function onnxEmbedder(model: string, tokens?: number): Promise<OwnedTextEmbedder> {
   const { name, most, length, embed, dispose } = await openVectors(model, tokens)

@@ -1,32 +1,32 @@
-/** Cuts a text that is too long for a prompt: into parts that end with sentences, into its two ends, or without its middle. */
+/** Divides a text that is too long for a prompt into parts that end with sentences, or shortens it to its two ends. */
 import { setImmediate } from 'node:timers/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { SampleEngine } from './define.js'
 
-/** A stretch of the text. */
+/** A part of a long text, with its number of tokens. */
 export interface TextChunk {
   readonly text: string
   readonly tokens: number
 }
 
-/** Counts tokens; `refuseCancelled` throws when the sample was cancelled. */
+/** Counts the tokens of texts. `refuseCancelled` throws when the sample was cancelled. */
 export interface Counter {
   countText(text: string): number
   refuseCancelled(): void
 }
 
-/** Milliseconds of counting before `chunks` yields, so that other samples can run. */
+/** After this many milliseconds of counting, `chunks` pauses so that other samples can run. */
 const STRETCH = 20
-/** Guesses by proportion before the search bisects. */
+/** How many times the search in `#longest` guesses by proportion before it halves the range instead. */
 const GUESSES = 6
 
 /**
- * A text as sentences. It counts whole chunks a few times until one is
- * as long as allowed: counting every sentence alone takes much longer.
+ * A long text, divided into sentences. To find a chunk of the allowed length, it counts the tokens of
+ * a few whole chunks. To count every sentence alone would take much longer.
  */
 export class LongText {
-  /** Tokens of the whole text. */
+  /** Number of tokens of the whole text. */
   readonly tokens: number
   /** The sentences. A sentence that is longer than a requested chunk is replaced by its pieces. */
   readonly #parts: string[]
@@ -40,8 +40,8 @@ export class LongText {
   }
 
   /**
-   * Takes as many sentences from number `at` on as have at most `most` tokens together. When the first sentence alone has more, takes
-   * a piece of it. `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
+   * Takes sentences from number `at` on, as many as have at most `most` tokens together. When the first sentence alone has more, takes
+   * a piece of it; the numbers of the sentences behind it increase. `end`: the number of the next sentence. Null at the end of the text.
    */
   take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
@@ -64,7 +64,7 @@ export class LongText {
     return chunks
   }
 
-  /** Returns at most `each` tokens from the beginning and from the end; the two do not overlap. */
+  /** Returns the beginning and the end of the text, each of at most `each` tokens. The two do not overlap. */
   ends(each: number): readonly [head: string, tail: string] {
     const head = this.take(0, each)
     if (head === null || head.end === this.#parts.length) return [head?.text ?? '', '']
@@ -74,12 +74,12 @@ export class LongText {
     return [head.text, count === 0 ? '' : parts.slice(-count).join('')]
   }
 
-  /** Returns the text without its middle: both ends, at most `most` tokens together. Returns itself when it is not longer. */
+  /** Returns both ends of the text, with at most `most` tokens together. Returns the text itself when it is not longer. */
   middleTrimmed(most: number): LongText {
     return this.tokens <= most ? this : new LongText(this.ends(Math.max(1, Math.floor(most / 2))).join(''), this.counter)
   }
 
-  /** Halves the part at `at` until its first or last piece has at most `most` tokens, or cannot be cut. */
+  /** Halves the part at `at` again and again, until its first or last piece (`side`) has at most `most` tokens or cannot be halved. */
   #cutLonger(at: number, most: number, side: 'first' | 'last'): void {
     for (let index = at; ;) {
       const part = this.#parts[index]
@@ -90,7 +90,7 @@ export class LongText {
     }
   }
 
-  /** Finds the largest number of parts, up to `all`, that have at most `most` tokens together; 1 when one part alone has more. */
+  /** Finds how many parts, up to `all`, have at most `most` tokens together; 1 when one part alone has more. `textOf`: their text. */
   #longest(all: number, most: number, textOf: (many: number) => string): { readonly count: number; readonly tokens: number } {
     if (all === 0) return { count: 0, tokens: 0 }
     let fits = { count: 0, tokens: 0 }
@@ -107,13 +107,13 @@ export class LongText {
   }
 }
 
-// The places where a long text may be cut: after sentences, and after the marks that LongBench's splitter takes for ends of sentences.
+// Finds the places at which a long text may be divided: after sentences, semicolons and line ends, which LongBench's splitter also uses.
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 
 /**
- * Returns the text's sentences, each with the space before it, as tokenizers attach it; joined they
- * are the text. A semicolon or a line end also ends a sentence, because a list would otherwise be one.
+ * Returns the text's sentences. Joined they are the text. Each has the space before it, as in tokenizers. A
+ * semicolon or a line end also ends a sentence, because a whole list would otherwise be one sentence.
  */
 export function sentencesOf(text: string): string[] {
   const ends = Array.from(segmenter.segment(text), ({ index, segment }) => index + segment.trimEnd().length)
@@ -122,7 +122,8 @@ export function sentencesOf(text: string): string[] {
 }
 
 /**
- * Cuts before the space nearest to the middle, else in the middle. The two parts joined are the text. Returns null for a single character.
+ * Divides a text in two, before the space that is nearest to the middle; in the middle when it has no space. Returns null for a single
+ * character.
  */
 export function halvesOf(text: string): readonly [string, string] | null {
   const middle = text.length / 2
@@ -133,7 +134,7 @@ export function halvesOf(text: string): readonly [string, string] | null {
   return at <= 0 || at >= text.length ? null : [text.slice(0, at), text.slice(at)]
 }
 
-/** Cuts the text at these places, given in any order. A part of only space joins the next part, or the last one at the end of the text. */
+/** Divides the text at these places, given in any order. A part of white space alone joins the next part; at the end, the one before. */
 function cutAt(text: string, places: readonly number[]): string[] {
   const parts: string[] = []
   let start = 0
@@ -148,19 +149,19 @@ function cutAt(text: string, places: readonly number[]): string[] {
   return parts
 }
 
-/** Returns `at`; or, inside a surrogate pair, the place before the pair, or after it when the pair begins the text. */
+/** Returns `at`, or a place next to it that does not divide a character of two code units (a surrogate pair). */
 function wholeCharacter(text: string, at: number): number {
   const isInside = /[\uD800-\uDBFF]/.test(text[at - 1] ?? '') && /[\uDC00-\uDFFF]/.test(text[at] ?? '')
   if (!isInside) return at
   return at - 1 > 0 ? at - 1 : at + 1
 }
 
-// Chooses how much of a text or a list goes into a prompt, so that the window holds the prompt and an answer.
+// Chooses how much of a text or of a list goes into a prompt, so that prompt and answer fit into the window.
 
 /**
- * Returns the first of `items`, as many as fit into a prompt with `reserve`
- * tokens after it. Reserves at most a quarter of the window. Pure.
- * @throws KvfoldError context/full when there are items and none fits
+ * Returns the first items of the list, as many as fit into a prompt when `reserve` tokens
+ * stay free after it. At most a quarter of the window stays free. Pure.
+ * @throws KvfoldError context/full when not even one item fits
  */
 export function fitting<Item>(
   engine: SampleEngine,
@@ -184,8 +185,8 @@ export interface PartOptions {
 }
 
 /**
- * Returns the part of the text from sentence `at` on for the next prompt: at most
- * `most` tokens, fewer when the window lacks room. Returns null at the end of the text.
+ * Returns the next part of the text, from sentence number `at` on. It has at most `most`
+ * tokens, fewer when the window lacks room. Returns null at the end of the text.
  * @throws KvfoldError context/full when the window has no room for any part
  */
 export function nextPart(

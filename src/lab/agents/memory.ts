@@ -18,11 +18,11 @@ import { fitting, LongText, nextPart } from './long-text.js'
 import { END_TOKENS, questionOf } from './rag.js'
 
 const MemAgentOptions = strict({
-  /** The most tokens of text that the agent reads; a longer text loses its middle. */
+  /** The most tokens of text that the agent reads. Of a longer text, it does not read the middle. */
   contextTokens: count(120_000),
   /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
   chunkTokens: count(5000),
-  /** The most tokens of a memory, and of the answer unless the task sets fewer. */
+  /** The most tokens of a memory. The answer has the same limit unless the task sets a lower one. */
   newTokens: count(1024),
   /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
   endTokens: count(END_TOKENS),
@@ -72,11 +72,11 @@ const Mem0Options = strict({
   chunkTokens: count(5000),
   /** How many stored facts each new fact is compared with. */
   nearest: count(5),
-  /** The most stored facts in the answer's prompt; fewer when the window lacks room. */
+  /** The most stored facts in the prompt that asks for the answer; fewer when the window lacks room. */
   retrieved: count(100),
   /** The most tokens of a list of facts or decisions. */
   newTokens: count(1024),
-  /** Whether the engine must follow the JSON schema; set false for endpoints that cannot. */
+  /** Whether requests carry the JSON schema, which then forces the reply into it. Set false for endpoints that cannot do this. */
   schema: Type.Boolean({ default: true }),
   /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
   endTokens: count(END_TOKENS),
@@ -116,7 +116,7 @@ export const mem0: AgentDefinition<typeof Mem0Options> = {
   },
 }
 
-/** The memory of one sample. */
+/** The memory that the Mem0-style agent keeps for one sample: facts, with counts of how they changed. */
 class Mem0 {
   readonly #store = new FactStore()
   readonly #counts = { facts: 0, added: 0, updated: 0, deleted: 0, kept: 0, ignored: 0, unreadable: 0 }
@@ -131,7 +131,7 @@ class Mem0 {
     return { ...this.#counts, stored: this.#store.size, ...this.embedder.details }
   }
 
-  /** Stores the facts of one part of the text. A reply that is not the JSON asked for counts as empty, as in the original. */
+  /** Stores the facts of one part of the text. A reply of the model that is not JSON of the schema counts as empty, as in Mem0. */
   async read(question: string, part: string): Promise<void> {
     const { engine, options } = this
     const { message } = await engine.ask('facts', factsPrompt(question, part), this.#limits(factsSchema))
@@ -142,7 +142,7 @@ class Mem0 {
     const vectors = await this.embedder.embed(facts)
     const near = new Map(vectors.flatMap((vector) => this.#store.nearest(vector, options.nearest)).map((fact) => [fact.id, fact]))
     const stored = [...near.values()]
-    // Small numbers in place of ids, as in the original: a short number is easy for a model to copy.
+    // The prompt has small numbers in place of ids, as in Mem0: a model copies a short number easily.
     const prompt = decisionsPrompt(
       stored.map(({ text }, number) => ({ id: String(number), text })),
       facts,
@@ -158,7 +158,7 @@ class Mem0 {
     return this.#store.nearest(vector!, this.options.retrieved)
   }
 
-  /** Carries out a decision. Counts it as ignored when it lacks a text or a stored fact that its event needs. */
+  /** Carries out a decision of the model. Counts it as ignored when it lacks the text or the stored fact that its event needs. */
   async #carryOut({ event, id, text }: Decision, stored: readonly StoredFact[]): Promise<void> {
     const known = /^\d+$/.test(id.trim()) ? stored[Number(id)]?.id : undefined
     const fact = text.trim()
@@ -202,12 +202,12 @@ class Mem0 {
   }
 }
 
-// The JSON that the Mem0-style agent asks the model for: schemas and readers.
+// The schemas of the JSON that the Mem0-style agent asks the model for, and the functions that read it from a reply.
 
 const facts = { facts: Type.Array(Type.String()) }
 const decision = { event: Type.Enum(['ADD', 'UPDATE', 'DELETE', 'NONE']), id: Type.String(), text: Type.String() }
 
-// The readers accept further properties, unlike the strict schemas below.
+// For reading a reply. Unlike the strict schemas below, these two accept further properties.
 const Facts = Type.Object(facts)
 const Decisions = Type.Object({ decisions: Type.Array(Type.Object(decision)) })
 
@@ -217,13 +217,13 @@ export type Decision = Static<typeof Decisions>['decisions'][number]
 export const factsSchema = strict(facts)
 export const decisionsSchema = strict({ decisions: Type.Array(strict(decision)) })
 
-/** Returns the facts without blank ones; or null when the answer is not such JSON, for example because it was cut off. */
+/** Reads the facts in the model's answer, without blank ones. Returns null when the answer is not JSON of `factsSchema`, or is cut off. */
 export function factsIn(said: string): readonly string[] | null {
   const read = checked(Facts, jsonIn(said))
   return read.ok ? read.value.facts.map((fact) => fact.trim()).filter((fact) => fact !== '') : null
 }
 
-/** Reads the decisions in the model's answer, in the answer's order. Returns null when it is not JSON of that schema. */
+/** Reads the decisions in the model's answer, in their order. Returns null when the answer is not JSON of `decisionsSchema`. */
 export function decisionsIn(said: string): readonly Decision[] | null {
   const read = checked(Decisions, jsonIn(said))
   return read.ok ? read.value.decisions : null

@@ -16,20 +16,20 @@ import { type AgentDefinition, answerBy, count, makeAgent } from './define.js'
 import { mem0, memAgent } from './memory.js'
 import { ragBm25, ragDense } from './rag.js'
 
-// The agent that manages its own context with the six tools (Sculptor, sections 2 and 4).
+// The agent `sculptor`, which manages its own context with six tools (Sculptor, sections 2 and 4).
 
 const prompts = Object.keys(systemPrompts) as SystemPrompt[]
 
 const SculptorOptions = strict({
   /** The system prompt. `task`: the prompt that the task names. */
   prompt: Type.Enum(['task', ...prompts], { default: 'task' }),
-  /** The most calls in the turn. */
+  /** The most tool calls in the turn. */
   maxCalls: count(MAX_CALLS),
-  /** `required`: the first step must call a tool. */
+  /** Whether the first step must call a tool (`required`) or may answer at once (`auto`). */
   firstStep: Type.Enum(['required', 'auto'], { default: 'required' }),
-  /** A file with the words of the tools; default: those that suit the model. */
+  /** Path of a file with the tools' names and descriptions for the model. Default: the texts that suit the model. */
   toolTexts: Type.String({ default: '' }),
-  /** A file with the system prompt, instead of `prompt`; default: none. */
+  /** Path of a file with a system prompt that replaces `prompt`. Default: no file. */
   system: Type.String({ default: '' }),
   /** Whether the model gets a line of advice when it folds in an order that costs more than necessary. */
   hints: Type.Boolean({ default: false }),
@@ -60,7 +60,7 @@ const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
   },
 }
 
-/** @throws KvfoldError eval/bad-agent */
+/** Reads the file that an option names. @throws KvfoldError eval/bad-agent when it cannot be read */
 function readOption(file: string, option: string): string {
   try {
     return readFileSync(file, 'utf8')
@@ -72,7 +72,7 @@ function readOption(file: string, option: string): string {
   }
 }
 
-// The agent that reads the whole sample and answers in one step, without tools and without a system message.
+// The agent `plain`, which reads the whole sample and answers in one step, without tools and without a system message.
 
 const PlainOptions = strict({})
 
@@ -100,7 +100,7 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
 /**
  * Opens the agent. Options that are left out have the paper's defaults
  * (Sculptor, D.4). The agent may answer any number of samples at once.
- * @throws KvfoldError eval/bad-agent for an unknown kind, or for an option that cannot be used; the message names it
+ * @throws KvfoldError eval/bad-agent for an unknown kind, or for an option that cannot be used; the message names the option
  */
 export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {
   if (!Object.hasOwn(makers, kind))
@@ -108,12 +108,12 @@ export function openAgent(kind: AgentKind, options: Readonly<Record<string, unkn
   return makers[kind](options)
 }
 
-/** The agents that need `AgentSetting.embedder`. */
+/** The agents that search by similarity, and so need an embedder (`AgentSetting.embedder`). */
 export const embeddingAgents: readonly AgentKind[] = ['rag-dense', 'mem0']
 
 /** The tasks that the built-in model was trained on. */
 const learned: readonly TaskName[] = ['pi-llm', 'needles', 'mrcr']
 
-/** Whether the built-in model was trained on this agent's prompts for this task. Without that, its results say nothing about the agent. */
+/** Returns whether the built-in model was trained on this agent's prompts for this task. If not, its results say nothing of the agent. */
 export const isBuiltinTrained = (agent: AgentKind, task: TaskName): boolean =>
   learned.includes(task) && (agent === 'plain' || agent === 'sculptor')

@@ -1,4 +1,4 @@
-/** The agents that retrieve passages and answer from them: by BM25 or by vectors (Sculptor, D.4). */
+/** Two agents that search a text for passages and answer from them. One ranks passages by BM25, the other by vectors (Sculptor, D.4). */
 import Type from 'typebox'
 import { strict } from '../../runtime/core/schema.js'
 import type { AgentSetting, Answered } from '../agent.js'
@@ -7,9 +7,9 @@ import { type AgentDefinition, answered, count, passagesPrompt, type SampleEngin
 import { CountedEmbedder, likeness } from './embedders.js'
 import { type TextChunk, fitting, LongText } from './long-text.js'
 
-// The common part of both agents: cut the text into chunks, make the query, answer from the best chunks.
+// The common part of both agents. It divides the text into chunks, makes the query, and answers from the best chunks.
 
-/** Tokens from each end of the text in a query that is made of its ends (Sculptor, D.4). */
+/** When the two ends of the text serve as the query, it has this many tokens of each end (Sculptor, D.4). */
 export const END_TOKENS = 500
 
 export const retrievalOptions = {
@@ -17,7 +17,8 @@ export const retrievalOptions = {
   /** The agent adds chunks, the best first, until they have this many tokens together. */
   retrievedTokens: count(1500),
   /**
-   * `question`: chunks are compared with the sample's question. `ends`, or no question: with the first and last `endTokens` of the text.
+   * The text that chunks are compared with. `question`: the sample's question. `ends`: the first and the last `endTokens` tokens of the
+   * text, which also serve when the sample has no question.
    */
   query: Type.Enum(['question', 'ends'], { default: 'question' }),
   endTokens: count(END_TOKENS),
@@ -30,14 +31,14 @@ export interface RetrievalOptions {
   readonly endTokens: number
 }
 
-/** Ranks chunks for a query. `order` holds the chunks' indexes, the best first; `details` go into the answer's details. */
+/** Ranks chunks for a query. `order`: the indexes of the chunks, the best first. `details`: counts for the details of the answer. */
 export type Rank = (
   query: string,
   chunks: readonly string[],
 ) => Promise<{ readonly order: readonly number[]; readonly details: Answered['details'] }>
 
 /**
- * Answers from the best chunks.
+ * Answers a sample from the chunks of its text that `rank` finds best.
  * @throws KvfoldError any error of the engine or the ranking; context/full when no chunk fits beside the question
  */
 export async function answerFromBest(
@@ -84,20 +85,20 @@ const pseudoQuery = (text: LongText, each: number): string =>
     .join('\n')
     .trim()
 
-/** Takes chunks from the first on until they have `enough` tokens. The last chunk may exceed that, as in LongBench. */
+/** Takes chunks from the best on until they have `enough` tokens together. The last one may exceed that number, as in LongBench. */
 function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextChunk[] {
   let tokens = 0
   const end = ranked.findIndex((chunk) => (tokens += chunk.tokens) >= enough)
   return end < 0 ? ranked : ranked.slice(0, end + 1)
 }
 
-// Ranks texts by the words they share with a query: Okapi BM25 as in the package rank_bm25, which LongBench's retrieval
-// uses. Search libraries such as minisearch give another ranking, because they score by BM25+ with another idf.
+// Ranks texts by the words that they share with a query. It is Okapi BM25 as in the Python package rank_bm25, which LongBench's
+// retrieval uses. Search libraries such as minisearch rank otherwise, because they compute BM25+ with another idf.
 
 export interface Bm25Options {
-  /** How long repetitions of a term still add to the score; with a larger number, longer. Default: 1.5. */
+  /** The larger this number, the more do further occurrences of a term in a text add to its score. Default: 1.5. */
   readonly k1?: number
-  /** How much a text's length counts, from 0 to 1. Default: 0.75. */
+  /** How much a long text is scored down for its length, from 0 (not at all) to 1. Default: 0.75. */
   readonly b?: number
   /** The weight of terms that occur in more than half of the texts, as a share of the mean idf. Default: 0.25. */
   readonly epsilon?: number
@@ -116,7 +117,7 @@ export class Bm25 {
   readonly #k1: number
   readonly #b: number
 
-  /** @param texts the terms of each text */
+  /** Counts the terms of all texts once, for any number of queries. @param texts the terms of each text */
   constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25 }: Bm25Options = {}) {
     this.#k1 = k1
     this.#b = b
@@ -147,17 +148,17 @@ export class Bm25 {
     return scores
   }
 
-  /** The idf of a term; negative when more than half of the texts contain it. */
+  /** Returns the idf of a term: the rarer it is, the higher. It is negative when more than half of the texts contain the term. */
   #idf({ length }: readonly Posting[]): number {
     return Math.log(this.#lengths.length - length + 0.5) - Math.log(length + 0.5)
   }
 }
 
-/** Returns the words in lower case; every Chinese character is a word. */
+/** Returns the words of a text in lower case. Every Chinese character counts as a word. */
 export const wordsOf = (text: string): string[] =>
   text.toLowerCase().match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}\p{M}_])+/gu) ?? []
 
-/** Returns the indexes in order of score, the best first; of two equal scores the earlier index comes first. */
+/** Returns the indexes of the scores, the highest score first. Of two equal scores the earlier one comes first. */
 export const bestFirst = (scores: ArrayLike<number>): number[] =>
   Array.from(scores, (_, index) => index).sort((one, other) => scores[other]! - scores[one]! || one - other)
 
@@ -171,7 +172,7 @@ function frequenciesOf(terms: readonly string[]): Map<string, number> {
 
 const RagBm25Options = strict({
   ...retrievalOptions,
-  /** The terms that BM25 counts. LongBench's code passes chunks as strings, so it counts characters; it must have meant words. */
+  /** The terms that BM25 counts. LongBench's code passes chunks as strings, so it counts characters, probably by mistake. */
   terms: Type.Enum(['words', 'characters'], { default: 'words' }),
   k1: Type.Number({ minimum: 0, default: 1.5 }),
   b: Type.Number({ minimum: 0, maximum: 1, default: 0.75 }),
@@ -195,7 +196,7 @@ export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
 
 const DenseOptions = strict({
   ...retrievalOptions,
-  /** A text before the query, for embedders that were trained with an instruction there. */
+  /** A text that is put before the query, for embedders that were trained with an instruction before queries. */
   queryPrefix: Type.String({ default: '' }),
 })
 

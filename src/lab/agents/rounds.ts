@@ -1,4 +1,4 @@
-/** Four baseline agents that rewrite their context as they work: ReAct without its oldest turns, ReSum, IterResearch and AgentFold. */
+/** Four agents for comparison that rewrite their context as they work: ReAct (which drops old turns), ReSum, IterResearch and AgentFold. */
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
@@ -9,10 +9,11 @@ import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/a
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
- * `react`: appends everything; before a turn that may not fit, drops the oldest turns until half of the window
- * is free. `resum`: at 0.9 of the window, a summary replaces everything but the system message. `iterresearch`:
- * each step sees the question, the report of the last step, and that step's call and result. `agentfold` (arXiv
- * 2510.24699): each step may replace a range of earlier steps by one text, and sees the last step whole.
+ * How an agent handles its context.
+ * `react` appends everything. Before a turn that may not fit, it drops the oldest turns until half of the window is free.
+ * `resum` replaces everything except the system message by a summary when 0.9 of the window is full.
+ * `iterresearch` shows each step only the question, the report of the last step, and that step's call and result.
+ * `agentfold` (arXiv 2510.24699) lets each step replace a range of earlier steps by one text. The last step stays whole.
  */
 export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
@@ -27,16 +28,16 @@ export interface RoundsOutcome {
   readonly refusedCalls: number
 }
 
-/** The opening tag of IterResearch's report. The prompt of a step contains it and asks for the report. */
+/** The tag that opens a report of IterResearch. The prompt of every step asks for a report between such tags. */
 export const REPORT = '<report>'
 
-/** The opening tag of AgentFold's directive, which replaces earlier steps. The prompt of a step contains it and explains it. */
+/** The tag that opens AgentFold's directive, by which a step replaces earlier steps. The prompt of every step explains the directive. */
 export const COMPRESS = '<compress>'
 
-/** The share of the window at which WebResummer summarises, and the most tokens of its summary. */
+/** `resum` summarises when this share of the window is full, as WebResummer does. SUMMARY: the most tokens of the summary. */
 const FULL = 0.9
 const SUMMARY = 4096
-/** ReAct drops turns when a turn would begin with ROOM of the window full, until at most HALF of it is full. */
+/** `react` drops old turns when a turn would begin with the share ROOM of the window full. It stops when at most HALF is full. */
 const ROOM = 0.75
 const HALF = 0.5
 
@@ -45,13 +46,13 @@ export interface RoundsState {
   readonly shown: readonly ChatMessage[]
   readonly asked: readonly string[]
   readonly report: string
-  /** AgentFold's steps, in order and without gaps. */
+  /** The steps of AgentFold so far, in order and without gaps. */
   readonly steps: readonly FoldedStep[]
   /** How many times the agent has rewritten the context. States of earlier versions lack it. */
   readonly restarts?: number
 }
 
-/** Steps `from` to `to` (from 1, inclusive) that the prompt shows as one text. */
+/** The steps from number `from` to number `to`, both included and counted from 1, which the prompt shows as one text. */
 interface FoldedStep {
   readonly from: number
   readonly to: number
@@ -156,7 +157,7 @@ export class BaselineAgent {
     return results
   }
 
-  /** Drops the oldest turns when the next one may not fit. Drops whole turns, so that no result loses its call. */
+  /** Drops the oldest turns when the next turn may not fit. Drops whole turns, so that no tool result loses its call. */
   #forgetOldest(content: string): void {
     const next: ChatMessage = { role: 'user', content }
     if (this.#tokens([...this.#messages, next]) < ROOM * this.#window) return
@@ -168,8 +169,8 @@ export class BaselineAgent {
   }
 
   /**
-   * Replaces the messages by a summary. A dialogue has no single question, so
-   * all messages of the user serve as one; the prompts and reports say so.
+   * Replaces all messages by a summary. ReSum's prompt needs a question, but a dialogue
+   * has no single one. So all messages of the user so far serve as the question.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
     const { engine } = this.options
@@ -198,7 +199,7 @@ export class BaselineAgent {
     this.#restarts++
   }
 
-  /** The message that replaces the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
+  /** Makes the message that replaces the dialogue so far in IterResearch and AgentFold. @param steps the steps of AgentFold to show */
   #question(steps = this.#steps): ChatMessage {
     const words = this.#asked.map((one, at) => `${at + 1}. ${one}`).join('\n')
     const question = `The user's words so far, the last ones to be answered now:\n${words}`
@@ -257,7 +258,7 @@ function directiveIn(said = ''): { readonly range: readonly [number, number]; re
   }
 }
 
-/** Returns a directive that replaces all steps in `shown` by `text`; an empty string when `shown` has no steps. For scripts. */
+/** For scripts: returns a directive of AgentFold that replaces all steps in the prompt `shown` by `text`; '' when it shows no steps. */
 export function compressed(shown: string, text: string): string {
   const last = Array.from(shown.matchAll(/^\[(?:Compressed )?Step (?:\d+ to )?(\d+)\]/gm)).at(-1)?.[1]
   return last === undefined

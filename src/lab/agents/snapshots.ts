@@ -1,4 +1,4 @@
-/** Cuts a recorded trajectory into training snapshots although its context was edited between steps. */
+/** Divides a recorded trajectory, whose context was edited between steps, into snapshots for training. */
 import type { ChatFormat } from '../../runtime/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -10,7 +10,7 @@ import { commonPrefix } from '../../runtime/kv/prompt.js'
 import type { CallReport } from '../../runtime/agents/tool-loop.js'
 import type { DoneStep } from '../recorder.js'
 
-/** One completion and the prompt before it. */
+/** One step of a trajectory: the prompt and its completion. */
 export interface TrajectoryStep {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
@@ -18,16 +18,16 @@ export interface TrajectoryStep {
   /** The message that the model wrote. */
   readonly completion: ChatMessage
   readonly finish: Finish
-  /** Its calls and the outcome of each. */
+  /** The calls in the completion, with the outcome of each. */
   readonly calls: readonly TakenCall[]
   /**
-   * Natural-log probabilities of its tokens, present when the request asked
-   * for `logprobs`. The end of turn comes last, if the engine reports it.
+   * Natural logarithms of the probabilities of the completion's tokens. Present when the request
+   * asked for `logprobs`. The end-of-turn token comes last, if the engine reports it.
    */
   readonly logprobs?: readonly number[]
   /** The end-of-turn token that the engine sampled. The template may render another one. */
   readonly end?: number
-  /** The texts of these tokens, without the end of turn. */
+  /** The texts of the completion's tokens, without the end-of-turn token. */
   readonly pieces?: readonly string[]
   /** The tokens of prompt and completion, if the engine reports them. */
   readonly tokens?: ShownTokens
@@ -48,13 +48,13 @@ interface Learned {
   readonly step: number
   readonly span: Span
   /**
-   * Natural-log probability of each token of the span under the model that acted: before
+   * Natural logarithm of each token's probability under the model that acted, before
    * temperature, filters and grammar. Absent when the engine did not report them.
    */
   readonly logprobs?: readonly number[]
 }
 
-/** Turns messages into tokens and recognises the end of a turn; a loaded model provides both. */
+/** Turns messages into tokens, and recognises the token that ends a turn. A loaded model provides both functions. */
 export interface StepWording {
   readonly format: Pick<ChatFormat, 'render'>
   readonly isEndOfGeneration: (token: number) => boolean
@@ -65,14 +65,14 @@ interface Worded {
   readonly completion: Int32Array
 }
 
-/** Turns a step into numbers (tokens, or ids of messages): equal numbers stand for equal units. `index` is the step's, for error texts. */
+/** Turns a step into numbers, one for each unit (a token or a message). Equal units have equal numbers. `index`: the step's, for errors. */
 export type Units = (step: TrajectoryStep, index: number) => Worded
 
 /**
- * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1). Takes a snapshot at every
- * step that changed the context and at the last step. Also takes one wherever the next prompt does not begin
- * with this prompt and completion. That happens when a template drops old reasoning, or a fork wrote a summary.
- * Each completion has loss once, after exactly the tokens that preceded its sampling.
+ * Makes the snapshots of a trajectory (Sculptor, algorithm 1: conditional trajectory collection with incremental loss).
+ * Takes a snapshot after every step that changed the context, and after the last step. Also takes one when the next
+ * prompt does not begin with this prompt and completion, for example because the template drops old reasoning.
+ * Each completion has loss in one snapshot only, after exactly the tokens that preceded its sampling.
  *
  * @throws KvfoldError chat/template-failed when the tokens of a completion cannot be found in the rendered template
  */
@@ -85,7 +85,7 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
     learned.push({
       step: index,
       span: span(prompt.length, prompt.length + completion.length),
-      // No probabilities when the end of turn was not sampled (a stop string ended it), or when the tokens are of another vocabulary.
+      // The probabilities are left out when a stop string ended the turn, not a sampled token, and when the tokens are another model's.
       ...(logprobs?.length === completion.length && isOwn(steps[index]!, completion) ? { logprobs } : {}),
     })
     const tokens = joined(prompt, completion)
@@ -98,17 +98,17 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
   return made
 }
 
-/** Whether these tokens are the ones that the acting model sampled, not another model's tokens of the same text. */
+/** Returns whether `completion` has the tokens that the acting model sampled, not another model's tokens of the same text. */
 const isOwn = ({ completion: { sampled }, tokens }: TrajectoryStep, completion: Int32Array): boolean =>
   sampled !== undefined || (tokens !== undefined && beginsWith(completion, tokens.completion))
 
-/** Units: the tokens of a model that is loaded here, by its chat template. Uses the sampled tokens when that model acted itself. */
+/** The units are the tokens of a model loaded in this process, by its chat template. If that model acted, they are its sampled tokens. */
 export const modelTokens =
   (wording: StepWording): Units =>
   (step, index) =>
     wordsOf(step, index, wording)
 
-/** Units: the tokens that the engine reports. Throws engine/bad-request for a step without reported tokens. */
+/** The units are the tokens that the engine reports. Throws engine/bad-request for a step without reported tokens. */
 export const engineTokens: Units = ({ tokens }, index) => {
   if (tokens === undefined)
     throw new KvfoldError(
@@ -118,7 +118,7 @@ export const engineTokens: Units = ({ tokens }, index) => {
   return tokens
 }
 
-/** Units: messages, for engines that report no tokens. A prompt is its tools and its shown messages; a completion is one message. */
+/** The units are messages, for engines that report no tokens. The first unit of a prompt is its list of tools. */
 export function messageUnits(): Units {
   const known = new Map<string, number>()
   const unit = (of: unknown): number => {
@@ -168,7 +168,8 @@ export function shownMessages(messages: readonly ChatMessage[], edits: readonly 
 }
 
 /**
- * JSON as templates write it, with a space after every comma and colon, so that a template that takes arguments as text renders the same.
+ * Returns JSON as chat templates write it, with a space after every comma and colon. So a template that takes arguments as text renders
+ * the same as one that takes an object.
  */
 const spaced = (value: unknown): string =>
   writeJson(value, 1)
@@ -205,7 +206,7 @@ function joined(first: Int32Array, second: Int32Array): Int32Array {
 
 const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPrefix(tokens, start) === start.length
 
-/** Returns the recorded steps, summaries included. `taken`: the outcomes of each answer's calls, in the order of the answers. */
+/** Turns recorded steps, summaries included, into steps of a trajectory. `taken`: for each answer, its calls with their outcomes. */
 export function trajectoryOf(done: readonly DoneStep[], taken: readonly (readonly TakenCall[])[]): TrajectoryStep[] {
   let answers = 0
   return done.map(({ request: { messages, edits, tools, kind }, reply }) => ({

@@ -1,5 +1,6 @@
 /**
- * U-Fold as the paper prints it: three prompts, each rebuilt at every user input. Measures what the order of their parts costs on a cache.
+ * U-Fold as the paper prints it, with three prompts that are built anew at every message of the user. It is here to measure how much the
+ * order of the prompts' parts costs on a cache.
  */
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { Conversation } from '../../runtime/context/conversation.js'
@@ -25,8 +26,8 @@ import {
 import { linesOf, numbered, textOf } from '../../runtime/agents/u-fold/view.js'
 
 /**
- * `printed`: the changing parts come before the fixed ones, as in the paper.
- * `stable`: rules and log come first, notes and the user's message last.
+ * The order of the parts of a prompt. `printed`: changing parts before fixed ones, as in the paper.
+ * `stable`: rules and log first, notes and the user's message last.
  */
 export type PromptOrder = 'printed' | 'stable'
 
@@ -44,11 +45,11 @@ export interface PaperState {
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly seen: number
-  /** So far: helper replies that could not be used, and chosen ranges that do not name lines. */
+  /** Numbers so far: of helper replies that could not be used, and of chosen ranges that name no lines of the log. */
   readonly bad: { readonly outputs: number; readonly ranges: number }
 }
 
-/** Of the dialogue, the agent sees only the notes, the chosen lines, the user's message and this turn's steps. */
+/** The agent U-Fold. Of the dialogue, its model sees only the notes, the chosen lines, the user's message and this turn's steps. */
 export class PaperFold {
   /** The whole dialogue. */
   readonly messages: ChatMessage[] = []
@@ -97,7 +98,7 @@ export class PaperFold {
     return outcome
   }
 
-  /** The agent's prompt: rules, context (notes and chosen lines) and the caller's instructions, in the order of `options.order`. */
+  /** Makes the agent's prompt from rules, context (notes and chosen lines) and the caller's instructions, ordered by `options.order`. */
   #prompt(query: string): ChatMessage[] {
     const { system = '', order } = this.options
     const context = this.#context()
@@ -123,7 +124,7 @@ export class PaperFold {
     return ['From the conversation so far:', notesText(this.#memory, this.#blocks), ...chosen].join('\n\n')
   }
 
-  /** Asks the helpers for new notes, then for lines. A reply that cannot be used leaves the old notes or lines in place. */
+  /** Asks the helper for new notes, then for chosen lines. If a reply cannot be used, the old notes or lines stay. */
   async #fold(query: string, signal?: AbortSignal): Promise<void> {
     const { order, principles = false } = this.options
     const memory = memoryOf(await this.#ask('summariser', this.#summariser(query), memorySchema, signal))

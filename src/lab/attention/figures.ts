@@ -1,4 +1,4 @@
-/** Draws the figures of a study: weights and changes of pairs, interference, layers and heads, an agent's turn, and watched spans. */
+/** Draws the figures of an attention study: pairs, their changes, interference, layers and heads, an agent's turn, and watched spans. */
 import * as Plot from '@observablehq/plot'
 import type { Contract } from '../../runtime/core/contract.js'
 import { curves, type PanelRow, rows as rowPanels } from '../figures/panels.js'
@@ -14,7 +14,7 @@ import type { EpisodeRecord, EpisodeStep, PromptRecord } from './records.js'
 
 const EQUAL = { stroke: FAINT, strokeDasharray: '5 4' } as const
 
-/** Draws every pair by its weight in the complete and the folded prompt, with the line of equality. `findings`: those of `contract`. */
+/** Draws every pair as a point, by its weight in the complete and in the folded prompt. `findings`: the findings under `contract`. */
 export function scatter(records: readonly PromptRecord[], contract: Contract, findings: readonly Finding[]): string {
   const panels = findings.map(({ from, pairs, seeds, improved, r2 }): Panel => {
     const points = pairsOf(records, contract).flatMap(({ seed, pair }) => {
@@ -48,7 +48,7 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
   return figure({ title, columns: 2, panels })
 }
 
-/** Draws the change of the weight on current values by a fold, by softmax arithmetic alone, and by folds of other text, with intervals. */
+/** Draws how much a fold changes the weight on current values, beside softmax arithmetic alone and folds of other text. With intervals. */
 export function controls(findings: readonly Finding[]): string {
   const groups = findings.map((finding) => {
     const { contract, from, pairs, seeds } = finding
@@ -90,9 +90,9 @@ const pairsOf = (records: readonly PromptRecord[], contract: Contract): { readon
   )
 
 const BINS = 24
-/** Share of the changes on each side that may lie beyond the bins. */
+/** The share of the changes that may lie outside the histogram's bins, on each side. */
 const BEYOND = 0.03
-/** The widest range of the bins, in percent. No weight can lose more; the figure counts larger gains beside the bins. */
+/** The bins reach at most this far from 0, in percent. No weight can lose more; the figure counts larger gains beside the bins. */
 const WIDEST = 100
 
 /** Draws a histogram of the pairs' changes by the fold, in percent. */
@@ -147,7 +147,7 @@ const beyond = (count: number, side: 'left' | 'right'): Plot.Markish =>
     ...{ frameAnchor: `top-${side}`, dx: side === 'left' ? 4 : -4, fill: FAINT },
   })
 
-/** Rounds up to the next 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten. */
+/** Rounds a number up for the end of an axis: to 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten. */
 function rounded(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value))
   return [1, 2, 3, 4, 5, 6, 8, 10].map((factor) => factor * power).find((size) => size >= value * (1 - 1e-9)) ?? value
@@ -156,7 +156,7 @@ function rounded(value: number): number {
 const quantile = (sorted: readonly number[], share: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
 
-/** Draws the mass on a key's earlier values and on the current one by number of updates. Returns '' for fewer than two such numbers. */
+/** Draws how attention to a key's earlier and current values depends on the number of updates. Returns '' when `points` has only one. */
 export function interference(points: readonly InterferencePoint[]): string {
   const sizes = [...new Set(points.map(({ n }) => n))].sort((a, b) => a - b)
   if (sizes.length < 2) return ''
@@ -193,14 +193,14 @@ export function interference(points: readonly InterferencePoint[]): string {
   })
 }
 
-/** Up to this many layers and heads, the map shows its numbers in the cells. */
+/** A map with up to this many layers and heads shows its numbers in the cells. */
 const WRITTEN = 8
-/** Numbers below this share of a map's largest number are not shown. */
+/** A cell shows ≈0 for a number below this share of the map's largest number. */
 const NOTHING = 1e-4
 
 /**
- * Draws attention to current values by layer and head: complete, folded and the difference, from both kinds of looking tokens.
- * Returns '' when nothing was measured.
+ * Draws maps of the attention to current values by layer and head: in the complete prompt, in the folded one, and the difference. Draws
+ * these maps for both kinds of looking tokens. Returns '' when nothing was measured.
  */
 export function headMaps(records: readonly PromptRecord[], contract: Contract): string {
   const cells = cellsOf(records, contract)
@@ -220,7 +220,7 @@ const SCORE_TITLES: Readonly<Record<HeadScoreName, string>> = {
   retrieval: 'Retrieval: copied tokens looked at most',
 }
 
-/** Draws every score of every head, by layer and head. */
+/** Draws one map by layer and head for every kind of score of attention heads. */
 export function headFigure(scores: readonly HeadScores[]): string {
   const panels = HEAD_SCORES.map((name) =>
     map(
@@ -235,7 +235,7 @@ export function headFigure(scores: readonly HeadScores[]): string {
   return figure({ title: 'Scores of attention heads', below, columns: 2, panels })
 }
 
-/** One layer and head, averaged over prompts. */
+/** The attention of one layer and head, averaged over prompts. */
 interface HeadCell extends AttentionHead {
   readonly complete: ValueAttention
   readonly folded: ValueAttention
@@ -313,14 +313,14 @@ const ROLES: Readonly<Record<string, string>> = {
 }
 const MARKER = '#facc15'
 const OWN = '#9333ea'
-/** In percent: parts of the bar with less attention have no room for their name. */
+/** A part of a bar shows its name from this share of the attention on, in percent. A smaller part has no room for it. */
 const NAMED = 3
 
-/** Draws, for each step of an agent's turn, its calls and the attention of its tokens, message by message. */
+/** Draws an agent's turn. Each step has its calls, and a bar that shows how its tokens divide their attention among the messages. */
 export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string {
   const parts = steps.flatMap(partsOf)
   const said = (step: EpisodeStep) => `step ${step.step + 1}: ${calls(step.calls)}`
-  // On the y axis a step takes 1, downwards: a row of text with its calls, centred at 0.35, and its bar below.
+  // The y axis counts steps downwards. The text of a step is centred at 0.35 below its beginning, and the bar is below the text.
   const place = { y: ({ step }: EpisodeStep) => step + 0.35 } as const
   type TurnPart = (typeof parts)[number]
   return figure({
@@ -387,7 +387,7 @@ function partsOf({ step, shares, own }: EpisodeStep) {
   }))
 }
 
-/** Names the calls of a step and how often it made each. A step without calls gave the answer. */
+/** Names the tools that a step called, and how often it called each. A step without calls gave the answer. */
 function calls(all: readonly string[]): string {
   const names = [...new Set(all)]
   if (names.length === 0) return 'the answer'
@@ -397,7 +397,7 @@ function calls(all: readonly string[]): string {
     .join(', ')
 }
 
-/** Draws the mass on each watched span from the whole answer. */
+/** Draws how much attention the whole answer gives to each watched span. */
 export function spanFigure({ rows, answers }: SpanStudy): string {
   const sides = answers.map(({ side }) => ({ side, label: side === 'complete' ? 'complete' : `folded, ${side}` }))
   const groups = [...new Set(rows.map(({ name }) => name))].map((name) => {

@@ -1,4 +1,7 @@
-/** Computes a study's findings: the paper's statistics on the changes of all pairs, intervals over seeds, and interference by updates. */
+/**
+ * Computes the findings of an attention study. They are the paper's statistics on how the attention to each key's value changes by folding,
+ * with intervals over seeds. They also say how interference grows with the number of updates.
+ */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
   baselineChangeOf,
@@ -35,52 +38,52 @@ export interface FindingFigure {
   readonly interval: Interval | null
 }
 
-/** The folded prompts compared with the complete ones, under one contract and from one kind of looking tokens. Changes are in percent. */
+/** The folded prompts compared with the complete ones, under one contract. `from`: the tokens that look. Changes are in percent. */
 export interface Finding {
   readonly contract: Contract
   readonly from: From
   readonly seeds: number
   /** Number of pairs by status. */
   readonly counts: Readonly<Record<PairStatus, number>>
-  /** Number of measured pairs with a change. The fields below are about these pairs, and null when there are none. */
+  /** Number of pairs measured in both prompts. The fields below are about these pairs, and null when there are none. */
   readonly pairs: number
   readonly improved: number
   readonly improvedShare: FindingFigure | null
   readonly meanChange: FindingFigure | null
   readonly medianChange: FindingFigure | null
-  /** The change by softmax arithmetic alone: every weight divided by the mass that remains without the folded text (Pair.baseline). */
+  /** The change by softmax arithmetic alone: each weight divided by the attention that the folded text leaves over (Pair.baseline). */
   readonly baselineMeanChange: FindingFigure | null
-  /** The observed change less that of arithmetic, pair by pair. Only this part can come from folding. */
+  /** The observed change less the change by softmax arithmetic, pair by pair. Only this part can come from folding. */
   readonly excessMeanChange: FindingFigure | null
-  /** Squared Pearson correlation of the two changes over pairs. */
+  /** Squared Pearson correlation, over pairs, of the observed change and the change by softmax arithmetic. */
   readonly baselineR2: FindingFigure | null
   /** The change when made-up words of as many tokens replace the older updates and are folded. */
   readonly placeboMeanChange: FindingFigure | null
-  /** The same by softmax arithmetic alone. */
+  /** The change with these made-up words by softmax arithmetic alone. */
   readonly placeboBaselineMeanChange: FindingFigure | null
-  /** The same with updates of keys that the question does not ask for. */
+  /** The change when updates of keys that the question does not ask for replace the older updates and are folded. */
   readonly unaskedMeanChange: FindingFigure | null
   readonly unaskedBaselineMeanChange: FindingFigure | null
-  /** Mean change of the mass on the stream's tokens that the folds leave visible, without those of the key's own current value. */
+  /** Mean change of the attention to the stream's other visible tokens: all that no fold hides, except the key's current value. */
   readonly othersMeanChange: FindingFigure | null
   readonly range: readonly [least: number, most: number] | null
   readonly deviation: number | null
-  /** Squared Pearson correlation of complete and folded weights. */
+  /** Squared Pearson correlation, over pairs, of the weight in the complete prompt and the weight in the folded one. */
   readonly r2: FindingFigure | null
   /** Tests as in the paper, which treats all pairs as independent. */
   readonly overPairs: Tests
   /** Tests on the mean change of each seed: seeds are independent, pairs of one prompt are not. */
   readonly overSeeds: Tests
-  /** Tests on the mean excess of each seed. */
+  /** Tests on the mean excess of each seed: the observed change less the change by softmax arithmetic. */
   readonly excessOverSeeds: Tests
   /** Findings by the distance of a key's value from the end of the stream. */
   readonly byDistance: readonly DistanceRow[]
-  /** Means over the measured pairs. */
+  /** Mean attention over the measured pairs, in the complete prompt; `folded`: in the folded one. */
   readonly complete: Masses | null
   readonly folded: Masses | null
   /**
-   * Number of pairs whose value gets less weight in the complete prompt than if all shown tokens got the same. There the model does not look
-   * for the value.
+   * Number of pairs whose value gets less attention in the complete prompt than an equal share for every shown token. For these pairs the
+   * model does not look for the value.
    */
   readonly belowEven: number
 }
@@ -94,18 +97,18 @@ export const CHANGES = [
   ['others', 'othersMeanChange'],
 ] as const satisfies readonly (readonly [title: string, of: keyof Finding])[]
 
-/** Pairs with `from` to `to` updates after their current value. `to` null: `from` or more. */
+/** The findings on pairs with `from` to `to` updates after their current value. `to` is null for `from` or more updates. */
 export interface DistanceRow {
   readonly from: number
   readonly to: number | null
   readonly pairs: number
-  /** Number of pairs whose value the answer does not give. These are errors when the model generated the answer. */
+  /** Number of pairs whose value is missing from the answer. They are errors only when the model itself generated the answer. */
   readonly unanswered: number
   readonly meanChange: FindingFigure | null
   readonly excessMeanChange: FindingFigure | null
 }
 
-/** Where the ranges of distance begin, in updates from the end; the same as in the interference bench. */
+/** The first distance of each range, in updates from the end of the stream. The interference bench has the same ranges. */
 const DISTANCES = [0, 15, 30, 60] as const
 
 export interface Tests {
@@ -113,19 +116,19 @@ export interface Tests {
   readonly wilcoxon: Wilcoxon | null
 }
 
-/** One point of an interference curve. `contract` null: the complete prompt. */
+/** One point of an interference curve, at `n` updates of every key. `contract` is null for the complete prompt. */
 export interface InterferencePoint {
   readonly n: number
   readonly contract: Contract | null
   readonly from: From
   readonly seeds: number
   readonly pairs: number
-  /** Mass on the key's earlier values, and on the current one. */
+  /** The share of the attention on the key's earlier values. `current`: the share on its current value. */
   readonly older: FindingFigure
   readonly current: FindingFigure
 }
 
-/** Returns the finding for one contract. All records must have the same number of updates. */
+/** Returns the finding for one contract and one kind of looking tokens. All records must have the same number of updates per key. */
 export function findingOf(records: readonly PromptRecord[], contract: Contract, from: From): Finding {
   const everyone = records.map((record) => pairsUnder(record.comparisons, contract))
   const groups = everyone.map((pairs, at) => pairs.flatMap((pair) => changed(pair, from, records[at]!.shown)))
@@ -186,7 +189,7 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
   }
 }
 
-/** Returns one point of the curve; null when no pair has a measurement of that side. */
+/** Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. */
 export function interferenceOf(
   n: number,
   records: readonly PromptRecord[],
@@ -227,7 +230,7 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
 
-/** Returns null when there are no groups, or when `of` returns null for all of them. Callers leave out groups without items. */
+/** Computes `of` from all groups, and its bootstrap interval. Null without groups, or when `of` returns null. No group may be empty. */
 function figureOf<Group>(groups: readonly Group[], of: (drawn: readonly Group[]) => number | null): FindingFigure | null {
   const value = groups.length === 0 ? null : of(groups)
   return value === null ? null : { value, interval: bootstrap(groups, of) }
@@ -265,7 +268,7 @@ const testsOf = (values: readonly number[]): Tests => ({ t: tTest(values), wilco
 
 // The summary of a study as plain data: its findings beside the paper's numbers.
 
-/** Increase the number at the end when a field changes its meaning. */
+/** The name and version of the summary's format. Increase the number at its end when a field changes its meaning. */
 export const SCHEMA = 'kvfold.attention/1'
 
 /** The paper's numbers (Sculptor, section 4.3 and figure 5): the paper's own model, one prompt with 46 pairs, changes in percent. */
@@ -289,7 +292,7 @@ export interface SummaryInput {
   /** The command that repeats the study. */
   readonly command: string
   readonly options: Readonly<Record<string, unknown>>
-  /** Updates of every key in the prompts that `findings` compare. */
+  /** Number of updates of every key in the prompts that `findings` are about. */
   readonly n: number
   readonly contracts: readonly Contract[]
   readonly records: readonly StudyRecord[]
@@ -297,13 +300,13 @@ export interface SummaryInput {
 
 export interface StudySummary extends Omit<SummaryInput, 'records'> {
   readonly schema: typeof SCHEMA
-  /** Two for each contract: from the value's tokens, as in the paper, then from the reading token. */
+  /** Two findings for each contract. In the first the value's tokens look, as in the paper; in the second the token before them. */
   readonly findings: readonly Finding[]
   readonly interference: readonly InterferencePoint[]
   readonly paper: typeof PAPER
 }
 
-/** Computes the summary from the records. Pure. */
+/** Computes the summary of a study from its records. Pure. */
 export function summarise({ records, ...input }: SummaryInput): StudySummary {
   const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt')
   const own = prompts.filter(({ n }) => n === input.n)

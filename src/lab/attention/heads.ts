@@ -1,6 +1,6 @@
 /**
- * Scores every attention head by what it does on two kinds of prompts: a text that repeats itself, and a list whose values the answer
- * copies. Also measures what a model loses without chosen heads.
+ * Scores every attention head by its weights on two kinds of prompts: a text that repeats itself, and a list whose values the answer
+ * copies. Also measures how much worse a model predicts text without some of its heads.
  */
 import Type from 'typebox'
 import { place, type MessageSpan } from '../../runtime/attention/places.js'
@@ -19,28 +19,29 @@ import { piSample, type PiWords } from '../pi-llm.js'
 import { sentence } from '../tasks/prose.js'
 
 /**
- * `sink`: mean weight on the first token. `previous`: on the token before the looking one. `induction`: where a text repeats, on the token
- * that came next the first time (prefix matching, Olsson et al. 2022, "In-context learning and induction heads"). `retrieval`: the share of
- * copied tokens that had the most weight of all when they were copied (Wu et al. 2024, "Retrieval head mechanistically explains
- * long-context factuality").
+ * The kinds of scores. The first three are mean weights.
+ * `sink`: on the first token. `previous`: on the token before the one that looks. `induction`: in a text said twice, on the token that came
+ * next the first time (prefix matching, Olsson et al. 2022, "In-context learning and induction heads").
+ * `retrieval`: the share of copied tokens that had the most weight of all tokens when they were copied (Wu et al. 2024, "Retrieval head
+ * mechanistically explains long-context factuality").
  */
 export const HEAD_SCORES = ['sink', 'previous', 'induction', 'retrieval'] as const
 export type HeadScoreName = (typeof HEAD_SCORES)[number]
 
-/** A head's scores, each between 0 and 1, one for every prompt. */
+/** The scores of one head. Each kind of score has one number between 0 and 1 for every prompt. */
 export type HeadScores = AttentionHead & Readonly<Record<HeadScoreName, readonly number[]>>
 
-/** Prompts of a study of heads. The same options make the same prompts. */
+/** Describes the prompts of a study of heads. The same options make the same prompts. */
 export interface HeadPrompts {
   readonly prompts: number
   readonly seed: number
   readonly words: PiWords
-  /** Keys of the list; each has one value. */
+  /** Number of keys in the list. Each key has one value. */
   readonly keys: number
 }
 
 export interface HeadStudyOptions extends HeadPrompts {
-  /** Must have been loaded with `attention: true`. */
+  /** The engine, loaded with `attention: true`. */
   readonly engine: LlamaEngine
   readonly signal?: AbortSignal
   readonly onProgress?: (done: number, total: number) => void
@@ -86,7 +87,7 @@ export async function scoreHeads({ engine, signal, onProgress, ...asked }: HeadS
 
 const nameOf = ({ layer, head }: AttentionHead): string => `${layer}-${head}`
 
-/** A prompt, and the places of its tokens that look. */
+/** A prompt and the spans of its tokens whose attention is captured. `want`: all their weights, or only the token with the most weight. */
 interface Watched {
   readonly messages: readonly ChatMessage[]
   readonly looking: readonly Span[]
@@ -107,10 +108,10 @@ async function look(engine: LlamaEngine, { messages, looking, want }: Watched, s
   }
 }
 
-/** Words of a repeated text. Twice as many rows of attention are kept whole, so the number is small. */
+/** Number of words in a text that is said twice. The number is small, because the weights of its tokens on all others are kept. */
 const REPEATED = 24
 
-/** A text that is said twice. `period` tokens lie between a token of the second time and the same token of the first. */
+/** Makes a prompt in which a text is said twice. `period`: the distance in tokens between a token and its repetition. */
 function repeated(
   engine: LlamaEngine,
   { words, keys, seed }: HeadPrompts,
@@ -138,11 +139,11 @@ function repeated(
       'attention/unavailable',
       'This model has other tokens for a text that is said a second time, so its heads cannot be scored.',
     )
-  // The last token has no successor in the text.
+  // The last token does not look, because no token of the text follows it.
   return { messages, looking: [span(second.end - size, second.end - 1)], period, want: { rows: true } }
 }
 
-/** A list of keys and values, and the answer that copies every value. `from`: by the token that looks, the token that comes next. */
+/** Makes a prompt with a list of keys and values, and an answer that copies every value. `from`: for each looking token, its source. */
 function copied(
   engine: LlamaEngine,
   asked: HeadPrompts,
@@ -186,7 +187,7 @@ export function topHeads(scores: readonly HeadScores[], by: HeadScoreName, count
 
 // The file that studies of retrieval heads share: `{"layer-head": [score, ...]}`, one score for every prompt.
 
-/** Returns the text of a file of scores. */
+/** Returns the text of a file of scores, with the scores of one kind. */
 export const headScoreFile = (scores: readonly HeadScores[], by: HeadScoreName): string =>
   `${JSON.stringify(Object.fromEntries(scores.map((one) => [nameOf(one), one[by].map((value) => Number(value.toFixed(6)))])))}\n`
 
@@ -194,7 +195,7 @@ const ScoreFile = Type.Record(Type.String({ pattern: String.raw`^\d+-\d+$` }), T
   additionalProperties: false,
 })
 
-/** Reads such a file; the head with the highest mean score comes first. @throws KvfoldError attention/bad-request */
+/** Reads the text of a file of scores. The head with the highest mean score comes first. @throws KvfoldError attention/bad-request */
 export function readHeadScores(text: string, source: string): readonly (AttentionHead & { readonly score: number })[] {
   let given: unknown
   try {
@@ -213,21 +214,22 @@ export function readHeadScores(text: string, source: string): readonly (Attentio
     .sort((a, b) => b.score - a.score)
 }
 
-// What a model loses without some of its heads.
+// Measures how much worse a model predicts text when it lacks some of its heads.
 
 /**
- * Mean negative log-probabilities of tokens, in nats, one for every prompt. `values`: of those that the right answer copies from the list.
- * `repeat`: of a text that is said a second time. `prose`: of sentences that nothing in the context tells.
+ * The kinds of losses. A loss is the mean negative log-probability of tokens in a prompt, in nats.
+ * `values`: over the tokens that the right answer copies from the list. `repeat`: over a text that is said a second time. `prose`: over
+ * sentences that nothing before them predicts.
  */
 export const LOSSES = ['values', 'repeat', 'prose'] as const
 export type LossName = (typeof LOSSES)[number]
 export type HeadLosses = Readonly<Record<LossName, readonly number[]>>
 
-/** Sentences of the prose. */
+/** Number of sentences in a prompt for the loss `prose`. */
 const SENTENCES = 12
 
 /**
- * Measures the losses of the model with adapter `without` (an index of the engine's adapters) applied in full; null: with none.
+ * Measures the losses of the model. `without`: the index of the adapter that takes heads away, applied in full; null for no adapter.
  * @throws KvfoldError context/full, engine/cancelled
  */
 export async function headLosses({ engine, signal, ...asked }: HeadStudyOptions, without: number | null): Promise<HeadLosses> {
@@ -265,7 +267,7 @@ export async function headLosses({ engine, signal, ...asked }: HeadStudyOptions,
   return losses
 }
 
-/** The places of a span's tokens, each moved by `by`. */
+/** Returns the indices of a span's tokens, each increased by `by`. */
 const placesOf = ({ start, end }: Span, by = 0): readonly number[] =>
   Array.from({ length: end - start }, (_, at) => start + at + by)
 
@@ -280,7 +282,7 @@ function proseOf(engine: LlamaEngine, seed: number, prompt: number) {
   return { messages, text }
 }
 
-/** Draws `count` of the scored heads that are none of `others`, always the same ones for a seed. */
+/** Draws `count` of the scored heads at random, without the heads in `others`. The same seed draws the same heads. */
 export function randomHeads(
   scores: readonly AttentionHead[],
   count: number,

@@ -1,4 +1,4 @@
-/** The heat map of one value: the weight on every token, from whole rows of attention, and its part of the report. */
+/** Makes the heat map of one value, which shows the attention weight on every token, and its part of the report. */
 import type { Measurement } from '../../runtime/attention/measurement.js'
 import type { Span } from '../../runtime/core/span.js'
 import { escaped } from '../figures/page.js'
@@ -6,8 +6,8 @@ import type { From } from './pairs.js'
 import type { HeatMapRecord, HeatMapToken } from './records.js'
 
 /**
- * Returns the prompt's tokens with the weight that the looking tokens give each, up to the last token that looks. Those tokens are the value
- * of `name` in the answer, or the one before it (`from`). Weights are averaged over the captured layers, the heads and the looking tokens.
+ * Returns the tokens up to the last one that looks, each with the weight that the looking tokens give it. The value of the key `name` in
+ * the answer looks, or the token before it (`from`). Weights are averaged over the captured layers, the heads and the looking tokens.
  * Returns an empty list when the measurement has no rows or the answer does not give the value.
  */
 export function heatMapOf(
@@ -48,12 +48,12 @@ export function heatMapOf(
   }))
 }
 
-// The heat map on the page: a token is darker the more the value's tokens look at it; pointing at a token shows its weight.
+// Draws the heat map on the page. The more weight a token has, the darker it is. Its weight appears when a pointer rests on it.
 
-/** Tokens below this share of the strongest weight look alike, so adjacent ones of the same kind become one element. */
+/** Tokens below this share of the largest weight look alike. Adjacent tokens of this sort and of the same kind become one element. */
 const FAINT = 0.004
 
-/** Draws all sides on the same scale. */
+/** Returns the HTML of the heat maps of all prompts (complete and folded), on the same scale. */
 export function heatMapPart({ key, value, n, seed, sides, layers }: HeatMapRecord): { readonly html: string } {
   const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
   const html = `<section><h2>One value, token by token</h2>
@@ -105,5 +105,5 @@ document.addEventListener('pointerover', (event) => {
 })
 `
 
-/** The style and the script that the part needs. */
+/** The style and the script that the page needs for heat maps. */
 export const HEAT_MAP = { style: STYLE, script: SCRIPT } as const

@@ -1,4 +1,4 @@
-/** Measures one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
+/** Measures the attention of one key-value pair: from the value's tokens in the answer to the prompt, complete and folded. */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
   dividedBy,
@@ -12,7 +12,7 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import { mean } from '../../runtime/core/mean.js'
 
-/** A key and the places of its values in the prompt. */
+/** A key and the places of its values in the prompt. The study watches the attention to these places. */
 export interface WatchedPair {
   readonly key: string
   readonly value: string
@@ -24,9 +24,9 @@ export interface WatchedPair {
   readonly distance: number
 }
 
-/** Where the tokens of one value in the answer look. */
+/** How much attention one value in the answer gives to the prompt. In the inherited fields, the value's own tokens look. */
 export interface ValueAttention extends Masses {
-  /** Attention from the token before the value, which predicted the value; null when it was not captured. */
+  /** The same numbers with the token just before the value looking, which predicted the value. Null when they were not captured. */
   readonly reading: Masses | null
 }
 
@@ -34,11 +34,11 @@ export interface ValueAttention extends Masses {
 export interface Masses {
   /** Mean weight on one token of the same value in the prompt: the paper's score (Sculptor, section 4.3). */
   readonly weight: number
-  /** Mass on all tokens of that value. */
+  /** Total attention to all tokens of this value in the prompt. */
   readonly current: number
-  /** Mass on all shown tokens of the key's earlier values: the interference. */
+  /** Total attention to all shown tokens of the key's earlier values: the interference. */
   readonly older: number
-  /** Mass on all other tokens of the text that stays open. A rise by softmax arithmetic alone shows here, too. */
+  /** Total attention to the stream's other tokens that no fold hides. If `weight` rises by softmax arithmetic alone, this rises, too. */
   readonly others: number
 }
 
@@ -48,7 +48,7 @@ export interface Masses {
  */
 export type PairStatus = 'measured' | 'folded-away' | 'unanswered'
 
-/** One pair of one prompt under one contract. */
+/** The measurements of one pair in one prompt, complete and folded under one contract. */
 export interface Pair {
   readonly key: string
   readonly value: string
@@ -68,7 +68,7 @@ export interface Pair {
   readonly baseline: { readonly value: number; readonly reading: number | null } | null
 }
 
-/** The mean over the measured pairs of one prompt, for one layer and head. */
+/** The mean attention over the measured pairs of one prompt, for one layer and head. */
 export interface HeadRow {
   readonly layer: number
   readonly head: number
@@ -88,7 +88,7 @@ export const FROM_NAMES: Readonly<Record<From, string>> = {
   reading: 'from the token that predicts the value',
 }
 
-/** All pairs of one prompt, folded under one contract. */
+/** The comparison of all pairs of one prompt: complete, and folded under one contract. */
 export interface PairComparison {
   readonly contract: Contract
   /** Why the step did not keep its contract; null when it did. */
@@ -99,7 +99,7 @@ export interface PairComparison {
   readonly heads: readonly HeadRow[]
 }
 
-/** Returns the sets of tokens to measure attention on. `open`: the pairs' text that the folds leave; `folded`: the text that they hide. */
+/** Returns the sets of tokens whose attention is measured. `folded`: the text that the folds hide. `open`: the text that they leave. */
 export const watchedSets = (
   pairs: readonly WatchedPair[],
   folded: readonly MessageSpan[] = [],
@@ -119,7 +119,7 @@ const OPEN = 'all text that stays open'
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`
 
-/** Compares the measurements of the complete and the folded prompt, pair by pair. The names in `said` of a measurement are keys. */
+/** Compares the measurements of the complete and the folded prompt, pair by pair. `said` of a measurement must have the pairs' keys. */
 export function compare(
   pairs: readonly WatchedPair[],
   contract: Contract,
@@ -154,12 +154,12 @@ function statusOf(folded: Measurement, key: string, before: Sight | null, after:
   return before === null || after === null ? 'unanswered' : 'measured'
 }
 
-/** One pair in one measurement, by layer and head. */
+/** How one pair looks in one measurement, by layer and head. `reading`: with the token before the value looking. */
 interface Sight extends Maps {
   readonly reading: Maps | null
 }
 
-/** `alone`: the value that `weight` would have if the softmax left out the folded text. */
+/** The fields of `Masses`, by layer and head. `alone`: the value that `weight` would have if the softmax left out the folded text. */
 type Maps = { readonly [Of in keyof Masses | 'alone']: HeadMap }
 
 function sight({ pattern, sets, said }: Measurement, key: string): Sight | null {
@@ -169,7 +169,7 @@ function sight({ pattern, sets, said }: Measurement, key: string): Sight | null 
   const from = (places: readonly number[]): Maps | null => {
     const current = massOn(pattern, places, currentSet(key))
     if (current === null) return null
-    // A set without tokens was not measured, so its mass is 0.
+    // A set without tokens was not measured, so the attention to it is 0.
     const none = { ...current, values: new Float64Array(current.values.length) }
     const older = massOn(pattern, places, olderSet(key)) ?? none
     const open = massOn(pattern, places, OPEN)
@@ -207,7 +207,7 @@ function headRows(pairs: readonly { readonly before: Sight; readonly after: Sigh
   )
 }
 
-/** Returns the mean of each number; that of `reading` is over the items that have it. Returns null when there are no items. */
+/** Returns the mean of each number; null when there are no items. Items without `reading` do not count in the mean of `reading`. */
 export function meanGlance(glances: readonly ValueAttention[]): ValueAttention | null {
   const own = meanMasses(glances)
   return own === null ? null : { ...own, reading: meanMasses(glances.flatMap(({ reading }) => reading ?? [])) }
@@ -220,23 +220,23 @@ export function meanMasses(of: readonly Masses[]): Masses | null {
   return { weight: over('weight'), current: over('current'), older: over('older'), others: over('others') }
 }
 
-/** Returns the masses seen from the value's tokens or from the reading token; null when they were not captured. */
+/** Returns the attention from the tokens that `from` names; null when it was not captured. */
 export const seenFrom = (glance: ValueAttention | null, from: From): Masses | null =>
   glance === null || from === 'value' ? glance : glance.reading
 
-/** Returns the change of `weight` by folding, in percent of the complete one; null when a side is missing or the complete weight is 0. */
+/** Returns the change of `weight` by folding, in percent. Null when one prompt was not measured or the complete prompt has weight 0. */
 export function changeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
 }
 
-/** Returns the change of `others` by folding, in percent; null when a side is missing or the complete mass is 0. */
+/** Returns the change of `others` by folding, in percent. Null when one prompt was not measured, or `others` of the complete one is 0. */
 export function othersChangeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.others === 0 ? null : 100 * (after.others / before.others - 1)
 }
 
-/** Returns the change that softmax arithmetic alone would make, in percent; null when a side is missing or the complete weight is 0. */
+/** Returns the change of `weight` by softmax arithmetic alone, in percent. Null when the complete prompt has no weight or weight 0. */
 export function baselineChangeOf({ complete, baseline }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), baseline?.[from] ?? null]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after / before.weight - 1)

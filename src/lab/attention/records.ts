@@ -1,10 +1,10 @@
-/** The records of a study as plain data, one line each in the folder of its run. */
+/** The records of an attention study as plain data. Each is one line of a file in the folder of its run. */
 import type { PairComparison } from './pairs.js'
 
-/** The options that decide a run's records, as plain data. */
+/** The options that the records of a run depend on, as plain data. */
 export type RecordedOptions = Readonly<Record<string, unknown>>
 
-/** One prompt, complete and folded under every contract of the study. */
+/** The measurements of one prompt, complete and folded under every contract of the study. */
 export interface PromptRecord {
   readonly part: 'prompt'
   /** Number of updates of every key. */
@@ -13,9 +13,9 @@ export interface PromptRecord {
   /** Number of tokens of the complete prompt, a given answer included. */
   readonly shown: number
   readonly comparisons: readonly PairComparison[]
-  /** The same folds over as many tokens of made-up words, which mention no key; null when this was not measured. */
+  /** Like `comparisons`, but the folds hide as many tokens of made-up words instead. Null when this was not measured. */
   readonly placebo: readonly PairComparison[] | null
-  /** The same folds over as many tokens of updates of keys that the question does not ask for; null when this was not measured. */
+  /** Like `comparisons`, but the folds hide as many tokens of updates of other keys than the question's. Null when not measured. */
   readonly unasked: readonly PairComparison[] | null
   readonly seconds: number
 }
@@ -27,24 +27,24 @@ export interface HeatMapToken {
   readonly kind: 'current' | 'older' | 'marker' | 'answer' | 'other'
 }
 
-/** The heat map of one value: all tokens that the value's tokens in the answer can look at. */
+/** The heat map of one value: how much attention the value's tokens in the answer give to every token before them. */
 export interface HeatMapRecord {
   readonly part: 'heat-map'
   readonly n: number
   readonly seed: number
   readonly key: string
   readonly value: string
-  /** The captured layers; weights are averaged over them. */
+  /** The layers whose attention was captured. The weights are averaged over these layers. */
   readonly layers: readonly number[]
   readonly sides: readonly { readonly name: string; readonly tokens: readonly HeatMapToken[] }[]
 }
 
-/** One message's share of one step's attention. */
+/** How much attention the generated tokens of a step give to one message. */
 export interface EpisodeShare {
   readonly message: number
   readonly role: string
   readonly tokens: number
-  /** Attention mass, averaged over layers, heads and the step's generated tokens. */
+  /** The share of the attention that goes to the message, averaged over layers, heads and the step's generated tokens. */
   readonly mass: number
   /** The part of `mass` that is on markers of hidden text. */
   readonly markers: number
@@ -59,7 +59,7 @@ export interface EpisodeStep {
   readonly queries: number
   readonly shown: number
   readonly shares: readonly EpisodeShare[]
-  /** Mass on the step's own generated tokens; `sink`: mass on the prompt's first token, which belongs to message 0. */
+  /** The share of the attention on the step's own generated tokens. `sink`: on the prompt's first token, which belongs to message 0. */
   readonly own: number
   readonly sink: number
 }

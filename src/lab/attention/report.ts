@@ -1,4 +1,4 @@
-/** Writes the report of a study: its tables, figures and sentences, and the heat map of one value. */
+/** Writes the report of an attention study: its tables, figures and sentences, and the heat map of one value. */
 import type { Picture } from '../figures/figure.js'
 import { probability, signed } from '../../runtime/figures/numbers.js'
 import { publishReport, type Report, reportPage } from '../figures/report.js'
@@ -56,7 +56,7 @@ const NOTES = [
   "The paper's row is quoted from Sculptor, section 4.3. It has another model and one prompt.",
 ]
 
-/** Says in words what the study finds for the first contract. */
+/** Says in words what the study found under the first contract. */
 function verdict({ findings }: StudySummary): string {
   const sentences = findings.slice(0, 2).map((finding) => {
     const { from, contract, pairs, improved, medianChange, meanChange, belowEven } = finding
@@ -70,7 +70,7 @@ function verdict({ findings }: StudySummary): string {
   return sentences.join(' ')
 }
 
-/** Says how much of the mean change softmax arithmetic explains, how much is left, and what folding made-up words gives. */
+/** Says how much of the mean change softmax arithmetic explains, how much remains, and how large the change is with made-up words. */
 function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboMeanChange: placebo }: Finding): string {
   if (alone === null || excess === null) return ''
   const { value, interval: ends } = excess
@@ -79,7 +79,7 @@ function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboM
   return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${left}${control}.`
 }
 
-/** Null means the paper's row. */
+/** A row of the table of findings. Null stands for the row with the paper's numbers. */
 type FindingRow = Finding | null
 
 function tables({ findings, paper }: StudySummary): Table[] {
@@ -193,9 +193,9 @@ export const spanReport = (model: string, study: SpanStudy): string =>
     ],
   })
 
-// Writes the results of a study into its folder: summary, tables, figures, report.
+// Writes the results of a study into its folder: the summary, the tables, the figures and the report.
 
-/** Writes all result files, over those of an earlier run in the folder. Returns the summary and the path of the report. */
+/** Writes all result files of a study into the folder, over those of an earlier run. Returns the summary and the path of the report. */
 export function publish(folder: string, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
   const { records } = input
   const summary = summarise(input)

@@ -1,4 +1,4 @@
-/** Measures how much an answer looks at given stretches of any prompt, complete and folded. */
+/** Measures how much attention an answer gives to chosen spans of any prompt, complete and folded. */
 import { freshConversation } from '../../runtime/core/ids.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { BlendChoice, Contract } from '../../runtime/core/contract.js'
@@ -16,34 +16,34 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import type { StudyRow, StudyTable } from './tables.js'
 
-/** A stretch of a message whose attention is measured. */
+/** A span of a message. The study measures how much attention the answer gives to it. */
 export interface WatchedSpan extends MessageSpan {
   readonly name: string
   readonly text: string
 }
 
-/** One stretch under one contract: the mass from the whole answer, averaged over its tokens, layers and heads. */
+/** The attention that the whole answer gives to one span, under one contract. Averaged over the answer's tokens, layers and heads. */
 export interface SpanRow {
   readonly name: string
   readonly contract: Contract
   readonly message: number
-  /** Number of tokens of the stretch in the complete prompt. */
+  /** Number of tokens of the span in the complete prompt. */
   readonly tokens: number
   readonly complete: number
-  /** Null when the folded prompt does not show the whole stretch. */
+  /** The attention in the folded prompt. Null when that prompt does not show the whole span. */
   readonly folded: number | null
-  /** Change in percent of `complete`; null when `folded` is null or `complete` is 0. */
+  /** The change from `complete` to `folded`, in percent. Null when `folded` is null or `complete` is 0. */
   readonly change: number | null
   /**
-   * The mass from the answer's tokens that repeat the stretch's text. Null when the complete prompt's answer does not repeat it.
-   * `folded` is null when the folded prompt's answer does not repeat it, or when that prompt does not show the whole stretch.
+   * The attention from only those tokens of the answer that repeat the span's text. Null when the complete prompt's answer does not repeat
+   * it. `folded` is null when the folded prompt's answer does not repeat it, or when that prompt does not show the whole span.
    */
   readonly said: { readonly complete: number; readonly folded: number | null } | null
 }
 
 export interface SpanStudy {
   readonly rows: readonly SpanRow[]
-  /** `complete` first, then one for each contract: the answer, and the number of tokens in its prompt. */
+  /** The answer in the complete prompt, then the answer under each contract. `shown`: the number of tokens in the prompt. */
   readonly answers: readonly {
     readonly side: Contract | 'complete'
     readonly answer: string
@@ -106,7 +106,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
       onProgress?.(index + 1, total, `folded, ${contract}`)
       const conversation = freshConversation()
       try {
-        // Compute the complete prompt first, so that the fold finds its cells in the cache, as in a conversation.
+        // First the engine computes the complete prompt. So the fold finds cells in the cache, as in a conversation.
         await engine.respond({
           conversation,
           messages,
@@ -129,7 +129,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
   }
 }
 
-/** Returns the place of the answer without surrounding blanks, and for each span the last place where the answer repeats its text. */
+/** Returns the spans of the answer to look from: the whole answer without blanks around it, and each last repetition of a span's text. */
 function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<string, Span> {
   const start = answer.length - answer.trimStart().length
   const end = answer.trimEnd().length

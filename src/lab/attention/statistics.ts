@@ -15,7 +15,7 @@ export interface Description {
   readonly deviation: number
 }
 
-/** Returns null when there are no values. */
+/** Describes the values by their mean, median, range and deviation. Returns null when there are no values. */
 export function describe(values: readonly number[]): Description | null {
   if (values.length === 0) return null
   const sorted = Float64Array.from(values).sort()
@@ -29,10 +29,10 @@ export function describe(values: readonly number[]): Description | null {
   }
 }
 
-/** Precondition: at least one value. */
+/** Returns the median. Precondition: at least one value. */
 export const median = (values: ArrayLike<number>): number => middleOf(Float64Array.from(values).sort())
 
-/** Sample standard deviation; 0 for a single value. */
+/** Returns the sample standard deviation; 0 for a single value. */
 export function deviation(values: ArrayLike<number>): number {
   if (values.length < 2) return 0
   const centre = mean(values)
@@ -51,7 +51,7 @@ export interface PairSums {
   readonly xy: number
 }
 
-/** Sums one group of pairs. `centre`: a point near the middle of all groups, so that differences lose little precision. */
+/** Sums one group of pairs, after `centre` is subtracted from each. A centre near the middle of all groups keeps the sums precise. */
 export function pairSums(pairs: readonly (readonly [number, number])[], centre: readonly [number, number]): PairSums {
   let [x, y, xx, yy, xy] = [0, 0, 0, 0, 0]
   for (const [left, right] of pairs) {
@@ -65,7 +65,7 @@ export function pairSums(pairs: readonly (readonly [number, number])[], centre: 
   return { count: pairs.length, x, y, xx, yy, xy }
 }
 
-/** Returns the squared Pearson correlation of pairs summed around one centre; null for fewer than two pairs or when a side is constant. */
+/** Returns the squared Pearson correlation of all summed pairs. Null for fewer than two pairs, or when one side never changes. */
 export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   let [count, x, y, xx, yy, xy] = [0, 0, 0, 0, 0, 0]
   for (const sum of sums) {
@@ -81,7 +81,7 @@ export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   return sx <= 0 || sy <= 0 ? null : Math.min(1, s ** 2 / (sx * sy))
 }
 
-/** Returns the squared Pearson correlation; null for fewer than two pairs or when one side never changes. */
+/** Returns the squared Pearson correlation of the pairs. Null for fewer than two pairs, or when one side never changes. */
 export function squaredCorrelation(pairs: readonly (readonly [number, number])[]): number | null {
   if (pairs.length < 2) return null
   return squaredCorrelationOf([pairSums(pairs, [mean(pairs.map(([x]) => x)), mean(pairs.map(([, y]) => y))])])
@@ -101,7 +101,7 @@ export const RESAMPLES = 2000
 const LEVEL = 0.95
 
 /**
- * Returns the 95 % percentile interval of a number that `figure` computes from all groups together. A group may be a summary of its items.
+ * Draws groups again and again, and computes `figure` from each draw. Returns the interval that holds the middle 95 % of the results.
  * Returns null for fewer than two groups, or when `figure` returns null for more than half of the resamples.
  * With few groups the interval is a little too narrow. The same groups, figure and seed give the same interval.
  */
@@ -126,7 +126,7 @@ export function bootstrap<Group>(
 // Student's one-sample t-test. The distributions come from Cephes, as in SciPy.
 
 const require = createRequire(import.meta.url)
-/** Loads Cephes with the first p value. The CommonJS build is ready at once; the other build must be awaited. */
+/** Loads Cephes when the first p value is computed. It takes the CommonJS build, because the other build must be awaited. */
 const cephes = () =>
   require('cephes') as {
     /** The regularised incomplete beta function I_x(a, b). */
@@ -139,7 +139,7 @@ export interface TTest {
   readonly t: number
   /** Degrees of freedom. */
   readonly df: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
 }
 
@@ -160,18 +160,18 @@ export const twoSided = (t: number, df: number): number => cephes().incbet(df / 
 export interface Wilcoxon {
   /** The rank sum of the positive or of the negative values, whichever is smaller. */
   readonly w: number
-  /** Number of values without the zeros, which the test leaves out. */
+  /** Number of values other than 0. The test leaves zeros out. */
   readonly count: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
-  /** `exact`: counted over all signs; `normal`: the normal approximation, with the variance corrected for ties. */
+  /** How p was computed. `exact`: counted over all signs. `normal`: by the normal approximation, with its variance corrected for ties. */
   readonly method: 'exact' | 'normal'
 }
 
-/** Up to this many values the exact distribution is counted, ties included. We found no package that does this. */
+/** With up to this many values, the test counts the exact distribution, ties included. We found no package that does this. */
 const EXACT = 25
 
-/** Returns null when there are no values other than 0. */
+/** Tests whether the values lie to one side of 0. Returns null when there are no values other than 0. */
 export function wilcoxon(values: readonly number[]): Wilcoxon | null {
   const ranked = ranks(values.filter((value) => value !== 0))
   if (ranked.length === 0) return null
@@ -203,7 +203,7 @@ function ranks(values: readonly number[]): Ranked[] {
   })
 }
 
-/** Returns the share of all ways to set signs whose rank sum is at least as far from the middle. Ranks are doubled to be whole. */
+/** Returns the exact p: the share of all signs whose rank sum is at least as far from the middle as `w`. Doubled ranks are whole. */
 function counted(w: number, ranked: readonly Ranked[], all: number): number {
   let ways = new Float64Array(2 * all + 1)
   ways[0] = 1
@@ -217,7 +217,7 @@ function counted(w: number, ranked: readonly Ranked[], all: number): number {
 }
 
 function approximated(w: number, ranked: readonly Ranked[], all: number): number {
-  // The variance is a quarter of the sum of squared ranks; this holds with ties.
+  // The variance is a quarter of the sum of squared ranks, also with ties.
   const variance = ranked.reduce((sum, { rank }) => sum + rank ** 2, 0) / 4
   return Math.min(1, 2 * cephes().ndtr((w - all / 2) / Math.sqrt(variance)))
 }

@@ -1,4 +1,4 @@
-/** Builds the data files of a study for notebooks: its tables, its arrays, and the Parquet files. */
+/** Builds the data of an attention study for notebooks: its tables, its arrays, and the Parquet files of the tables. */
 import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
 import type { Contract } from '../../runtime/core/contract.js'
 import type { NamedArray } from '../../runtime/engine/attention.js'
@@ -6,14 +6,14 @@ import type { InterferencePoint } from './findings.js'
 import { baselineChangeOf, changeOf, type From, type ValueAttention, seenFrom } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './records.js'
 
-// The tables of a study: their columns, and the rows that the records give.
+// The tables of a study: their columns, and their rows, which are made from the records.
 
 export interface StudyTable {
   readonly columns: Readonly<Record<string, ColumnType>>
   readonly rows: readonly StudyRow[]
 }
 
-/** One row for each pair, prompt and contract. Weights are means over layers, heads and tokens; changes are in percent. */
+/** Makes a table with one row for each pair, prompt and contract. Weights are means over layers, heads and tokens; changes in percent. */
 export function pairTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -65,7 +65,7 @@ const masses = (side: string, glance: ValueAttention | null): StudyRow => ({
   [`${side}_reading_older_mass`]: glance?.reading?.older ?? null,
 })
 
-/** One row for each layer, head, prompt and contract: means over the prompt's measured pairs. */
+/** Makes a table with one row for each layer, head, prompt and contract. The numbers are means over the prompt's measured pairs. */
 export function headTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -90,7 +90,7 @@ export function headTable(records: readonly StudyRecord[]): StudyTable {
   }
 }
 
-/** One row for each point of the interference curve. Contract null: the complete prompt. */
+/** Makes a table with one row for each point of the interference curve. A null contract stands for the complete prompt. */
 export function interferenceTable(points: readonly InterferencePoint[]): StudyTable {
   return {
     columns: {
@@ -114,7 +114,7 @@ export function interferenceTable(points: readonly InterferencePoint[]): StudyTa
   }
 }
 
-/** One row for each message and step of the episodes. */
+/** Makes a table with one row for each step of an episode and each message that the step's tokens look at. */
 export function episodeTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -144,7 +144,7 @@ export function episodeTable(records: readonly StudyRecord[]): StudyTable {
 
 const prompts = (records: readonly StudyRecord[]) => records.flatMap((record) => (record.part === 'prompt' ? [record] : []))
 
-// The arrays of a study, for notebooks: dense numbers, the names of their axes, and the labels along each axis.
+// The arrays of a study, for notebooks. An array has numbers, the names of its axes, and the labels along each axis.
 
 export interface ValueArrays {
   readonly contracts: readonly Contract[]
@@ -152,13 +152,13 @@ export interface ValueArrays {
   /** The keys of all prompts, in alphabetical order. */
   readonly keys: readonly string[]
   readonly sides: readonly ['complete', 'folded']
-  /** `[contract, seed, key, side]`: mean weight on one token of the current value; NaN when it was not measured. */
+  /** Mean weight on one token of the current value, on the axes `[contract, seed, key, side]`. NaN when it was not measured. */
   readonly weights: NamedArray<Float32Array>
-  /** On the same axes: mass on the key's earlier values. */
+  /** Attention to the key's earlier values, on the axes of `weights`. */
   readonly older: NamedArray<Float32Array>
 }
 
-/** Builds the arrays of the prompts with `n` updates. Pure. */
+/** Builds the arrays from the records of all prompts with `n` updates of every key. `from`: the tokens that look. Pure. */
 export function valueArrays(records: readonly StudyRecord[], n: number, from: From = 'value'): ValueArrays {
   const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt' && record.n === n)
   const contracts = [...new Set(prompts.flatMap(({ comparisons }) => comparisons.map(({ contract }) => contract)))]
@@ -187,7 +187,7 @@ export function valueArrays(records: readonly StudyRecord[], n: number, from: Fr
   return { contracts, seeds, keys, sides, weights, older }
 }
 
-// Tables as Parquet files, which pandas, Polars, DuckDB and Arrow read.
+// Writes tables as Parquet files, which pandas, Polars, DuckDB and Arrow can read.
 
 type StudyCell = string | number | null
 export type StudyRow = Readonly<Record<string, StudyCell>>
@@ -197,7 +197,7 @@ export type ColumnType = 'text' | 'integer' | 'real'
 
 const TYPES: Readonly<Record<ColumnType, BasicType>> = { text: 'STRING', integer: 'INT32', real: 'DOUBLE' }
 
-/** Returns the rows as one Parquet file; `about` goes into its metadata. */
+/** Returns the contents of a Parquet file with these rows. `about`: a text for the file's metadata. */
 export function parquet(columns: Readonly<Record<string, ColumnType>>, rows: readonly StudyRow[], about: string): Uint8Array {
   const buffer = parquetWriteBuffer({
     columnData: Object.entries(columns).map(([name, type]) => ({

@@ -1,7 +1,7 @@
-/** The options of commands that take lists of names, `--contract` among them. */
+/** Parses options that take lists of names, such as `--contract`. */
 import { type Command, InvalidArgumentError } from 'commander'
 
-/** Returns a commander parser for lists of names. It keeps the given order and drops repetitions. `all`: the word for all names. */
+/** Returns a parser for an option that is a list of names. It keeps their order and drops repetitions. `all`: the word for all names. */
 export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
   return (text) => {
     if (text === all) return names
@@ -15,7 +15,7 @@ export function oneOf<Name extends string>(names: readonly Name[], all?: string)
   }
 }
 
-/** Lets the `--contract` of a command take a list of names. @param standard the names when the option is not given */
+/** Lets the option `--contract` of a command take a list of names. @param standard the names when the user does not give the option */
 export function listContracts<Name extends string>(
   command: Command,
   about: string,

@@ -1,19 +1,19 @@
-/** The line that shows the progress of a run of the laboratory. */
+/** Prints the line that shows the progress of a long command, such as `kvfold eval`. */
 import { duration, percent, plural } from '../../runtime/figures/numbers.js'
 import type { Terminal } from '../../runtime/cli/terminal.js'
 
-/** Milliseconds between progress lines when the output cannot be redrawn. */
+/** The milliseconds between two progress lines when the output is not a terminal, where the line could be redrawn. */
 const EVERY = 10_000
 
 export interface ProgressNews {
-  /** Estimated milliseconds until all is done; null before there is an estimate. Default: as long for each part as so far. */
+  /** The estimated milliseconds that the work still takes; null without an estimate. Default: a guess from the parts done so far. */
   readonly left?: number | null
   readonly errors?: number
-  /** What was done last, or what begins. */
+  /** The name of the part that was done last, or that begins now. */
   readonly what?: string
 }
 
-/** Shows the progress: redrawn in a terminal, a line now and then elsewhere, nothing when `quiet`. */
+/** Shows the progress of a command. In a terminal it redraws one line; elsewhere it prints a line now and then, or nothing if `quiet`. */
 export class ProgressLine {
   #said = -Infinity
   #begun: { readonly at: number; readonly done: number } | null = null
@@ -37,7 +37,7 @@ export class ProgressLine {
       this.notes.frame([text])
       return
     }
-    // Print a line for the first finished part at once, because it gives the first estimate.
+    // The first finished part gets a line at once, because it gives the first estimate.
     if (this.quiet || (now - this.#said < EVERY && worked !== 1 && done < total)) return
     this.#said = now
     this.notes.print(text)

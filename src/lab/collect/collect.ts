@@ -1,6 +1,6 @@
 /**
- * Collects trajectories: tries at the prompts of a source, each cut into snapshots for training.
- * Appends each complete trajectory to a file, from which a later run with the same options resumes.
+ * Collects trajectories. A trajectory is one try at a prompt of a source, divided into snapshots for training.
+ * Appends each complete trajectory to a file. A later run with the same options resumes from this file.
  */
 import { existsSync, rmSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
@@ -17,7 +17,7 @@ interface CollectOptions {
   readonly source: TrajectorySource
   readonly acting: Acting
   readonly format: Format
-  /** The tokens of the snapshots: a loaded model's; or `engine`, those that the engine reports, if the format needs tokens. */
+  /** Where the tokens of the snapshots come from: a model loaded here, or the engine's reports (`engine`) if the format needs tokens. */
   readonly tokens: StepWording | 'engine'
   readonly model: TrajectoryFacts['model']
   /** Number of tries at every sample. A script acts the same way every time. */
@@ -25,13 +25,13 @@ interface CollectOptions {
   readonly signal?: AbortSignal
 }
 
-/** One try at one sample. `number` counts all rollouts of a sample, then those of the next sample. */
+/** One try at one sample. `number` counts the tries: all tries at the first sample, then all tries at the second, and so on. */
 export interface Collected {
   readonly number: number
   /** One row for each snapshot, in order; each becomes a line of the file. */
   readonly rows: readonly object[]
   readonly points: number
-  /** Tokens of all snapshots, and (`learned`) tokens with loss; both 0 when snapshots are counted in messages. */
+  /** Number of tokens in all snapshots. `learned`: the tokens with loss among them. Both are 0 when the units are messages. */
   readonly tokens: number
   readonly learned: number
 }
@@ -107,7 +107,7 @@ function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number
   return counts
 }
 
-/** The terms that a run must share with the file that it resumes. */
+/** The facts that must be the same in a run and in the file that it resumes. */
 interface FileTerms {
   readonly source: TrajectorySource
   readonly rollouts: number
@@ -118,18 +118,18 @@ interface FileTerms {
 
 export class TrajectoryFile {
   private constructor(
-    /** The file of JSON rows, one a line. */
+    /** The file with the rows as JSON, one row a line. */
     private readonly lines: JsonLines,
     /** The path of the Parquet file that replaces the lines at the end; null when the lines stay. */
     private readonly parquet: string | null,
-    /** Number of complete trajectories in the file when it was opened; the run resumes from there. */
+    /** Number of complete trajectories that the file had when it was opened. The run resumes after them. */
     readonly begun: number,
   ) {}
 
   /**
-   * Opens the file, new or to resume. Removes an incomplete last trajectory, which a stopped run leaves;
-   * the run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
-   * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file; eval/log-busy
+   * Creates the file, or opens it to resume. Removes an incomplete last trajectory of a stopped run; the
+   * run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
+   * @throws KvfoldError eval/bad-log when the file has other rows than this run's, or is a finished Parquet file; eval/log-busy
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
     const parquet = terms.format === 'verl' ? path : null
@@ -156,8 +156,8 @@ export class TrajectoryFile {
   }
 
   /**
-   * Call it when all trajectories are added. Writes the Parquet file, if any.
-   * @throws KvfoldError eval/bad-log when the file cannot be written; the lines then stay
+   * Closes the file. Call this when all trajectories are added. For Parquet it writes the final file and removes the lines.
+   * @throws KvfoldError eval/bad-log when the Parquet file cannot be written; the lines then stay
    */
   async finish(): Promise<void> {
     await this.close()

@@ -1,4 +1,4 @@
-/** Writes collected trajectories, one snapshot a row: as tokens, as messages, as prompt and completion, or as Parquet for verl. */
+/** Writes the snapshots of collected trajectories as rows: as tokens, as messages, as prompt and completion, or as Parquet for verl. */
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileWriter, ParquetWriter } from 'hyparquet-writer'
@@ -14,13 +14,13 @@ import { TrajectoryFacts } from './trajectory.js'
 export const formats = ['tokens', 'messages', 'prompt-completion', 'verl'] as const
 export type Format = (typeof formats)[number]
 
-/** Whether a format needs the tokens of prompts and completions. */
+/** Returns whether a format needs the tokens of prompts and completions. */
 export const needsTokens = (format: Format): boolean => format === 'tokens' || format === 'verl'
 
 /** A snapshot of one trajectory before it is written. */
 export interface UnwrittenSnapshot {
   readonly facts: TrajectoryFacts
-  /** In tokens; or in messages, when no model or engine provides tokens. */
+  /** The snapshot in tokens; in messages when no model or engine provides tokens. */
   readonly snapshot: Snapshot
   /** All steps of the trajectory. */
   readonly steps: readonly TrajectoryStep[]
@@ -32,7 +32,10 @@ export interface UnwrittenSnapshot {
 
 const Stretch = Type.Tuple([Type.Number(), Type.Number()])
 
-/** Natural-log probabilities of each learned completion's tokens under the model that acted: before temperature, filters and grammar. */
+/**
+ * One list for each completion with loss: the natural logarithms of its tokens' probabilities. They are those of the model that acted,
+ * before temperature, filters and grammar.
+ */
 const Logprobs = Type.Optional(Type.Array(Type.Array(Type.Number())))
 
 export const TrajectoryRecord = Type.Object({
@@ -43,7 +46,7 @@ export const TrajectoryRecord = Type.Object({
    * Over all snapshots of a trajectory, each completion has loss once.
    */
   loss: Type.Array(Stretch),
-  /** One list for each span of `loss`. Absent when a script acted, or when the probabilities of any span are unknown. */
+  /** Probabilities, one list for each span of `loss`. Absent when a script acted, or when the probabilities of any span are unknown. */
   logprobs: Logprobs,
 })
 export type TrajectoryRecord = Static<typeof TrajectoryRecord>
@@ -54,29 +57,29 @@ function tokensRow({ facts, snapshot: { tokens, learned } }: UnwrittenSnapshot):
     ...facts,
     tokens: [...tokens],
     loss: learned.map(({ span: { start, end } }) => [start, end]),
-    // All spans or none, because a trainer cannot distinguish a missing probability from a certain one.
+    // The probabilities of all spans or none: a trainer cannot distinguish a missing probability from a certain one (logarithm 0).
     ...(known.length === learned.length ? { logprobs: known.map(rounded) } : {}),
   }
 }
 
-/** Rounds to six decimals: 1e-6 nats. */
+/** Rounds logarithms to six decimals, that is to 1e-6 nats. */
 const rounded = (logprobs: readonly number[]): number[] => logprobs.map((each) => Number(each.toFixed(6)))
 
-// The formats of messages and tools, for trainers with their own tokenizer, such as TRL and ms-swift.
+// The formats `messages` and `prompt-completion`, for trainers with their own tokenizer, such as TRL and ms-swift.
 
 type Flagged = ShownMessage & { readonly loss?: boolean }
 
 interface RowFields {
-  /** The tools' definitions as JSON text, a list in the form of OpenAI's chat API; an empty text when there are none. */
+  /** The definitions of the tools as JSON text, in the form of OpenAI's chat API. An empty text when there are no tools. */
   readonly tools: string
   readonly logprobs?: readonly (readonly number[])[]
-  /** The texts of the tokens that `logprobs` belong to, when the engine reports no token ids. */
+  /** The texts of the tokens in `logprobs`. Present when the engine reports no token ids. */
   readonly pieces?: readonly (readonly string[])[]
   /** The right answer in the form that the task's scorer uses, as JSON text. */
   readonly truth: string
 }
 
-/** Returns the messages that the last step of a snapshot showed, and its completion. `first`: index of the first learned completion. */
+/** Returns the messages that a snapshot's last step showed, with its completion. `first`: the index of the first message with loss. */
 function conversationOf({ snapshot: { learned }, steps }: UnwrittenSnapshot): {
   messages: Flagged[]
   first: number
@@ -114,20 +117,20 @@ function saidOf(cut: UnwrittenSnapshot, tools: readonly ToolDefinition[]): RowFi
   }
 }
 
-/** A row of the format `messages`. `loss` on an assistant's message says whether it has loss in this snapshot. */
+/** Makes a row of the format `messages`. `loss` on an assistant's message says whether it has loss in this snapshot. */
 function messagesRow(cut: UnwrittenSnapshot) {
   const { messages, tools } = conversationOf(cut)
   return { ...cut.facts, messages, ...saidOf(cut, tools) }
 }
 
-/** A row of `prompt-completion`: the messages, cut before the first learned completion. From there on, all assistant messages have loss. */
+/** Makes a row of `prompt-completion`. `completion` begins with the first message that has loss; all assistant messages in it have loss. */
 function promptRow(cut: UnwrittenSnapshot) {
   const { messages, first, tools } = conversationOf(cut)
   const bare = messages.map(({ loss: _, ...message }) => message)
   return { ...cut.facts, prompt: bare.slice(0, first), completion: bare.slice(first), ...saidOf(cut, tools) }
 }
 
-/** Makes the row of a snapshot, to be written as a line of JSON. Rows of `verl` become Parquet at the end of the run. */
+/** Makes the row of a snapshot, to be written as a line of JSON. At the end of the run, rows of `verl` are converted to Parquet. */
 export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   if (format === 'tokens') return tokensRow(cut)
   if (format === 'messages') return messagesRow(cut)
@@ -141,15 +144,15 @@ export function formatOf(row: object): Format | null {
   return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
 }
 
-// Parquet for verl. Its RL loader reads `prompt`, `data_source`, `reward_model`
-// and `extra_info`; tokens, labels and mask are for a loader of tokens.
+// The format `verl`, a Parquet file. verl's loader for RL reads `prompt`, `data_source`, `reward_model`
+// and `extra_info`. The columns of tokens, labels and mask are for a loader that reads tokens.
 
 type VerlRow = TrajectoryRecord &
   RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }
 
-/** The label of tokens without loss: PyTorch's default `ignore_index` of cross entropy. */
+/** The label of a token without loss. PyTorch's cross entropy ignores it by default (`ignore_index`). */
 const IGNORED = -100
-/** Rows of a Parquet row group; this many are in memory at once. */
+/** Number of rows in a Parquet row group. This many rows are in memory at once. */
 const GROUP = 256
 
 const leaf = (name: string, type: object, repetition = 'REQUIRED') => [{ name, repetition_type: repetition, ...type }]
@@ -173,7 +176,7 @@ const MESSAGE = struct('element', [
 const integers = (name: string) => list(name, leaf('element', { type: 'INT32' }))
 const small = (name: string) => leaf(name, { type: 'INT32' })
 
-/** The columns: each one's schema, and its value in a row. `index` is the row's index in the file. */
+/** The Parquet columns: for each, its schema and a function that returns its value in a row. `index`: the row's place in the file. */
 const COLUMNS: Readonly<Record<string, readonly [schema: readonly object[], of: (row: VerlRow, index: number) => unknown]>> = {
   data_source: [text('data_source'), ({ task }) => `kvfold/${task}`],
   ability: [text('ability'), () => 'context'],
@@ -225,7 +228,7 @@ const messageOf = ({
 })
 type Nullable<T> = { readonly [Key in keyof T]: T[Key] | null }
 
-/** Returns a list with `value` inside the spans and `outside` elsewhere. `which`: index of the span; `from`: its start. */
+/** Returns one value for each token: `value` in the spans with loss, else `outside`. `which`: the index of a span; `from`: its start. */
 function spread<Value>(
   length: number,
   loss: TrajectoryRecord['loss'],
@@ -240,7 +243,7 @@ function spread<Value>(
 }
 
 /**
- * Converts JSON rows of `verl` to Parquet, a group at a time. The file `to` appears only when complete.
+ * Converts the file `from`, JSON rows of `verl`, to the Parquet file `to`. The new file appears only when it is complete.
  * @throws KvfoldError eval/bad-log when it cannot be written
  */
 export async function writeParquet(from: string, to: string): Promise<void> {

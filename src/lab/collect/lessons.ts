@@ -1,4 +1,4 @@
-/** Scripts that know the answer and use the context tools well, one for each task. Models learn from their trajectories. */
+/** The scripts that act as teachers, one for each task. A script knows the answer and uses the context tools well; models learn from it. */
 import type { ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
@@ -25,26 +25,27 @@ interface Lesson {
   readonly teacher: Teacher
 }
 
-/** The lessons by task. A lesson is null when its script cannot solve the sample, for example one that we did not make. */
+/** The functions that make lessons, by task. They return null when the script cannot solve the sample, for example a published one. */
 const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson } satisfies Partial<
   Record<TaskName, (sample: TaskSample) => Lesson | null>
 >
 
-/** About how many updates of each key stay open. With fewer, some keys are not shown; with more, old values interfere. */
+/** About how many updates of each key the script leaves open. With fewer, some keys would not be shown; with more, old values interfere. */
 const OPEN = 6
-/** Up to this many updates of a key, the script folds nothing. */
+/** In a stream with up to this many updates of each key, the script folds nothing. */
 const SHORT = 8
 /** The most fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
 /**
- * The most fragments through which the script can go back within a turn's 20 calls. It
- * needs one cut, a fold of each fragment but one, and two calls for each step back.
+ * The most fragments that the script makes when it may have to go back to the first one. A turn allows 20 calls. The
+ * script needs one call to make fragments, one to fold each except the last, and two for each fragment that it goes back.
  */
 const MOST_TO_GO_BACK = 7
 
 /**
- * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all other fragments in one step, and
- * answers. When the requested updates are elsewhere, it first goes back, fragment by fragment, until all requested keys are shown.
+ * The lesson for PI-LLM. The script divides the stream so that the newest fragment holds the last few updates of every key. It folds all
+ * other fragments in one step and answers. When the requested updates are elsewhere, it first restores earlier fragments one by one, until
+ * all requested keys are shown.
  */
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
@@ -65,8 +66,9 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
 }
 
 /**
- * Restores the fragment before the oldest open one. Also folds the open fragments when they show none of the requested keys. So the
- * last shown update of a requested key is always its last. Returns null when all requested keys are shown, or no fragment is left.
+ * Returns the calls that restore the fragment before the oldest open one. They also fold the open fragments if these show none of the
+ * requested keys. Returns null when all requested keys are shown, or no earlier fragment exists.
+ * So the last shown update of a requested key is always its last update in the stream.
  */
 function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
   const { edits = [] } = request
@@ -93,12 +95,12 @@ function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string>
 }
 
 /**
- * Arguments of a search for a name. A name occurs at most 3 times in the text, and 50 characters on each
- * side show the other name of its sentence. Their order is the schema's, because forced calls keep to it.
+ * The arguments of a search for a person's name. A name occurs at most 3 times in the text, and 50 characters on each side
+ * show the other name in its sentence. The arguments come in the schema's order, because engines force calls into that order.
  */
 const SENTENCE = { max_results: 3, context_size: 50 }
 
-/** Searches for each name of the chain, from the youngest up. The search for the eldest shows that no relative is above. */
+/** The lesson for the needles. The script searches for each name of the chain, from the youngest up, until a name has no elder relative. */
 function chainLesson({ truth }: TaskSample): Lesson {
   const { chain } = truth as NeedlesTruth
   const [eldest = '', youngest = ''] = [chain[0], chain.at(-1)]
@@ -112,14 +114,14 @@ function chainLesson({ truth }: TaskSample): Lesson {
   return { answer, teacher }
 }
 
-/** Characters of context that show whether a match is the title of a text. */
+/** Number of characters around a match that suffice to see whether it is the title of a text. */
 const TITLE = 50
-/** Matches that a search shows by default. */
+/** Number of matches that a search shows by default. */
 const SHOWN = 10
 
 /**
- * Searches for the title that several texts share, opens the requested text, and repeats it as the answer.
- * Returns null when the title does not occur exactly once in each of these texts, at its beginning.
+ * The lesson for MRCR. The script searches for the title that several texts share, opens the requested text, and repeats it as the answer.
+ * Returns null when one of the texts with this title does not begin with it, or contains it twice.
  */
 function textLesson({ messages, truth }: TaskSample): Lesson | null {
   const { prefix, answer } = truth as MrcrTruth
@@ -143,7 +145,7 @@ function textLesson({ messages, truth }: TaskSample): Lesson | null {
   return { answer, teacher }
 }
 
-/** Returns the number of assistant messages so far, without a failed call that was put before the script's first step. */
+/** Returns the number of the script's step: the assistant messages so far, without a failed call put before the script's first step. */
 const stepOf = ({ messages }: EngineRequest): number =>
   messages.filter(({ role, toolCalls = [] }) => role === 'assistant' && !toolCalls.some(isStumble)).length
 

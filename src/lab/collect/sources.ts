@@ -1,4 +1,4 @@
-/** The sources of trajectories: samples of a task, one turn each; and sessions of many turns, of MemTool and at the order desk. */
+/** The sources of trajectories: a task's samples (of one turn), MemTool sessions and dialogues at the order desk (of many turns). */
 import { createHash } from 'node:crypto'
 import { plain, sculptor, type SystemPrompt } from '../../runtime/agents/sculptor.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
@@ -28,21 +28,22 @@ import {
 } from './trajectory.js'
 
 /**
- * The teacher that acts: our script, in the chat format of `model`; or the model of `engine`. `model` is present when it is loaded here.
+ * The teacher that acts in a trajectory: our script, written in the chat format of `model`, or the model of `engine`. A model that is
+ * loaded in this process is also in `model`.
  */
 export type Acting =
   | { readonly teacher: 'script'; readonly model: TaughtModel }
   | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling; readonly model?: TaughtModel }
 
-/** The fields that are the same in every row of a prompt's trajectories. */
+/** The fields that every row of the same prompt shares. */
 export interface PromptFacts {
   readonly id: string
   readonly cell: Record<string, number | string>
-  /** A hash of the prompt, the agent and the way it begins (stumble or not). Tries at the same task share it. */
+  /** A hash that all tries at the same prompt share. It covers the agent, and whether the trajectory begins with a stumble (`stumble`). */
   readonly group: string
 }
 
-/** The result of one try. */
+/** The result of one try at a prompt. */
 export interface Played {
   readonly steps: readonly TrajectoryStep[]
   /** For each step, the outcomes of its calls. */
@@ -59,6 +60,7 @@ export interface TrajectorySource {
   readonly agent: string
   /** Number of prompts. */
   readonly size: number
+  /** Returns the facts of a prompt by its index. */
   about(index: number): Promise<PromptFacts>
   /**
    * Plays one try at a prompt.
@@ -71,7 +73,7 @@ export interface TrajectorySource {
 const hashed = (of: unknown): string => createHash('sha256').update(JSON.stringify(of)).digest('hex').slice(0, 16)
 export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
 
-// Samples of a task; each is one turn.
+// The source whose prompts are the samples of a task. Each sample is one turn.
 
 export interface TaskSourceOptions {
   readonly task: Task
@@ -128,14 +130,14 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
   }
 }
 
-/** Sampling and logprobs to request from a model that acts; nothing for a script. */
+/** Returns the sampling and the logprobs to request from a model that acts. For a script it requests nothing. */
 const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
   acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
 
 /** Returns an engine that gives the same reply to every request and computes nothing. */
 const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
 
-/** By system prompt: the tool that a stumble calls without arguments, so that the call fails. The one that the prompt begins with, if any. */
+/** For each system prompt, the tool that a stumble calls. It calls it without arguments, so that the call fails. */
 const STUMBLES = {
   general: 'search_context',
   'pi-llm': 'fragment_context',
@@ -150,7 +152,7 @@ function stumbling({ model }: Acting): TaughtModel {
   return model
 }
 
-/** Answers the first request itself, with a call without arguments; passes all later requests to the model's engine. */
+/** An engine that begins with a stumble. It answers the first request with a call without arguments, and passes later ones to the model. */
 class StumblingEngine extends EngineAround {
   #stumbled = false
 
@@ -169,7 +171,7 @@ class StumblingEngine extends EngineAround {
   }
 }
 
-// Sessions of many turns: each is one trajectory; its points are the mean of its turns' points.
+// The sources whose prompts are sessions of many turns. A session is one trajectory; its points are the mean of its turns' points.
 
 export interface MemToolSourceOptions {
   readonly world: World
@@ -205,13 +207,13 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
   }
 }
 
-/** Options of a source that makes its own world and catalogue with `tools` tools. */
+/** Options of a MemTool source that makes its own world and catalogue. `tools`: the number of tools in them. */
 export interface OwnMemToolOptions extends Omit<MemToolSourceOptions, 'world' | 'catalogue'> {
   readonly tools: number
 }
 
 /**
- * Makes the world, the catalogue and the source; `close` closes the catalogue.
+ * Makes a MemTool source with its own world and catalogue. `close` closes the catalogue.
  * @throws KvfoldError any error of the catalogue; engine/cancelled
  */
 export async function openMemToolSource(
@@ -253,7 +255,7 @@ export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOption
   }
 }
 
-/** The engine of the model that acts (for a script, an engine that computes nothing), and what to ask of it. */
+/** The engine of a session and its requests' sampling and logprobs. For a script it is an engine that computes nothing. */
 type Taping = Pick<PlayOptions, 'engine' | 'asks'>
 
 /** Plays a session and returns its record as one try. */
@@ -287,8 +289,8 @@ async function session(acting: Acting, play: (taping: Taping) => ReturnType<type
 }
 
 /**
- * Assigns a turn's list of calls, with their outcomes, to its answers in
- * order. An answer whose calls were not carried out gets an empty list.
+ * Assigns the calls that a turn's record lists, with their outcomes, to the turn's answers in
+ * order. `said`: the calls of each answer. An answer whose calls were not carried out gets an empty list.
  */
 function matched(said: readonly (readonly TakenCall['call'][])[], listed: TurnRecord['calls']): TakenCall[][] {
   let at = 0

@@ -5,7 +5,7 @@ import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
 import { type Score, taskNames } from '../task.js'
 
 const RewardParts = Type.Object({
-  /** The answer is completely right; of a session, in every turn. */
+  /** Whether the answer is completely right. In a session, the answers of all turns must be. */
   right: Type.Boolean(),
   /** Number of failed calls, for any reason, without those in `refused`. */
   failed: Type.Number(),
@@ -13,7 +13,7 @@ const RewardParts = Type.Object({
   malformed: Type.Number(),
   /** Number of failed calls after which, in a later step, a call of the same tool succeeded. */
   recovered: Type.Number(),
-  /** Number of calls beyond the limit of a turn. */
+  /** Number of calls that were refused because the turn had used up its calls. */
   refused: Type.Number(),
   /** Whether the answer, or a step before it, reached its limit of tokens. */
   cutOff: Type.Boolean(),
@@ -31,7 +31,7 @@ export interface RewardedTurn extends Pick<TurnOutcome, 'refusedCalls' | 'end'> 
   readonly steps: readonly { readonly calls: readonly TakenCall[] }[]
 }
 
-/** Computes the parts of the reward of one turn. `before` is a first step that was made in the model's place. Pure. */
+/** Computes the parts of the reward of one turn. `before`: a first step that the collector made in the model's place, if any. Pure. */
 export function rewardParts(
   { outcome }: Pick<Score, 'outcome'>,
   { steps, refusedCalls, end }: RewardedTurn,
@@ -52,11 +52,11 @@ export function rewardParts(
   }
 }
 
-/** Whether a call of the tool succeeds in a step after step `at`. */
+/** Returns whether a call of the tool succeeds in a step after step `at`. */
 const isRecovered = (tool: string, at: number, steps: RewardedTurn['steps']): boolean =>
   steps.slice(at + 1).some(({ calls }) => calls.some(({ call, failed }) => !failed && call.name === tool))
 
-/** Combines the parts of a session's turns: sums of the counts; `right` when all turns are; `cutOff` when any turn is. Pure. */
+/** Combines the parts of a session's turns and sums their counts. `right` when all turns are right, `cutOff` when one is cut off. Pure. */
 export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
   const sum = (key: 'failed' | 'malformed' | 'recovered' | 'refused') => turns.reduce((all, parts) => all + parts[key], 0)
   return {
@@ -68,7 +68,7 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 
 /**
  * Returns the outcome of each call of a turn, step by step. A call whose arguments were not a JSON object
- * is `malformed`; any other failed call is `failed`. Both say whether a later step recovered them. Pure.
+ * is `malformed`; any other failed call is `failed`. `recovered` marks a failed call whose tool a later step called with success. Pure.
  */
 export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
@@ -79,8 +79,8 @@ export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly Cal
   )
 
 /**
- * Returns -1 for a failed call that was not recovered, for too many calls, or for a
- * cut-off answer, which counts as too long. Else returns 1 if right, else 0. Pure.
+ * Returns the reward: -1 for a failed call that no later call made good, for too many calls, or for a
+ * cut-off answer. Otherwise 1 for a right answer and 0 for any other. Pure.
  */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
@@ -100,9 +100,9 @@ export type CallOutcome = Static<typeof CallOutcome>
 export const taughtAgents = ['sculptor', 'plain'] as const
 export type TaughtAgent = (typeof taughtAgents)[number]
 
-// A row of a collected trajectory is one snapshot. The fields of every format are here; formats.ts has the rest.
+// A row of a collected file is one snapshot of a trajectory. These fields are the same in every format; formats.ts has the others.
 
-/** Increase it with every change that an older reader would misread. */
+/** The version of a row. Increase it with every change that an older reader would misread. */
 export const TRAJECTORY_VERSION = 2
 
 export const collectedTasks = [...taskNames, 'memtool', 'service'] as const
@@ -114,11 +114,11 @@ export const TrajectoryFacts = Type.Object({
   /** The sample's id in the task; together with `rollout` it identifies the trajectory. */
   id: Type.String(),
   cell: Type.Record(Type.String(), Type.Union([Type.Number(), Type.String()])),
-  /** The number of the try at the sample, from 0. */
+  /** The teacher may try a sample several times; this is the number of the try, from 0. */
   rollout: Type.Number(),
-  /** The same for all tries at one prompt, in every file. */
+  /** An id of the prompt: the same for all tries at it, in every file. */
   group: Type.String(),
-  /** The agent: `sculptor` has the context tools, `plain` none. For memtool the name of the way, for service the framework. */
+  /** The agent: `sculptor` has the context tools, `plain` has none. In memtool, its way to manage tools; in service, the framework. */
   agent: Type.String({ default: 'sculptor' }),
   /** The teacher that acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
@@ -136,25 +136,25 @@ export const TrajectoryFacts = Type.Object({
     }),
   ),
   /**
-   * The model of these tokens. For a GGUF file: its name and hash. For an endpoint: the
+   * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
    * endpoint's name of the model, and a hash of that name and the endpoint's release.
    */
   model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),
-  /** The snapshot's index in the trajectory, from 0; `snapshots` is their number. */
+  /** The index of this snapshot in its trajectory, from 0. `snapshots`: the number of snapshots in the trajectory. */
   snapshot: Type.Number(),
   snapshots: Type.Number(),
   /** The score of the whole trajectory, the same in all its snapshots. */
   points: Type.Number(),
-  /** -1 for a failed call that was not recovered, too many calls, or cut off; else 1 if right, else 0 (Sculptor, appendix F). */
+  /** The reward of the whole trajectory, as `rewardOf` computes it (Sculptor, appendix F). */
   reward: Type.Union([Type.Literal(1), Type.Literal(0), Type.Literal(-1)]),
   parts: RewardParts,
   /** Number of calls by tool, failed ones included. */
   calls: Type.Record(Type.String(), Type.Number()),
   /** Tokens in the context at the end of the last step. */
   context: Type.Number(),
-  /** For each completion with loss, the index of its step in the trajectory, from 0. */
+  /** For each completion that training has a loss on, the index of its step in the trajectory, from 0. */
   steps: Type.Array(Type.Number()),
-  /** For each of these completions, the outcomes of its calls. */
+  /** For each completion in `steps`, the outcomes of its calls. */
   outcomes: Type.Optional(Type.Array(Type.Array(CallOutcome))),
 })
 export type TrajectoryFacts = Static<typeof TrajectoryFacts>

@@ -1,6 +1,6 @@
 /**
- * Reads data sets row by row: JSON Lines, a JSON array, TSV, CSV or Parquet. A file comes from a path, or is downloaded from the hub
- * once.
+ * Reads data sets row by row. Their files are JSON Lines, a JSON array, TSV, CSV or Parquet. A file is on disk, or is downloaded once from
+ * the Hugging Face hub.
  */
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, stat } from 'node:fs/promises'
@@ -14,7 +14,7 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import { length, type Span } from '../../runtime/core/span.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 
-/** The reader for each ending of a name; `hf:` names have the same endings. */
+/** The function that reads a file, by the ending of its name. Names with `hf:` have the same endings. */
 const readers: Readonly<Record<string, (file: string, name: string) => Promise<Rows>>> = {
   '.jsonl': openJsonRows,
   '.ndjson': openJsonRows,
@@ -26,12 +26,12 @@ const readers: Readonly<Record<string, (file: string, name: string) => Promise<R
 
 const endOf = (source: string): string => extname(source.replace(/#.*$/u, '')).toLowerCase()
 
-/** Whether `openRows` takes a file of this name for rows. */
+/** Returns whether `openRows` can open a file of this name. */
 export const isRowsFile = (source: string): boolean => Object.hasOwn(readers, endOf(source))
 
 /**
- * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`, with `#revision` after it unless that is
- * `main`.
+ * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`. `#revision` may follow an `hf:` name; without
+ * it, the revision is `main`.
  * @throws KvfoldError eval/bad-data when the file has another form, cannot be read or cannot be downloaded; engine/cancelled
  */
 export async function openRows(source: string, options: SourceOptions = {}): Promise<Rows> {
@@ -58,7 +58,7 @@ export async function openRows(source: string, options: SourceOptions = {}): Pro
 
 // Rows of a text table: values between tabs or commas, with the names of the columns in the first line.
 
-/** Holds the whole table in memory, because such tables are small. All values are text. */
+/** Opens a text table. The whole table stays in memory, because such tables are small. All values are text. */
 async function openTable(file: string, name: string, delimiter: '\t' | ','): Promise<Rows> {
   const records = recordsOf(await readFile(file, 'utf8'), name, delimiter)
   const where = (index: number) => `${name}, line ${records[index]?.line ?? 0}`
@@ -93,7 +93,7 @@ function recordsOf(text: string, name: string, delimiter: string): { row: Row; l
 
 // Rows of Parquet files. A file is read by row groups, and the latest group stays in memory.
 
-/** Reads uncompressed and Snappy files, which hyparquet supports without another package. */
+/** Opens a Parquet file, uncompressed or compressed with Snappy. hyparquet reads these two without another package. */
 async function openParquet(file: string, name: string): Promise<Rows> {
   const buffer = await asyncBufferFromFile(file)
   const metadata = await parquetMetadataAsync(buffer)
@@ -128,14 +128,14 @@ async function openParquet(file: string, name: string): Promise<Rows> {
   }
 }
 
-/** The row with numbers in the place of 64-bit integers, as JSON would have them. */
+/** Returns the row with its 64-bit integers as plain numbers, as JSON would have them. */
 const plain = (row: Row): Row =>
   Object.fromEntries(Object.entries(row).map(([key, value]) => [key, typeof value === 'bigint' ? Number(value) : value]))
 
 interface SourceOptions {
   /** The folder for downloads. Default: node-llama-cpp's folder for models. */
   readonly folder?: string
-  /** Default: HF_ENDPOINT, else https://huggingface.co. */
+  /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
   readonly endpoint?: string
   readonly signal?: AbortSignal
 }
@@ -150,13 +150,13 @@ interface HubFile {
 const FORM = 'hf:datasets/owner/name/path/of/file.parquet'
 const SCHEME = /^(?:hf|huggingface):/iu
 
-/** node-llama-cpp's folder for models, which also holds the models with `hf:` names. */
+/** Returns node-llama-cpp's folder for models, which also holds downloaded models with `hf:` names. */
 const downloads = (): string => join(homedir(), '.node-llama-cpp', 'models')
 
 /**
- * Returns the path of a readable file. `hf:datasets/owner/name/path#revision` is downloaded unless the folder has it; HF_TOKEN gives access
- * to private data sets.
- * @throws KvfoldError eval/bad-data when there is no such file, the hub has none or the hub cannot be reached; engine/cancelled on `signal`
+ * Returns the path of a file that can be read. Downloads `hf:datasets/owner/name/path#revision` unless the folder has that file. HF_TOKEN
+ * gives access to private data sets.
+ * @throws KvfoldError eval/bad-data when neither disk nor hub has the file, or the hub cannot be reached; engine/cancelled on `signal`
  */
 export async function fileOf(source: string, options: SourceOptions = {}): Promise<string> {
   const hub = hubFile(source)
@@ -195,7 +195,7 @@ function hubFile(source: string): HubFile | null {
 const keptAt = ({ repository, path, revision }: HubFile, folder: string): string =>
   join(folder, `datasets--${repository.replace('/', '--')}`, revision, ...path.split('/'))
 
-/** Downloads the file. It appears at `to` complete or not at all. */
+/** Downloads a file of the hub. The file appears at `to` complete or not at all. */
 async function download({ repository, path, revision }: HubFile, to: string, { endpoint, signal }: SourceOptions): Promise<void> {
   const { downloadFile } = await import('@huggingface/hub')
   const hubUrl = endpoint ?? process.env['HF_ENDPOINT']
@@ -217,7 +217,7 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
   )
 }
 
-// Rows of JSON, one on each line or in an array. One pass finds the places of all rows; each row is read when it is asked for.
+// Rows of JSON, one on each line or all in an array. One pass finds the places of all rows; a row is read from disk when it is needed.
 
 /** The place of a row in its file: its bytes, and the line (from 1) on which it begins. */
 interface DataRowPlace {
@@ -225,7 +225,7 @@ interface DataRowPlace {
   readonly line: number
 }
 
-/** Reads an array when the first character is a bracket, else JSON Lines; ignores blank lines. */
+/** Opens rows of JSON. A file that begins with a bracket is an array; any other is JSON Lines, where blank lines do not count. */
 async function openJsonRows(file: string, name: string): Promise<Rows> {
   const places = await placesIn(file)
   const where = (index: number) => `${name}, line ${places[index]?.line ?? 0}`
@@ -276,13 +276,13 @@ abstract class Scan {
 
   abstract take(byte: number, at: number, line: number): void
 
-  /** Returns all places. An incomplete last row is among them; reading it reports that it is not JSON. */
+  /** Returns the places of all rows, also of an incomplete last row. A reader of that row gets the error that it is not JSON. */
   end(): DataRowPlace[] {
     this.close()
     return this.#places
   }
 
-  /** Adds the byte to the current row; begins a row when there is none. */
+  /** Adds the byte at `at` to the current row; begins a row when there is none. */
   protected grow(at: number, line: number): void {
     this.#start ??= { bytes: { start: at, end: at }, line }
     this.#last = at + 1
@@ -320,7 +320,7 @@ class LineScan extends Scan {
   }
 }
 
-/** Finds the elements of the outermost array, of any kind. */
+/** Finds the elements of the outermost array, whether they are objects or not. */
 class ArrayScan extends Scan {
   #depth = 0
   #inText: 'no' | 'yes' | 'escaped' = 'no'
@@ -351,6 +351,6 @@ interface Rows {
   readonly size: number
   /** Reads the row. @throws KvfoldError eval/bad-data that says where the row is */
   row(index: number): Promise<Row>
-  /** The file and the line or number of the row, for error messages. */
+  /** Returns the name of the file and the row's line or number, for error messages. */
   where(index: number): string
 }

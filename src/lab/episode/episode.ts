@@ -1,6 +1,6 @@
 /**
- * Runs episodes: sessions of many turns in an environment, with a record
- * of each turn. Keeps them in a file from which a stopped episode resumes.
+ * Runs episodes: sessions of many turns in an environment, with a record of
+ * each turn. Keeps the records in a file from which a stopped episode resumes.
  */
 import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
@@ -34,7 +34,8 @@ export interface Environment {
   /** Scores a turn. The runner calls it once after each turn. */
   score(turn: Answered): Score | Promise<Score>
   /**
-   * Everything that later turns depend on, as plain JSON (Int32Array allowed). An environment made from it continues after the last turn.
+   * Everything that later turns depend on, as plain JSON (Int32Array allowed). A new environment made from this state continues after the
+   * last turn.
    */
   readonly state: unknown
 }
@@ -105,23 +106,23 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
 export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' | 'before'>, RecorderOptions {
   /** The engine that all episodes share. */
   readonly engine: Engine
-  /** Unique among the engine's tenants: an episode's cost must not depend on the episodes before or beside it. */
+  /** A name that no other tenant of the engine has. So the episode shares no cells, and its cost does not depend on other episodes. */
   readonly name: string
   /** The script that speaks for the model. Default: the model itself answers. */
   readonly teacher?: Teacher | null
-  /** Makes the actor, on the recorder as its engine. */
+  /** Makes the actor. Its engine must be the recorder. */
   readonly cast: (recorder: Recorder) => Actor | Promise<Actor>
-  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins. */
+  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins with its first turn. */
   readonly start?: EpisodeStart
 }
 
-/** The point where an episode continues. `EpisodeFile` has it. */
+/** The point from which an episode continues. An `EpisodeFile` holds it. */
 export interface EpisodeStart {
   readonly before: readonly TurnRecord[]
   readonly checkpoint: Checkpoint | null
 }
 
-/** Sets an episode up on a shared engine and runs it to its end. @returns all turns and the recorder @throws as runEpisode */
+/** Sets up an episode on a shared engine and runs it to its end. @returns all turns and the recorder @throws the errors of runEpisode */
 export async function playEpisode(
   options: PlayOptions,
 ): Promise<{ readonly turns: readonly TurnRecord[]; readonly recorder: Recorder }> {
@@ -155,7 +156,7 @@ export function singleTurn(messages: readonly ChatMessage[], score: Environment[
   }
 }
 
-// The files of an episode: its log, and the checkpoint after the last turn. A stop loses one turn at most.
+// The two files of an episode: its log, and the checkpoint after its last turn. A stopped process loses one turn at most.
 
 export class EpisodeFile {
   private constructor(
@@ -167,7 +168,7 @@ export class EpisodeFile {
   /**
    * Creates the files, or opens those of the same episode to continue it. Removes turns after the checkpoint.
    * @throws KvfoldError eval/other-run when the log belongs to another episode; eval/log-busy;
-   * eval/bad-log when a file cannot be used as such a log
+   * eval/bad-log when a file cannot be read or does not hold an episode
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
     const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about: { ...about } } as const
@@ -180,7 +181,7 @@ export class EpisodeFile {
   }
 
   /**
-   * Returns the number of finished turns by the checkpoint; 0 when there is no checkpoint.
+   * Reads from the checkpoint how many turns are finished; 0 when there is no checkpoint. `path`: the episode's log.
    * @throws KvfoldError eval/bad-log when the checkpoint is damaged or cannot be read
    */
   static async reached(path: string): Promise<number> {
@@ -230,11 +231,11 @@ async function checkpointAt(path: string): Promise<Checkpoint | null> {
   }
 }
 
-// The loop over episodes that keep their turns in files.
+// A loop that plays several episodes, each of which keeps its turns in a file.
 
 export interface KeptEpisode<Result> {
   readonly path: string
-  /** Identifies the episode. */
+  /** The facts that identify the episode. A file with other facts belongs to another episode. */
   readonly about: Readonly<Record<string, unknown>>
   readonly play: (setting: Required<Pick<PlayOptions, 'start' | 'onTurn' | 'signal'>>) => Promise<Result>
 }
@@ -243,14 +244,14 @@ export interface KeptOptions<Episode> {
   /** The command that the logs name as their origin. */
   readonly command: string
   readonly signal: AbortSignal
-  /** Called when an episode continues in its file after these turns. */
+  /** Called when an episode resumes from its file. `turns`: the number of turns that the file has. */
   readonly onResumed?: (episode: Episode, turns: number) => void
   readonly onTurn?: (episode: Episode, turn: TurnRecord) => void
 }
 
 /**
- * Plays the episodes one after another; each continues where its file ends.
- * @throws KvfoldError any error of the engine or the files; engine/cancelled, and all finished turns are kept
+ * Plays the episodes one after another. Each continues after the last turn in its file.
+ * @throws KvfoldError any error of the engine or the files; engine/cancelled when `signal` stopped it (the files keep all finished turns)
  */
 export async function playKept<Result, Episode extends KeptEpisode<Result>>(
   episodes: readonly Episode[],

@@ -1,24 +1,24 @@
-/** Tables of data in reports: for people, and as CSV with all digits for programs. */
+/** Makes the tables of reports, each in two forms: for people, and as CSV with all digits for programs. */
 import { inMarkdown, markdown, type Marks, table, type Table } from '../../runtime/figures/table.js'
 
 export type CellValue = string | number | boolean | null
 
-/** A column: its names, and how it gets its value from a row. */
+/** A column of a table: its names, and the functions that make its value and its text from a row. */
 export interface DataColumn<Row> {
   /** The name in CSV: short, without blanks. */
   readonly name: string
   /** The title for people; null when the column is in CSV only. */
   readonly title: string | null
-  /** The value in CSV, with all its digits. */
+  /** Returns the value in CSV, with all its digits. */
   readonly value: (row: Row) => CellValue
-  /** The text for people; default: the value. */
+  /** Returns the text for people. Default: the value. */
   readonly text?: (row: Row) => string
   readonly align?: 'left' | 'right'
-  /** Null when the column is only for people. */
+  /** Null when the CSV leaves the column out, because it is only for people. */
   readonly csv?: null
 }
 
-/** A column of numbers, at the right. */
+/** Makes a column of numbers, aligned right. */
 export const amount = <Row>(
   name: string,
   title: string,
@@ -26,22 +26,22 @@ export const amount = <Row>(
   text?: (row: Row) => string,
 ): DataColumn<Row> => ({ name, title, align: 'right', value, ...(text === undefined ? {} : { text }) })
 
-/** A column for programs only. */
+/** Makes a column that only the CSV has. */
 export const inCsv = <Row>(name: string, value: (row: Row) => CellValue): DataColumn<Row> => ({ name, title: null, value })
 
-/** A column for people only, at the right. */
+/** Makes a column that only the table for people has, aligned right. */
 export const onPaper = <Row>(title: string, text: (row: Row) => string): DataColumn<Row> => ({
   ...{ name: '', title, align: 'right', csv: null, value: () => null, text },
 })
 
-/** A table for people; `names` and `values` are the CSV for programs. */
+/** A table of a report. The inherited fields are the form for people; `names` and `values` are the CSV for programs. */
 export interface DataTable extends Table {
   /** File name without extension. */
   readonly name: string
   readonly title: string
   /** The facts that a reader needs to judge the numbers, one sentence each. */
   readonly notes: readonly string[]
-  /** The notes on the page, without those that a table above has already given. */
+  /** The notes that the page shows, without the notes that another table above has already given. */
   readonly brief: readonly string[]
   /** Whether the page shows the table; otherwise the page only links to its files. */
   readonly onPage: boolean
@@ -67,12 +67,12 @@ export function dataTable<Row>(
   }
 }
 
-/** The tables show this for a missing value. */
+/** The text that tables for people show in place of a missing value. */
 export const NONE = '–'
 
 const plain = (value: CellValue): string => (value === null ? NONE : String(value))
 
-/** Returns CSV as in RFC 4180: commas, CRLF, quotes where needed; an empty field for null. */
+/** Returns the table as CSV (RFC 4180), with CRLF at the end of lines. Null becomes an empty field. */
 export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
   [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
 

@@ -1,12 +1,15 @@
-/** Draws a figure as one SVG for light and dark: panels of Observable Plot under a title and a legend. Holds the colours of all figures. */
+/**
+ * Draws a figure as one SVG that suits light and dark pages. A figure has panels, drawn by Observable Plot, under a title and a legend.
+ * Also defines the colours of all figures.
+ */
 import * as Plot from '@observablehq/plot'
 import { DOMParser } from 'linkedom/worker'
 import type { Contract } from '../../runtime/core/contract.js'
 import { escaped, printable } from './page.js'
 
-// The look of all figures: the colours of contracts, tools and texts, in light and dark.
+// The look of all figures: the colours of contracts, tools and texts, for light and dark pages.
 
-/** Colours that are readable on white and on black. Most readers, also most with colour blindness, can distinguish them. */
+/** The colours of contracts and of the complete prompt, readable on white and on black. Most colour-blind readers can distinguish them. */
 export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
   complete: '#8b8b94',
   exact: '#0d9488',
@@ -25,17 +28,17 @@ export const PAPER = '#ffffff'
 export const FAINT = '#6f6f78'
 export const RULE = '#e4e4e7'
 
-/** Marks have the colours for light, which every program shows. In dark mode this style replaces a few of them. */
+/** The SVG itself has the colours for light pages, which every program shows. In dark mode this style replaces a few of them. */
 const STYLE = `
 .kf text { white-space: pre; font-variant-numeric: tabular-nums }
 @media (prefers-color-scheme: dark) { @media not print { .kf { color: #e4e4e7 } .kf [fill="${PAPER}"] { fill: #0d1117 } .kf [fill="${FAINT}"] { fill: #a1a1aa } .kf [stroke="${FAINT}"] { stroke: #a1a1aa } .kf [stroke="${RULE}"] { stroke: #30363d } } }
 `
 
 export interface Panel {
-  /** Shown above the panel. */
+  /** The text above the panel. `below`: a line of faint text under it. */
   readonly title?: string
   readonly below?: string
-  /** Height of the panel with its axes, in pixels of a figure that is `WIDTH` wide. */
+  /** The height of the panel with its axes, in the figure's own units. The figure is `WIDTH` units wide. */
   readonly height: number
   readonly plot: Plot.PlotOptions
   /** The axis whose ticks get grid lines; null for no grid lines. Default: y. */
@@ -49,7 +52,7 @@ export interface Picture {
   readonly svg: string
 }
 
-/** An entry of the legend. It shows a line when it has a dash ('' is a solid line), else a square. */
+/** An entry of the legend. With a dash pattern it shows a line ('' is a solid one), without one a square. */
 export interface LegendEntry {
   readonly label: string
   readonly colour: string
@@ -71,9 +74,9 @@ const TITLE = 28
 const LINE = 20
 const HEAD = 18
 const GAP = 10
-/** Approximate width of a letter, because no program measures the text before the file is shown. */
+/** The approximate width of a letter in the legend. It is a guess, because no program measures the text before the file is shown. */
 const LETTER = 7
-/** The em by which Plot measures texts, in pixels; a little more than the font size, because fonts differ. */
+/** The number of pixels in an em, the unit in which Plot limits a text's width. More than the font size, because fonts differ. */
 const EM = 14
 
 interface FigureText {
@@ -85,7 +88,7 @@ interface FigureText {
   readonly wide: number
 }
 
-/** Returns the SVG; '' when there are no panels. Texts may be anything: they are escaped, and characters that XML forbids are replaced. */
+/** Returns the figure as SVG; '' without panels. Texts may contain anything: they are escaped, and characters that XML forbids replaced. */
 export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
   if (panels.length === 0) return ''
   const wide = WIDTH - 2 * EDGE
@@ -135,7 +138,7 @@ const document = new DOMParser().parseFromString('<svg xmlns="http://www.w3.org/
 /** Returns Plot's drawing without the svg element and the style around it. */
 function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string {
   const axes = { x: { ...NAMES, labelOffset: 42, ...options.x }, y: { ...NAMES, labelOffset: 56, ...options.y } }
-  // Plot's types are those of a browser; `DrawnNode` has the members that we use of its result.
+  // Plot has the types of a browser, which this project lacks. `DrawnNode` has the members of Plot's result that are used here.
   const ruler = { ticks: ruled === null ? [] : axes[ruled].ticks, stroke: RULE, strokeOpacity: 1 } as Plot.GridXOptions &
     Plot.GridYOptions
   const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]
@@ -150,7 +153,7 @@ interface DrawnNode {
   querySelector(name: string): { remove(): void } | null
 }
 
-/** Returns the legend's entries with their places, in lines as wide as the figure. */
+/** Places the entries of the legend side by side, and begins a new line when the figure's width is used up. */
 function keyed(entries: readonly LegendEntry[], top: number) {
   let [x, y] = [EDGE, top]
   return entries.map((entry) => {
@@ -198,8 +201,8 @@ const textMark = ({ text, look, x, y, wide }: FigureText): Plot.Markish =>
   })
 
 /**
- * Returns a scale from 0 that fits all values; by powers of ten when the largest is more than `far` times the smallest above 0.
- * The scale also reaches up to the values of `more`, but a logarithmic one does not reach down to them.
+ * Returns a scale for an axis that holds all values. It begins at 0, or is logarithmic when the largest value is more than `far` times the
+ * smallest above 0. The scale also reaches up to the values of `more`, but a logarithmic one does not reach down to them.
  */
 export function fitting(values: readonly number[], more: readonly number[] = [], far = 1000): Plot.ScaleOptions {
   const least = values.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), Infinity)

@@ -1,7 +1,7 @@
-/** Builds the HTML page of a report: one self-contained file in light and dark, for screen and paper. */
+/** Builds the HTML page of a report: one self-contained file, in light or dark colours, for screen and paper. */
 import type { Table } from '../../runtime/figures/table.js'
 
-/** Returns the page. `body`, `style` and `script` are inserted unescaped (HTML, CSS, JavaScript); the title is plain text, and escaped. */
+/** Returns the page. `body`, `style` and `script` go into it as they are (HTML, CSS, JavaScript); only the title is escaped. */
 export const page = (
   title: string,
   body: string,
@@ -31,17 +31,17 @@ export const fileLink = (name: string): string => `<a href="${escaped(encodeURIC
 export const escaped = (content: string): string =>
   printable(content).replace(/[&<>"]/gu, (character) => `&#${character.charCodeAt(0)};`)
 
-/** Replaces the characters that XML cannot hold, such as most control characters. */
+/** Replaces the characters that XML cannot hold, such as most control characters, by U+FFFD. */
 export const printable = (content: string): string =>
   // eslint-disable-next-line no-control-regex -- the function replaces control characters
   content.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/gu, '\ufffd')
 
-/** Tables with at most this many rows stay on one page when printed. */
+/** A table with at most this many rows is printed on one page, not across two. */
 const SHORT = 16
 /** Tables with at least this many columns are printed smaller. */
 const MANY = 13
 
-/** Returns a table of the page. A table wider than the page scrolls. */
+/** Returns the HTML of a table. A table that is wider than the page can be scrolled. */
 export function html({ columns, rows }: Table): string {
   const side = (at: number): string => (columns[at]!.align === 'right' ? ' class="right"' : '')
   const head = columns.map(({ title }, at) => `<th scope="col"${side(at)}>${escaped(title).replaceAll('_', '_<wbr>')}</th>`)
@@ -58,7 +58,7 @@ ${body.join('\n')}
 `
 }
 
-/** Keeps a number together; its interval may wrap to the next line. */
+/** Returns the HTML of a cell's text. A line never breaks inside a number, but an interval in brackets may go to the next line. */
 const cell = (text: string): string =>
   text
     .split(/ (?=\[)/u)

@@ -1,11 +1,11 @@
 /**
- * Builds two kinds of panels. Rows: each shows a bar of parts that add up, a dot with its interval, or an arrow between two numbers.
- * Curves: values over sizes, each point with its interval.
+ * Builds two kinds of panels for figures. In a panel of rows, each row shows a bar of several parts, a dot with its interval, or an arrow
+ * between two numbers. A panel of curves shows values at several sizes, with their intervals.
  */
 import * as Plot from '@observablehq/plot'
 import { FAINT, fitting, type Panel, PAPER } from './figure.js'
 
-/** A row with `parts` is a bar; a row with `values` is a dot (one value) or an arrow (two values). */
+/** A row of a panel. With `parts` it shows a bar, with one of `values` a dot, with two of them an arrow. */
 export interface PanelRow {
   readonly label: string
   /** The parts of a bar that starts at 0. */
@@ -14,9 +14,9 @@ export interface PanelRow {
   readonly values?: readonly [number] | readonly [from: number, to: number]
   readonly interval?: readonly [low: number, high: number]
   readonly colour?: string
-  /** The text at the end of the bar; at the right of a row without a bar. */
+  /** The text at the end of the bar; at the right edge when the row has no bar. */
   readonly text: string
-  /** True for numbers quoted from the paper; the row is drawn hollow. */
+  /** Whether the numbers are quoted from the paper. Such a row is drawn hollow. */
   readonly theirs?: boolean
 }
 
@@ -36,8 +36,8 @@ const ROW = 24
 const AXIS = 50
 
 /**
- * Returns one panel of all rows; no panel when there are none. `unit`: the label of the axis, which starts at 0, or at the least number
- * when that is negative. `most`: the end of the axis; default: the largest number of a row, its interval included.
+ * Returns one panel with all rows; an empty list when there are no rows. `unit`: the label of the axis. The axis begins at 0, or at the
+ * least number when that is negative. `most`: the end of the axis. Default: the largest number of all rows and intervals.
  */
 export function rows(groups: readonly RowGroup[], unit: string, most?: number): Panel[] {
   const lines = groups
@@ -157,10 +157,10 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
   ]
 }
 
-// Panels of curves: values at some sizes, each with its interval. Points of several curves at one size are drawn side by side.
+// Panels of curves. A curve has values at several sizes, each with its interval. Points of different curves at one size are side by side.
 
 export interface PanelPoint {
-  /** One of the panel's sizes. */
+  /** The size at which the point lies; one of the panel's `sizes`. */
   readonly x: number
   readonly value: number
   readonly interval: readonly [low: number, high: number] | null
@@ -182,7 +182,7 @@ export interface Curves {
   /** The sizes of the x axis. They are evenly spaced, regardless of their differences. */
   readonly sizes: readonly number[]
   readonly names: { readonly x: string; readonly y: string }
-  /** Default: a scale from 0 that fits all points, by powers of ten when they span a wide range. */
+  /** The scale of the y axis. Default: from 0 to beyond all points, or logarithmic when the values span a wide range. */
   readonly y?: Plot.ScaleOptions
   readonly curves: readonly Curve[]
   /** The distance between the points of adjacent curves at one size, in pixels. Default: 6. */
@@ -249,5 +249,5 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
   }
 }
 
-/** Writes a size in short: `512`, `64K`. */
+/** Returns the short form of a size, such as `512` or `64K`. */
 export const size = (value: number): string => (value >= 1000 && value % 1000 === 0 ? `${value / 1000}K` : String(value))

@@ -1,6 +1,6 @@
 /**
- * A report as data: sentences, tables and figures under headings. Its page is one self-contained file; figures and tables of data also get
- * files of their own.
+ * Describes a report as data: sentences, tables and figures under headings. Writes it as one self-contained page. Figures and tables of
+ * data also get files of their own.
  */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,12 +12,12 @@ import { escaped, fileLink, html, page } from './page.js'
 export interface Report {
   /** The title of the page. */
   readonly title: string
-  /** The first heading. Default: the title. */
+  /** The heading at the top of the page. Default: the title. */
   readonly heading?: string
-  /** Short facts under the first heading. */
+  /** Short facts under the heading at the top, such as the date. */
   readonly facts: readonly string[]
   readonly parts: readonly ReportPart[]
-  /** CSS and JavaScript that a part needs. */
+  /** CSS and JavaScript for a part that needs its own. */
   readonly more?: { readonly style: string; readonly script: string }
 }
 
@@ -25,36 +25,36 @@ export type ReportPart = Section | Picture | Pick<Picture, 'svg'> | DataTable | 
 
 export interface Section {
   readonly heading: string
-  /** The target of links. Default: none. */
+  /** The id by which links on the page find the section. Default: no id. */
   readonly id?: string
   readonly parts: readonly ReportPart[]
 }
 
 /**
- * Sentences as paragraphs, or in the form that `look` names. `list`: one bullet each. `notes`: small bullets. `mind`: bullets in a box,
- * with a warning above. `code`: blocks of code.
+ * Sentences, one paragraph each, or in the form that `look` names. `faint`: paragraphs in faint colour. `list`: one bullet each. `notes`:
+ * small bullets. `mind`: bullets in a box with a warning above. `code`: one block of code each.
  */
 export interface Prose {
   readonly says: readonly string[]
   readonly look?: 'faint' | 'list' | 'notes' | 'mind' | 'code'
 }
 
-/** Names and values, one pair a line. */
+/** A list of names with values. Each pair takes one line. */
 export interface Pairs {
   readonly pairs: readonly (readonly [name: string, value: string])[]
 }
 
-/** Links to sections. */
+/** A table of contents: links to sections of the page. */
 export interface Contents {
   readonly contents: readonly { readonly id?: string; readonly heading: string }[]
 }
 
-/** HTML as it is. */
+/** HTML that goes into the page as it is. */
 export interface Raw {
   readonly html: string
 }
 
-/** Returns the page of a report. */
+/** Returns the HTML page of a report. */
 export const reportPage = ({ title, heading = title, facts, parts, more }: Report): string =>
   page(
     title,
@@ -63,8 +63,8 @@ export const reportPage = ({ title, heading = title, facts, parts, more }: Repor
   )
 
 /**
- * Writes the page, the files of its figures and tables, and `files` into the folder, over those of an earlier report. Creates the folder
- * when it is missing.
+ * Writes the page, the files of its figures and tables, and `files` into the folder. Replaces the files of an earlier report. Creates the
+ * folder when it is missing.
  * @returns the path of the page
  */
 export function publishReport(folder: string, report: Report, files: Readonly<Record<string, string | Uint8Array>> = {}): string {
@@ -110,7 +110,7 @@ function drawn(part: ReportPart, level: number): string {
   return 'html' in part ? part.html : prose(part)
 }
 
-/** A table with its title, notes and files; only its files when the page does not show it. */
+/** Returns the HTML of a table with its title, its notes and links to its files. Returns only the links if the page does not show it. */
 function dataHtml(table: DataTable, level: number): string {
   const { name, title, brief, onPage } = table
   const files = `<p class="files">${onPage ? '' : `${escaped(title)}: `}${fileLink(`${name}.csv`)} · ${fileLink(`${name}.md`)}</p>`

@@ -1,6 +1,6 @@
 /**
- * The world of the MemTool task: invented companies and a tool for each of
- * their figures. Gives the tools' values and the requests of a session.
+ * The world of the MemTool task: invented companies, and a tool for each of their figures,
+ * such as the revenue. Computes the values that tools return, and the requests of a session.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
@@ -33,7 +33,7 @@ const yearly: readonly Metric[] = ['revenue', 'net income']
 const ONSETS = 'b br c cr d dr f g gr h k l m n p pr qu r s st t tr v w z'.split(' ')
 const VOWELS = ['a', 'e', 'i', 'o', 'u', 'ai', 'ea', 'io']
 const ENDS = ['l', 'n', 'r', 's', 'x', 'nd', 'rk', 'lt', 'm', 'st']
-/** Companies with the same stem differ in their trade; they are each other's distractors in a search. */
+/** The last words of company names. Companies whose names differ only in this word make a search for one of them harder. */
 const TRADES = ['Foods', 'Metals', 'Energy', 'Systems', 'Freight', 'Pharma', 'Textiles', 'Capital', 'Robotics', 'Paper']
 
 const ABOUT: Readonly<Record<Metric, string>> = {
@@ -67,12 +67,12 @@ export class World {
     })
   }
 
-  /** Whether the tools of a metric take a year. */
+  /** Returns whether the tools of a metric take a year. */
   takesYear(metric: Metric): boolean {
     return this.options.arguments && yearly.includes(metric)
   }
 
-  /** The call that returns a figure. */
+  /** Returns the tool call that asks for a figure. */
   callOf({ company, metric, year }: CompanyFigure): {
     readonly name: string
     readonly arguments: Readonly<Record<string, unknown>>
@@ -126,7 +126,7 @@ function companiesOf(count: number, seed: number): Company[] {
     const stem = pick(ONSETS) + pick(VOWELS) + pick(ONSETS) + pick(VOWELS) + pick(ENDS)
     if (stems.has(stem)) continue
     stems.add(stem)
-    // Three companies for each stem.
+    // Up to three companies share the first word of their names.
     for (const trade of random.shuffled(TRADES).slice(0, Math.min(3, count - companies.length))) {
       let symbol: string
       do
@@ -148,7 +148,7 @@ function hashOf(text: string): number {
 
 // A session of the MemTool task: the request of every turn, the calls that it needs, and the score of its answer.
 
-/** How a turn relates to the one before: same companies, same metrics, or unrelated. `mixed` alternates the three. */
+/** How the request of a turn relates to the one before: same companies, same metrics, or unrelated. `mixed`: the three in rotation. */
 export const relations = ['mixed', 'same-company', 'same-metric', 'unrelated'] as const
 export type Relation = (typeof relations)[number]
 
@@ -164,7 +164,7 @@ export interface Request {
   readonly figures: readonly CompanyFigure[]
 }
 
-/** The numbers of calls that turns need: 1 to 10, with a mean of 5 over each block. */
+/** The numbers of calls that the turns of a session need, repeated for longer sessions and then shuffled. Their mean is 5. */
 const CALLS = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 10, 1, 4, 5]
 
 /** Returns the requests of a session. Pure: the same world and options give the same requests. */
@@ -191,7 +191,7 @@ function figuresOf(
   const known = [...new Set(before.map(({ company }) => company))]
   const asked = [...new Set(before.map(({ metric }) => metric))]
   for (let tries = 0; figures.size < count; tries++) {
-    // The related companies or metrics may have too few figures; after 40 tries any figure will do.
+    // The related companies or metrics may have too few figures. After 40 tries, figures of any company and metric count.
     const related = tries < 40
     const companies = relation === 'same-company' && related && known.length > 0 ? known : world.companies
     const kinds = relation === 'same-metric' && related && asked.length > 0 ? asked : metrics
@@ -208,11 +208,11 @@ const nameOf = ({ company, metric, year }: CompanyFigure): string =>
 
 const textOf = (figures: readonly CompanyFigure[]): string => `Please tell me the ${figures.map(nameOf).join(', the ')}.`
 
-/** The complete answer, as a script gives it. */
+/** Returns the complete answer to a request, as the script gives it. */
 export const answerOf = (world: World, figures: readonly CompanyFigure[]): string =>
   `${figures.map((figure) => world.value(figure)).join('; ')}.`
 
-/** The keyword by which a script searches for a figure's tool. */
+/** Returns the keyword by which the script searches for a figure's tool. */
 export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
 /** The environment of a session: gives the requests in order, carries out calls, and scores answers and calls. */
@@ -251,8 +251,8 @@ export class Companies implements Environment {
   }
 
   /**
-   * Scores the current turn and moves to the next. `points`: the share of the
-   * values that the answer contains. Calls are compared with the expected ones.
+   * Scores the current turn and moves to the next. `points`: the share of the requested
+   * values that the answer contains. `details` compares the calls with the expected ones.
    */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { figures } = this.request

@@ -1,6 +1,6 @@
 /**
- * Computes the measures of MemTool sessions: the paper's four as printed,
- * how often they are undefined, and our own, such as new tokens. Pure.
+ * Computes the measures of MemTool sessions: the paper's four as printed, how
+ * often they are undefined, and measures of our own, such as new tokens. Pure.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { Engine } from '../../runtime/engine/engine.js'
@@ -8,43 +8,44 @@ import { bootstrap, type Interval } from '../attention/statistics.js'
 import type { TurnRecord } from '../log.js'
 import type { DoneStep } from '../recorder.js'
 
-/** A measure is null when it is undefined, such as a share of 0. */
+/** The measures of one or several sessions. A measure is null when it is undefined, such as a share of no calls. */
 export interface MemToolMeasures {
   readonly turns: number
-  /** Tools removed / tools added, over the session (MemTool, eq. 1). */
+  /** Number of removed tools divided by the number of added tools, over the session (MemTool, eq. 1). */
   readonly removalRatio: number | null
-  /** Mean of removed / added over windows of three turns, each ratio at most 1 (eq. 2 to 4). Leaves out windows without additions. */
+  /** Mean over windows of three turns of removed divided by added tools, at most 1 each (eq. 2 to 4). Skips windows without additions. */
   readonly avgRemovalRatio3T: number | null
-  /** The same with ratios as the paper prints them, which may exceed 1. */
+  /** `avgRemovalRatio3T` without the limit of 1 on each ratio, as the paper prints it. */
   readonly avgRemovalRatio3TUnclipped: number | null
+  /** Number of windows without additions, for which there is no ratio. */
   readonly windowsLeftOut: number
   /**
-   * Mean number of tools in the three turns after a peak (eq. 5); a peak
-   * is a turn with more tools than the one before and the one after it.
+   * Mean number of tools in the three turns after a peak (eq. 5). A peak
+   * is a turn with more tools than both turns beside it.
    */
   readonly avgResidual: number | null
   readonly peaks: number
-  /** Share of the calls made that are correct: by name; and, in `callCorrectness`, also by arguments. */
+  /** Share of the model's calls whose tool is an expected one. In `callCorrectness` the arguments must be right, too. */
   readonly toolCorrectness: number | null
   readonly callCorrectness: number | null
-  /** Share of the expected calls that were made, with the right arguments. */
+  /** Share of the expected calls that the model made with the right arguments. */
   readonly callRecall: number | null
   /** Mean share of the requested values that the answer contains, by exact comparison without a judge. */
   readonly taskCompletion: number
-  /** Of the tools added in a turn, the share that is no longer loaded one, two and three turns later. */
+  /** Of the tools added in a turn, the share that is no longer loaded after one turn, after two and after three. */
   readonly gone: readonly (number | null)[]
-  /** Tools loaded at the end of a turn: mean and maximum. */
+  /** The mean number of tools loaded at the end of a turn. `mostTools`: the largest such number. */
   readonly meanTools: number
   readonly mostTools: number
   readonly meanToolTokens: number
   /** Mean number of loaded tools without a successful call in the last two turns. */
   readonly useless: number
-  /** Share of the tools that a turn needs that were loaded at its end. */
+  /** Of the tools that a turn needs, the share that is loaded at its end. */
   readonly recall: number | null
   readonly refusedSearches: number
-  /** Calls of tools that were not loaded. */
+  /** Number of calls of tools that were not loaded. */
   readonly ghosts: number
-  /** Turns of a model that did not fit into the context; they count as wrong. */
+  /** Number of turns that did not fit into the model's context. They count as wrong. */
   readonly overflowed: number
 }
 
@@ -83,7 +84,7 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
   }
 }
 
-/** The measures that the report gives with an interval. */
+/** The names of the measures that the report gives with an interval. */
 const TOLD = [
   'recall',
   'avgRemovalRatio3T',
@@ -95,13 +96,13 @@ const TOLD = [
 ] as const
 export type MemToolIntervals = Readonly<Record<(typeof TOLD)[number], Interval | null>>
 
-/** Bootstrap 95 % intervals that resample whole sessions; null for fewer than two sessions. */
+/** Returns the 95 % bootstrap intervals of these measures. They resample whole sessions, and are null for fewer than two. */
 export const intervalsOf = (sessions: readonly (readonly TurnRecord[])[]): MemToolIntervals =>
   Object.fromEntries(
     TOLD.map((one) => [one, bootstrap(sessions, (drawn) => measuresOf(...drawn)[one])]),
   ) as unknown as MemToolIntervals
 
-/** The tools added and removed in every window of three consecutive turns. */
+/** Returns the numbers of tools added and removed in every window of three consecutive turns. */
 const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; readonly removed: number }[] =>
   turns.slice(FIRST_THREE - 1).map((_, at) => {
     const three = turns.slice(at, at + FIRST_THREE)
@@ -109,8 +110,8 @@ const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; read
   })
 
 /**
- * The mean number of tools in the three turns after each peak. A peak has
- * more tools than both neighbouring turns and at least three turns after it.
+ * Returns the mean number of tools in the three turns after each peak. A peak
+ * has more tools than both neighbouring turns and at least three turns after it.
  */
 function residualsOf(turns: readonly TurnRecord[]): number[] {
   const tools = valuesOf(turns, 'tools')
@@ -127,16 +128,16 @@ const sum = (numbers: readonly number[]): number => numbers.reduce((total, numbe
 const share = (part: number, whole: number): number | null => (whole === 0 ? null : part / whole)
 const mean = (numbers: readonly number[]): number | null => share(sum(numbers), numbers.length)
 
-/** Tokens of all steps, asides included. */
+/** Numbers of tokens, summed over all steps of the sessions, asides included. */
 export interface MemToolTokens {
   readonly shown: number
   readonly reused: number
   readonly computed: number
-  /** Shown tokens whose cells differ from those of a fresh prefill, summed over the steps; see MessageCost. */
+  /** Number of shown tokens whose cells differ from the cells of a fresh prefill, summed over the steps (see `MessageCost`). */
   readonly approximate: number
   /** Tokens of text that no earlier prompt contained. */
   readonly new: number
-  /** Tokens of the last prompt; of several sessions, the longest last prompt. */
+  /** Tokens in the context at the end of the session; of several sessions, the largest such number. */
   readonly last: number
 }
 
@@ -156,8 +157,8 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
 // Counts a session's new tokens: tokens of text that no earlier prompt contained. The state of the cache does not matter.
 
 /**
- * Counts each message once, by the ledger, when a prompt first contains it. Counts each replacement text of an
- * edit once, each definition in the list at the top once, and generated tokens once. Use one counter per session.
+ * Counts the new tokens of one session. A message counts once, when a prompt first contains it, with the number in the ledger. Each
+ * replacement text of an edit, each definition in the prompt's list of tools and each generated token also count once.
  */
 export class NewTokenCounter {
   readonly #messages = new Set<string>()
@@ -186,7 +187,7 @@ export class NewTokenCounter {
     return this.#tokens
   }
 
-  /** Counts a step; the recorder calls it after each one. */
+  /** Adds the new tokens of one step. The recorder calls it after each step. */
   readonly count = ({ request: { messages, edits, tools }, reply: { message, ledger, timing } }: DoneStep): void => {
     const first = this.#messages.size === 0
     const costs = new Map(ledger.messages.map(({ index, shown }) => [index, shown]))
@@ -213,7 +214,7 @@ export class NewTokenCounter {
   }
 }
 
-/** Identifies a message by its place and text: a resumed session has new message objects with the same text. */
+/** Returns a text that identifies a message by its place and content. A resumed session has new objects for the same messages. */
 const keyOf = ({ role, content, toolCalls = [] }: ChatMessage, index: number): string =>
   JSON.stringify([index, role, content, toolCalls.map(({ name, arguments: given }) => [name, given])])
 

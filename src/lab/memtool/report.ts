@@ -1,4 +1,4 @@
-/** The report of a MemTool study: figures, tables and the page. The paper's numbers have a table of their own. */
+/** Makes the report of a MemTool study: figures, tables and the page. The paper's numbers have a table of their own. */
 import * as Plot from '@observablehq/plot'
 import { figure, PALETTE, type Panel } from '../figures/figure.js'
 import { count, percent, plural } from '../../runtime/figures/numbers.js'
@@ -22,14 +22,14 @@ export const nameOf = ({ way, placement, contract }: MemToolResult): string => `
 
 const share = (value: number | null): string => (value === null ? '-' : value.toFixed(3))
 
-/** A value, with its interval when there are several sessions. */
+/** Returns the text of a measure, with its interval when the result has several sessions. */
 function shareOf({ measures, intervals }: MemToolResult, measure: keyof MemToolIntervals, digits = 3): string {
   const [value, interval] = [measures[measure], intervals[measure]]
   const said = value === null ? '-' : value.toFixed(digits)
   return interval === null ? said : `${said} (${interval.map((end) => end.toFixed(digits)).join(' to ')})`
 }
 
-/** The table of tokens; it includes the ratio of computed to new tokens. */
+/** Makes the table of tokens: shown, reused, computed and new ones, and the ratio of computed to new tokens. */
 export const tokenTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -51,7 +51,7 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** The table of the tools that were added: how many were removed, and when. */
+/** Makes the table that shows how many of the added tools were removed, and how soon. */
 export const removalTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -73,7 +73,7 @@ export const removalTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** The table of correctness: whether the needed tools were loaded, and whether calls and answers were right. */
+/** Makes the table of correctness: whether the needed tools were loaded, and whether calls and answers were right. */
 export const correctnessTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -100,10 +100,13 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** Dash patterns. The first is solid: the dashed lines are drawn over it and leave it visible. */
+/** The dash pattern of each contract. The first is solid and drawn first, so that it shows between the dashes of the others. */
 const DASHES = { exact: '', splice: '8 6', blend: '2 4', auto: '8 4 2 4' } as const
 
-/** Draws, by turn, the loaded tools, the tokens computed so far, and the tokens of the last prompt. Colour: way; dash: contract. */
+/**
+ * Draws, for every turn, the loaded tools, the tokens computed so far, and the tokens of the last prompt. A line's colour shows the way to
+ * manage tools, its dashes the contract.
+ */
 export function memToolFigure({ results }: MemToolReport): string {
   const dashes = Object.keys(DASHES)
   const drawn = results.toSorted((one, other) => dashes.indexOf(one.contract) - dashes.indexOf(other.contract))
@@ -144,7 +147,7 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
 }
 
-/** Possible numbers of turns between two ticks. */
+/** The numbers of turns that may lie between two ticks of the axis. */
 const STEPS = [1, 2, 5, 10, 20, 50]
 
 function running(numbers: readonly number[]): number[] {
@@ -222,8 +225,8 @@ export function memToolPage(report: MemToolReport): string {
   })
 }
 
-// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual
-// 3T / Tool Correctness / Task Completion; null where the paper gives none.
+// The paper's results (MemTool, table 2), four numbers for each model and mode: Avg Removal Ratio 3T / Avg Residual
+// 3T / Tool Correctness / Task Completion. Null: the paper gives no numbers.
 
 export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
   ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],

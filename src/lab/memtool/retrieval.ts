@@ -1,5 +1,6 @@
 /**
- * Measures how well the catalogue's search finds the right tool for a few words: recall of each ranking. Reads public catalogues of tools.
+ * Measures how well the catalogue's search finds the right tool for a few words, with each of its rankings. Also reads public catalogues
+ * of tools.
  */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
@@ -25,11 +26,11 @@ export interface Recall {
    */
   readonly at1: number
   readonly at5: number
-  /** Mean milliseconds of a query. When the embedder caches vectors, the time to embed a repeated query is missing. */
+  /** Mean milliseconds of a query. If the embedder caches vectors, this leaves out the time to embed a repeated query. */
   readonly milliseconds: number
 }
 
-/** The words of people who do not know the names of the tools. */
+/** For each metric, the words that a person might use who does not know the names of the tools. */
 const LOOSE: Readonly<Record<Metric, string>> = {
   'stock price': 'what does one share cost at',
   revenue: 'sales of',
@@ -39,8 +40,8 @@ const LOOSE: Readonly<Record<Metric, string>> = {
 }
 
 /**
- * `exact`: the words of the tool's name, `<company> <metric>`. `loose`: other
- * words for the metric, and in one of four queries the company's symbol.
+ * How queries are worded. `exact`: by the words of the tool's name, `<company> <metric>`. `loose`: by
+ * other words for the metric, and in one of four queries by the company's symbol.
  */
 export const wordings = ['exact', 'loose'] as const
 export type QueryWording = (typeof wordings)[number]
@@ -59,7 +60,7 @@ export function queriesOf(world: World, wording: QueryWording, count: number, se
     })
 }
 
-/** Measures recall by every ranking of the catalogue. @throws KvfoldError any error of the embedder */
+/** Measures the recall of every ranking of the catalogue. @throws KvfoldError any error of the embedder */
 export async function recallOf(catalogue: Catalogue, queries: readonly Query[], signal?: AbortSignal): Promise<Recall[]> {
   const recalls: Recall[] = []
   for (const ranking of catalogue.rankings) {
@@ -82,18 +83,18 @@ export async function recallOf(catalogue: Catalogue, queries: readonly Query[], 
   return recalls
 }
 
-// Reads foreign catalogues: a JSON array of tools, LiveMCPBench's list of servers with tools, the list of an MCP server, or ToolRet's rows.
+// Reads catalogues of other projects: a JSON array of tools, LiveMCPBench's list of servers, an MCP server's list, or ToolRet's rows.
 
 const Tool = Type.Object({
   name: Type.String(),
   description: Type.Optional(nullable(Type.String())),
   inputSchema: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
   parameters: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
-  /** The name of the tool's server. Ignored when it is not text: then the file uses the field for something else. */
+  /** The name of the tool's server. Any other value than text is ignored, because the file then uses the field for something else. */
   server: Type.Optional(Type.Unknown()),
 })
 const Listed = Type.Object({ tools: Type.Array(Tool) })
-/** ToolRet's rows: the documentation of a tool, or a query with its tools. The JSON values may be strings that contain JSON. */
+/** The schemas of ToolRet's rows: the documentation of a tool, or a query with its tools. Values may be strings that contain JSON. */
 const Documented = Type.Object({ id: Type.String(), documentation: Type.Unknown() })
 const Labelled = Type.Object({ query: Type.String(), labels: Type.Unknown() })
 const Labels = Type.Array(Type.Object({ id: Type.String(), doc: Type.Unknown() }), { minItems: 1 })
@@ -102,7 +103,7 @@ const Servers = Type.Array(Type.Object({ tools: Type.Record(Type.String(), Liste
 
 /** Returns the tools of a JSON array, a list of servers, or an MCP server's list; null for any other value. */
 function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
-  // A list of servers would also pass as a list of tools, because servers have names; so it is tried first.
+  // Servers have names like tools, so a list of servers would also pass as a list of tools. Hence the list of servers is tried first.
   const servers = checked(Servers, value)
   if (servers.ok)
     return servers.value.flatMap(({ tools }) =>
@@ -113,8 +114,8 @@ function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
 }
 
 /**
- * Reads the tools and the queries of a file. Without queries, each tool's description is its query. When
- * tools share a name, all but the first get the name of their server in front or a number at the end.
+ * Reads the tools and the queries of a file. If the file has no queries, each tool's description is its query. When
+ * several tools have one name, all but the first get the name of their server in front or a number at the end.
  * @throws KvfoldError eval/bad-data when the file is not a catalogue
  */
 export function lookupsIn(text: string, file: string): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
@@ -131,7 +132,7 @@ export function lookupsIn(text: string, file: string): { readonly tools: ToolDef
   return { tools, queries: tools.map(({ name, description }) => ({ words: description, tools: [name] })) }
 }
 
-/** Parses the text as JSON, or else as JSON Lines. @throws KvfoldError eval/bad-data */
+/** Parses the text as JSON; if that fails, as JSON Lines. @throws KvfoldError eval/bad-data */
 function valueOf(text: string, file: string): unknown {
   try {
     return readJson(text)
@@ -146,8 +147,8 @@ function valueOf(text: string, file: string): unknown {
 }
 
 /**
- * Returns the tools of all rows, each once and named by its id, and the
- * rows' queries. Without queries, each tool's description is its query.
+ * Returns the tools and the queries in ToolRet's rows. Each tool occurs once and has its id as name.
+ * If the rows have no queries, each tool's description is its query.
  */
 function toolRetIn(rows: Static<typeof Rows>): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const tools = new Map<string, ToolDefinition>()

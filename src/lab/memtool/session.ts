@@ -1,4 +1,7 @@
-/** Runs one session of the MemTool study: the ways to compare, the actor that plays them, and the script that may speak for the model. */
+/**
+ * Runs one session of the MemTool study. Defines the ways to manage tools that the study compares, the actor that plays them, and the
+ * script that may speak for the model.
+ */
 import { randomUUID } from 'node:crypto'
 import type { MemToolMode } from '../../runtime/agents/memtool-asides.js'
 import {
@@ -33,20 +36,20 @@ import {
   tokensOf,
 } from './measures.js'
 
-// The ways of the MemTool study: the paper's three modes and our baselines, each as options of one agent.
+// The ways to manage tools that the study compares: the paper's three modes and our baselines. All are options of the same agent.
 
 export interface MemToolArm {
   readonly mode: MemToolMode
   readonly removal: RemovalRule
-  /** Where the definitions of tools go unless the run says otherwise: in the list at the top, or in the results of searches (`late`). */
+  /** The default for the place of tool definitions in the prompt: the list at the top, or the results of searches (`late`). */
   readonly placement: Placement
   readonly limits: ToolLimits
   /**
-   * Tools that are loaded without a search. `needed`: every turn begins with exactly the tools it needs. `always`:
-   * from the start, as many tools as the limit allows, those that the session needs first; they stay loaded.
+   * The tools that are loaded without a search. `needed`: every turn begins with exactly the tools that it needs. `always`: from the
+   * start as many tools as the limit allows, first the tools that the session needs. They stay loaded.
    */
   readonly given: 'nothing' | 'needed' | 'always'
-  /** One line for the command's help. */
+  /** A description of the way, in one line, for the command's help. */
   readonly about: string
 }
 
@@ -145,7 +148,7 @@ export async function memToolSession(
   const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
   const state = start?.checkpoint?.actor as MemToolActorState | undefined
   const novelty = new NewTokenCounter(engine)
-  // The script needs the actor's session, and the session needs the script's engine: the actor is assigned below.
+  // The script needs the actor's session, and the session needs the engine that the script speaks on. So the actor is assigned later.
   let actor: MemToolActor | null = null
   const script = () =>
     teacherOf(
@@ -162,7 +165,7 @@ export async function memToolSession(
     })
     if (state !== undefined) {
       const { conversation } = actor.session
-      // A script's last answer has not been in a prompt yet.
+      // No prompt contains the last answer of a script yet, so it still counts as new.
       const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
       novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
     }
@@ -187,7 +190,7 @@ export async function memToolSession(
 /** The most tokens that a step may generate. */
 const MOST = 1024
 
-/** Adds the number of new tokens to the details of every turn. */
+/** Returns the actor with the number of new tokens added to the details of every turn. */
 function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   return {
     async act(ask, signal) {
@@ -216,7 +219,7 @@ const resultOf = (
   ...{ intervals: intervalsOf(sessions), tokens: tokensOf(sessions) },
 })
 
-// The actor of the MemTool task: puts the requests to a session and records the state of its tools after every turn.
+// The actor of the MemTool task. It passes the user's requests to a session, and records the session's tools after every turn.
 
 const PURPOSE =
   'You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.'
@@ -226,7 +229,7 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
-  /** The speaker. When the context is full, a model's turn counts as overflowed, because the model filled it; a script's run throws. */
+  /** A script or the model. When the context is full, a model's turn counts as overflowed, because the model filled it. A script throws. */
   readonly speaker: MemToolRun['agent']
   readonly way: WayName
   /** Default: the placement of the way. */
@@ -314,7 +317,7 @@ export class MemToolActor implements Actor {
     }
   }
 
-  /** For one, two and three turns ago: how many tools were added then (`cohort`), and how many of them are no longer loaded (`gone`). */
+  /** Counts the tools added one, two and three turns ago (`cohort1` and so on), and how many of them are no longer loaded (`gone1`). */
   #survival(turn: number, names: readonly string[]): Record<string, number> {
     return Object.fromEntries(
       [1, 2, 3].flatMap((lag) => {
@@ -347,7 +350,7 @@ const toolsFor = (world: Companies['world'], { figures }: Request): readonly str
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
 ]
 
-/** Returns up to `limit` tools: first those that the session needs, then the first ones of the catalogue. */
+/** Returns up to `limit` tools for the way `always`: first the tools that the session needs, then the first ones of the catalogue. */
 function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): readonly string[] {
   return [...new Set([...needed, ...environment.world.tools.map(({ name }) => name)])].slice(0, limit)
 }

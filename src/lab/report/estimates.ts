@@ -1,6 +1,6 @@
 /**
- * Measures the answers of one condition or cell, and estimates accuracy over all possible samples with intervals. Decides which two
- * conditions are compared, and tests them against each other.
+ * Measures the answers of one condition (an agent, a contract and a task) or of one cell of it. Estimates the accuracy over all possible
+ * samples, with intervals. Chooses the baseline of each condition and tests the condition against it.
  */
 import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
@@ -14,7 +14,7 @@ import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 // Estimates for all possible samples: accuracy and differences, each with a 95 % interval.
 
 export interface Estimate {
-  /** Mean points, 0..1. */
+  /** The mean of the points, from 0 to 1. */
   readonly value: number
   readonly interval: Interval
   readonly method: 'wilson' | 'bootstrap'
@@ -32,7 +32,7 @@ interface Difference {
   readonly interval: Interval | null
 }
 
-/** Returns the mean of ours less theirs over pairs of points (ours, theirs); null when there are no pairs. */
+/** Each pair has the points of two conditions for the same sample. Returns the mean of `ours - theirs`; null when there are no pairs. */
 export function difference(pairs: readonly (readonly [number, number])[]): Difference | null {
   if (pairs.length === 0) return null
   const apart = pairs.map(([ours, theirs]) => ours - theirs)
@@ -47,23 +47,23 @@ interface PairedTest {
   readonly test: 'mcnemar' | 'sign-flip'
   /** Number of samples that both conditions answered. */
   readonly pairs: number
-  /** Number of pairs in which the first condition has more points than the second; `worse`: fewer points. */
+  /** Number of pairs in which the first condition has more points than the second. `worse` counts the pairs in which it has fewer. */
   readonly better: number
   readonly worse: number
-  /** Two-sided. */
+  /** The two-sided p value. */
   readonly p: number
   /** False when the test drew random signs instead of trying all of them. */
   readonly exact: boolean
 }
 
-/** Up to this many differences, the test tries all ways to set signs. */
+/** With up to this many differences other than 0, the sign-flip test tries every combination of their signs. */
 const ALL_SIGNS = 16
-/** The number of random draws for more differences. The least p they can give is 1 / (DRAWS + 1). */
+/** With more than `ALL_SIGNS` differences, the test draws this many random combinations. Its least possible p is 1 / (DRAWS + 1). */
 const DRAWS = 20_000
-/** Tolerance: sums of the same points in different orders differ by less. */
+/** Numbers that differ by less count as equal. Rounding makes sums of the same points differ a little when their order differs. */
 const SAME = 1e-9
 
-/** Tests pairs of points 0..1 (ours, theirs). Returns null when there are no pairs. */
+/** Tests whether two conditions differ. Each pair has their points (0..1) for one sample. Returns null when there are no pairs. */
 export function pairedTest(pairs: readonly (readonly [number, number])[]): PairedTest | null {
   if (pairs.length === 0) return null
   const differences = pairs.map(([ours, theirs]) => ours - theirs)
@@ -81,7 +81,7 @@ export function pairedTest(pairs: readonly (readonly [number, number])[]): Paire
 export function mcnemar(better: number, worse: number): number {
   const all = better + worse
   const fewer = Math.min(better, worse)
-  // The chance of exactly k of `all`, computed from one k to the next. In logarithms, because 2 ** -all may underflow.
+  // The chance that the first condition is better in exactly k of `all` pairs, as a logarithm, because 2 ** -all may underflow.
   let logChance = -all * Math.LN2
   let sum = 0
   for (let k = 0; k <= fewer; k++) {
@@ -91,7 +91,7 @@ export function mcnemar(better: number, worse: number): number {
   return Math.min(1, 2 * sum)
 }
 
-/** Returns the share of all ways to set signs whose sum is at least as far from 0 as the observed sum. */
+/** Tries every combination of signs. Returns the share of combinations whose sum is at least as far from 0 as the observed sum: p. */
 function allSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const ways = 2 ** differences.length
@@ -104,7 +104,7 @@ function allSigns(differences: readonly number[]): number {
   return far / ways
 }
 
-/** Estimates the same share from random draws, and counts the observed signs as one more draw. The same differences give the same p. */
+/** Estimates p of `allSigns` from random signs. The observed signs count as one more draw. The same differences give the same p. */
 function drawnSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const random = new Random(differences.length, DRAWS)
@@ -139,7 +139,7 @@ export function holm(values: readonly (number | null)[]): (number | null)[] {
 
 export interface Baseline {
   readonly agent: AgentKind
-  /** Null: the contract of the compared condition; or the baseline's only contract, when it ran under a single other one. */
+  /** Null: the same contract as the compared condition. If the baseline ran under one contract only, null may also mean that one. */
   readonly contract: string | null
 }
 
@@ -152,7 +152,7 @@ export interface Comparison {
   readonly holm: number
 }
 
-/** Returns the index of the condition to compare this one with; null for the baseline itself, and when no condition fits. */
+/** Returns the index of the condition that is the baseline for this one. Null for the baseline itself, and when no condition fits. */
 export function baselineOf(
   condition: Condition,
   conditions: readonly Condition[],
@@ -177,7 +177,7 @@ export function baselineOf(
 
 export type Uncorrected = Omit<Comparison, 'holm'>
 
-/** Compares two conditions on the samples that both answered. Returns null when there are none. */
+/** Compares two conditions on the samples that both answered; null when there are none. `index`: the place of `theirs` in the summary. */
 export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
   const by = new Map(theirs.map((answer) => [sampleOf(answer), answer.score.points]))
   const pairs = ours.flatMap((answer): (readonly [number, number])[] => {
@@ -188,7 +188,7 @@ export function compared(ours: readonly PrintedAnswer[], theirs: readonly Printe
   return apart === null || test === null ? null : { with: index, difference: apart, test }
 }
 
-/** Adds Holm's correction to one family of comparisons: those of one table. */
+/** Adds the p with Holm's correction to each comparison. `family`: all comparisons of one table. */
 export function corrected(family: readonly (Uncorrected | null)[]): (Comparison | null)[] {
   const values = holm(family.map((one) => one?.test.p ?? null))
   return family.map((one, index) => {
@@ -217,7 +217,7 @@ export interface Measures {
   readonly reused: number | null
   /** Means over samples. `other`: wall time outside cache, prefill and decode, such as tools and waiting for other samples. */
   readonly milliseconds: SampleAnswer['milliseconds'] & { readonly other: number }
-  /** The cost of one right answer: the cost of all answers divided by the sum of points; null when no answer has points. */
+  /** The cost of one right answer: time or tokens of all answers, divided by the sum of their points. Null when no answer has points. */
   readonly perRight: { readonly milliseconds: number; readonly submitted: number; readonly generated: number } | null
   /** Means over samples of the scorer's counts, such as `older`. */
   readonly details: Readonly<Record<string, number>>
@@ -230,14 +230,14 @@ export interface Troubles {
   /** Number of samples whose answer ran into the token limit. */
   readonly cutOff: number
   readonly cancelled: number
-  /** Number of calls refused because the turn had used up its calls; `refusedSamples`: the samples with such calls. */
+  /** Number of calls refused because the turn had used up its calls. `refusedSamples`: the number of samples with refused calls. */
   readonly refusedCalls: number
   readonly refusedSamples: number
   /** Number of calls that returned an error. */
   readonly failedCalls: number
 }
 
-/** Computes the measures; null when there are no answers. */
+/** Computes the measures of these answers; null when there are no answers. */
 export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const accuracy = estimate(answers.map(({ score }) => score))
   if (accuracy === null) return null
@@ -280,7 +280,7 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
   }
 }
 
-/** Returns the mean for every name; a missing count is 0. */
+/** Returns the mean of every named count over all records. A record without a name counts as 0 there. */
 function means<Counts extends Readonly<Record<string, number>>>(counts: readonly Counts[]): Counts {
   const names = [...new Set(counts.flatMap((one) => Object.keys(one)))]
   return Object.fromEntries(names.map((name) => [name, mean(counts.map((one) => one[name] ?? 0))])) as Counts
@@ -301,7 +301,7 @@ export interface ToolUse {
   readonly entropy: number | null
   /** Restore calls per fold or summary call, without failed calls; null when there was no fold or summary. */
   readonly restoreRate: number | null
-  /** For the first call of every sample, the second, and so on: counts by tool. */
+  /** Counts by tool, one entry for each place in a sample: first the first calls of all samples, then the second calls, and so on. */
   readonly order: readonly Readonly<Record<string, number>>[]
 }
 
@@ -330,14 +330,14 @@ export function entropy(counts: readonly number[]): number | null {
   const all = counts.reduce((sum, count) => sum + count, 0)
   if (all === 0) return null
   const parts = counts.filter((count) => count > 0).map((count) => -(count / all) * Math.log2(count / all))
-  // Math.max avoids -0.
+  // A single tool would give -0; Math.max makes it 0.
   return Math.max(
     0,
     parts.reduce((sum, part) => sum + part, 0),
   )
 }
 
-/** Counts names. A model chooses the names, so any can occur, even `constructor`; hence the Map. */
+/** Counts how often each name occurs. It uses a Map, because a model chooses the names, and `constructor` may be one of them. */
 function counted(names: readonly string[]): Readonly<Record<string, number>> {
   const counts = new Map<string, number>()
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1)

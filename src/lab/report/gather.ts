@@ -1,4 +1,4 @@
-/** Reads logs and joins them: groups records into conditions, and decides which of several records of a sample counts. */
+/** Reads and joins the logs of a report. Groups their records by condition, and decides which of several records of a sample counts. */
 import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
@@ -12,21 +12,21 @@ import type { TaskName } from '../task.js'
 
 /** Logs with the same model, engine, sampling, seed and version. Records are joined and conditions compared only within one variant. */
 export interface Variant {
-  /** `A`, `B`, ... in the order of the logs. */
+  /** The variant's name: `A`, `B`, and so on in the order of the logs. */
   readonly name: string
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** A task of one or more logs. Runs of it that differ only in cells or in numbers of samples are one task. */
+/** A task that one or more logs ran. Runs that differ only in their cells or their number of samples are the same task. */
 export interface ReportTask {
   readonly task: TaskName
-  /** The name in files. A second setting of a task gets `-2`, and so on. */
+  /** The task's name in file names. The same task with other options gets the ending `-2`, then `-3`. */
   readonly slug: string
   readonly title: string
-  /** The different options with which the logs ran it. */
+  /** The options with which the logs ran the task, each set of options once. */
   readonly options: readonly Readonly<Record<string, unknown>>[]
   readonly differs: readonly string[]
-  /** The names of the axes of its cells. */
+  /** The names of the axes of the task's cells, such as `needles` and `length`. */
   readonly axes: readonly string[]
 }
 
@@ -34,12 +34,12 @@ export interface ReportAgent {
   readonly agent: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** The embedder of an agent that searches by similarity; null for other agents, and when the log has none. */
+  /** The embedder of an agent that searches by similarity; null for other agents, and when the log names no embedder. */
   readonly embedder: string | null
 }
 
 export interface Condition {
-  /** Index in `Gathered.variants`; `task` and `agent` are indices of its `tasks` and `agents`. */
+  /** Index in `Gathered.variants`. `task` and `agent` are indices in `Gathered.tasks` and `Gathered.agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
@@ -49,7 +49,7 @@ export interface Condition {
   readonly answers: readonly PrintedAnswer[]
   /** The errors of samples without an answer, one for each sample. */
   readonly errors: readonly ErrorRecord[]
-  /** Number of samples that its logs were planned to have. */
+  /** Number of samples that the runs behind its logs were meant to answer. */
   readonly planned: number
 }
 
@@ -67,7 +67,7 @@ export interface Gathered {
   readonly retried: number
 }
 
-/** A record with its header and the keys of its variant, task and agent. */
+/** A record of a log with the log's header. The texts identify its variant, task and agent: equal ones have equal texts. */
 interface GatheredRecord {
   readonly variant: string
   readonly task: string
@@ -149,7 +149,7 @@ function condition(group: readonly GatheredRecord[], [variant, task, agent]: rea
   return { condition, repeated: given - answers.size, retried: failed.size - errors.length }
 }
 
-/** Whether the model was trained for the agent: on this task when the log lists tasks, else on any. Null: unknown. */
+/** Returns whether the model was trained for the agent; null when unknown. If the log lists trained tasks, only this task counts. */
 function trainedFor({ agents, tasks }: LogHeader, { agent, task }: PrintedAnswer | ErrorRecord): boolean | null {
   const { trained, trainedTasks } = agents.find((one) => one.agent === agent)!
   return trainedTasks === undefined ? trained : trainedTasks.includes(tasks[task]!.task)
@@ -206,15 +206,15 @@ const about = (header: LogHeader, { agent, title, options }: LogHeader['agents']
   ...{ agent, title, options, embedder: embedderOf(header, agent) },
 })
 
-/** Names an index: A, B, ..., Z, AA, ... */
+/** Returns the name of a variant by its index: A, B, ..., Z, AA, ... */
 const letters = (index: number): string =>
   (index < 26 ? '' : letters(Math.floor(index / 26) - 1)) + String.fromCharCode(65 + (index % 26))
 
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 
-// Reading logs for a report: memory holds only what tables and figures need of each record; transcripts stay on disk.
+// Reads logs for a report. Of each record, memory holds only the fields that tables and figures need; transcripts stay on disk.
 
-/** An answer with a hash of its truth, which the scorer compared it with. The hash distinguishes samples that have the same id. */
+/** An answer and `print`, a hash of the sample's truth (the right answer). The hash distinguishes samples that have the same id. */
 export type PrintedAnswer = SampleAnswer & { readonly print: string }
 
 export interface ReadLog {
@@ -224,7 +224,7 @@ export interface ReadLog {
   readonly resumed: readonly Resumption[]
   /** The records in the order in which they were written. */
   readonly records: readonly (PrintedAnswer | ErrorRecord)[]
-  /** True when the last line is incomplete; it is left out. */
+  /** Whether the last line is incomplete. Such a line is not in `records`. */
   readonly torn: boolean
 }
 
@@ -261,7 +261,7 @@ function recordOf(line: LogRecord, { tasks, agents }: LogHeader, path: string, n
   }
 }
 
-// Comparison of plain data: equal values get the same text.
+// A text for any plain data, by which it can be compared: equal values have the same text.
 
 /** Returns JSON in which the keys of every object are sorted. Precondition: the value is not undefined. */
 export const canonical = (value: unknown): string =>

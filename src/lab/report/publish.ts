@@ -1,4 +1,4 @@
-/** The report of evaluations: the order of its tables and figures, and its sentences. */
+/** Makes the report of evaluations. Decides the order of its tables and figures, and writes its sentences. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { count, plural } from '../../runtime/figures/numbers.js'
 import { left, table } from '../../runtime/figures/table.js'
@@ -28,7 +28,7 @@ export async function summaryOf(logs: readonly string[], baseline: Baseline, mad
   return summarise(gather(read), baseline, made)
 }
 
-/** Writes the files into the folder, over those of an earlier report; creates the folder when missing. Returns the path of the page. */
+/** Writes the report's files into the folder, over those of an earlier report; creates the folder if needed. Returns the page's path. */
 export const publish = (summary: Summary, folder: string): string =>
   publishReport(folder, reportOf(summary), { 'summary.json': `${JSON.stringify(summary, null, 2)}\n` })
 
@@ -42,7 +42,7 @@ export const tablesOf = (summary: Summary): DataTable[] => [
 interface Chapter {
   readonly id: string
   readonly heading: string
-  /** Names of tables, and below of figures, in order. A name that ends in `-` means all names that begin with it. */
+  /** The names of the section's tables, in order; `figures` has those of its figures. `x-` stands for all names that begin with `x-`. */
   readonly tables: readonly string[]
   readonly figures: readonly string[]
 }
@@ -88,7 +88,7 @@ function picked<T extends { readonly name: string }>(names: readonly string[], a
   return [...new Set(found)]
 }
 
-// The last part of the page describes the runs: logs, their differences, tasks, agents, and the making of the page.
+// The last part of the page. It describes the logs, their differences, the tasks, the agents, and how the page was made.
 
 function sources(summary: Summary): ReportPart[] {
   const { logs, tasks, agents, made } = summary
@@ -174,7 +174,7 @@ function logPart({ variants }: Summary, log: LogFacts): Section {
   }
 }
 
-// The sentences of a report: its subject, its findings on the claim, and its cautions.
+// Writes the sentences of a report: its subject, what it finds for each task, and its warnings.
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]
@@ -195,8 +195,8 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
 }
 
 /**
- * Says for every task how the claim holds: better answers, from a smaller context, at less cost. Compares every agent with the baseline.
- * Leaves out agents for whose prompts the model is known to be untrained.
+ * Says for every task whether agents give better answers than the baseline, from a smaller context, at less cost. Leaves out agents for
+ * whose prompts the model is known to be untrained.
  */
 export function claims(summary: Summary): string[] {
   const labels = new Labels(summary)
@@ -220,7 +220,7 @@ export function claims(summary: Summary): string[] {
 
 const sign = (p: number): string => (p < 0.0001 ? probability(p) : `= ${probability(p)}`)
 
-/** Cells with fewer samples than this get a caution. */
+/** The report warns of cells with fewer samples than this. */
 const FEW = 20
 
 /** Returns warnings about facts that would mislead a reader who only looks at the numbers. */

@@ -1,4 +1,4 @@
-/** Computes the summary of a report as plain data. Tables, figures, page and summary.json use no other source. */
+/** Computes the summary of a report as plain data. The report's tables, figures, page and summary.json are all made from it. */
 import type { TaskCell } from '../task.js'
 import type { LogHeader } from '../log.js'
 import {
@@ -29,14 +29,14 @@ import {
 /** The version of summary.json. Increase it with every change that an older program would misread. */
 const SCHEMA = 1
 
-/** The results of a condition, or of one cell of it. */
+/** The results of a condition (an agent under a contract on a task), or of one cell of it. */
 export interface MeasuredResult {
-  /** Null when no sample was answered. */
+  /** Accuracy, tokens and time; null when no sample was answered. */
   readonly measures: Measures | null
   readonly tools: ToolUse
-  /** Number of samples that ended in an error. No other number counts them. */
+  /** Number of samples that ended in an error. No other number in these results counts such samples. */
   readonly errors: number
-  /** The comparison with the baseline. Null for the baseline itself, and when they have no sample in common. */
+  /** The comparison with the baseline. Null for the baseline itself, and when the two have no sample in common. */
   readonly against: Comparison | null
 }
 
@@ -45,22 +45,22 @@ export interface CellResult extends MeasuredResult {
 }
 
 export interface ConditionResult extends MeasuredResult {
-  /** Index in the summary's `variants`; `task` and `agent` are indices of its `tasks` and `agents`. */
+  /** Index in the summary's `variants`. `task` and `agent` are indices in the summary's `tasks` and `agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
   readonly contract: string
   readonly trained: boolean | null
-  /** Number of samples that the condition's logs were planned to have. */
+  /** Number of samples that the runs behind the condition's logs were meant to answer. */
   readonly planned: number
   readonly errorCodes: readonly { readonly code: string; readonly count: number; readonly message: string }[]
-  /** Sorted by axes, see `byAxes`. */
+  /** The results of the cells, sorted by `byAxes`. */
   readonly cells: readonly CellResult[]
-  /** For the axes with numbers as values, sorted by value. */
+  /** Accuracies along each axis whose values are numbers, sorted by value. */
   readonly margins: readonly Margin[]
 }
 
-/** Accuracy over all samples of a condition with one value on one axis, across the values of the other axes. */
+/** The accuracy at one value of one axis, over all samples of a condition with this value, whatever their values on the other axes. */
 export interface Margin {
   readonly axis: string
   readonly value: number
@@ -68,7 +68,7 @@ export interface Margin {
   readonly accuracy: Estimate
 }
 
-/** When and how the report was made; not the runs. */
+/** When, with which version and by which command the report was made. The runs have such facts of their own. */
 export interface Made {
   readonly date: string
   readonly kvfold: string
@@ -89,8 +89,8 @@ export interface Summary {
 }
 
 /**
- * Builds the summary. For Holm's correction, a family is the comparisons that one table shows: one family over whole conditions, and one
- * family by cell for each task.
+ * Computes the summary. Holm's correction needs families of comparisons. One family has the comparisons of whole conditions. For each
+ * task, another family has the comparisons of its cells.
  */
 export function summarise(gathered: Gathered, baseline: Baseline, made: Made): Summary {
   const { conditions, agents } = gathered
@@ -144,7 +144,7 @@ function cellsOf({ answers, errors }: Condition, axes: readonly string[]): CellR
     .sort((a, b) => byAxes(a.cell, b.cell, axes))
 }
 
-/** Compares cells by the first axis on which they differ: numbers by size, texts by letters, missing values first. */
+/** Compares two cells, for sorting, by the first axis on which they differ. Missing values come first; texts are in alphabetical order. */
 export function byAxes(a: TaskCell, b: TaskCell, axes: readonly string[]): number {
   for (const axis of axes) {
     const [left, right] = [a[axis], b[axis]]
@@ -189,22 +189,22 @@ function codesOf(errors: Condition['errors']): ConditionResult['errorCodes'] {
   })
 }
 
-// The facts of each log: where it comes from, which version made it, and how complete it is.
+// The facts about each log: the run that it comes from, the version of kvfold, and how complete the log is.
 
 export interface LogFacts extends Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine' | 'model' | 'engine'> {
   readonly name: string
-  /** Index of its variant. */
+  /** Index of the log's variant. */
   readonly variant: number
   readonly embedder: string | null
   readonly judge: string | null
   readonly seed: number
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly string[]
-  /** The continuations after a stop: the date, and the version, commit and machine where they differ from the first start. */
+  /** One entry for each time that a stopped run continued: the date, and the version, commit and machine if they differ from the start. */
   readonly resumed: readonly { readonly date: string; readonly other: readonly string[] }[]
   readonly answers: number
   readonly errors: number
-  /** True when the last line was cut off; it is left out. */
+  /** Whether the last line was cut off. The report does not use such a line. */
   readonly torn: boolean
 }
 
@@ -225,6 +225,6 @@ export function logFacts({ name, header, resumed, records, torn }: ReadLog, vari
   }
 }
 
-/** Describes the machine in one line. */
+/** Describes a machine in one line. */
 export const machineName = ({ cpu, cores, memory, os, node }: LogHeader['machine']): string =>
   `${cpu}, ${cores} ${cores === 1 ? 'core' : 'cores'}, ${(memory / 2 ** 30).toFixed(1)} GiB, ${os}, Node ${node}`

@@ -1,6 +1,6 @@
 /**
- * JSON Lines files. One process writes each line and syncs it to disk soon. After a stop at any place a later process continues the file.
- * Runs, episodes, studies and collected trajectories keep their records in such files.
+ * Reads and writes files of JSON Lines, in which runs, episodes, studies and collected trajectories keep their records. Only one process
+ * writes a file at a time. When it stops, at whatever place, a later process can continue the file.
  */
 import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { type FileHandle, mkdir, open, stat, truncate } from 'node:fs/promises'
@@ -18,8 +18,8 @@ export interface JsonLine {
 }
 
 /**
- * Reads the complete lines of a file, also of one that another process is still writing: an incomplete last line is ignored.
- * @throws KvfoldError eval/bad-log naming file and line
+ * Reads the complete lines of a file and ignores an incomplete last line. So another process may still be writing the file.
+ * @throws KvfoldError eval/bad-log that names the file and the line
  */
 export async function* jsonLines(path: string): AsyncGenerator<JsonLine> {
   let open: Buffer[] = []
@@ -58,8 +58,8 @@ export const codeOf = (error: unknown): string => (error instanceof Error && 'co
 const NEWLINE = 0x0a
 
 /**
- * Milliseconds between syncs: a write syncs the file when the last sync is older. A crash of the machine may lose the records since the
- * last sync; a crash of this process loses none.
+ * A write also syncs the file to disk when the last sync is this many milliseconds ago. A crash of the machine may lose the records since
+ * the last sync. A crash of this process loses none.
  */
 const SYNC_AFTER = 2000
 
@@ -67,20 +67,20 @@ export class JsonLines {
   #line: Promise<unknown> = Promise.resolve()
   #synced = performance.now()
   #closed = false
-  /** The first failure of a write. It may have left half a line, so no line may follow. */
+  /** The first failure of a write. It may have left half a line in the file, so every later write fails, too. */
   #failure: Error | null = null
 
   private constructor(
     readonly path: string,
     private readonly file: FileHandle,
     private readonly release: () => void,
-    /** Whether the file had more than `read` kept, such as an incomplete last line. The rest was cut off. */
+    /** Whether `open` cut off the end of the file, such as an incomplete last line. */
     readonly torn: boolean,
   ) {}
 
   /**
-   * Opens the file for this process alone, new or to continue it.
-   * @param read reads the existing lines and returns the number of bytes to keep, up to the end of a line
+   * Creates a file, or opens it to continue it. Until `close`, no other process can open it.
+   * @param read reads the existing lines, and returns how many bytes of the file to keep (up to the end of a line)
    * @throws KvfoldError eval/log-busy; eval/bad-log when the file cannot be read or written; any error of `read`, which leaves the file
    * unchanged
    */
@@ -101,8 +101,8 @@ export class JsonLines {
   }
 
   /**
-   * Appends each value as a line. Resolves when the operating system has them. Calls may overlap.
-   * @throws KvfoldError eval/bad-log when they cannot be written
+   * Appends each value as a line. Resolves when the operating system has the lines. Calls may overlap.
+   * @throws KvfoldError eval/bad-log when the lines cannot be written
    */
   async add(...values: readonly unknown[]): Promise<void> {
     const text = values.map((value) => `${writeJson(value)}\n`).join('')
@@ -144,12 +144,12 @@ const sizeOf = (path: string): Promise<number> =>
     () => 0,
   )
 
-// Lets only one process at a time write a file. A lock file beside it holds that process's id.
+// Lets only one process at a time write a file. The lock, a file beside it, holds the id of this process.
 
 export const lockOf = (path: string): string => `${path}.lock`
 
 /**
- * Takes the file for this process; takes over the lock of a dead process. Returns the function that releases it.
+ * Locks the file for this process. Replaces the lock of a dead process. Returns the function that unlocks the file.
  * @throws KvfoldError eval/log-busy, eval/bad-log
  */
 function take(path: string): () => void {
@@ -175,10 +175,10 @@ function take(path: string): () => void {
   }
 }
 
-/** Whether a living process writes the file. */
+/** Returns whether a living process has locked the file, and so writes it. */
 export const isTaken = (path: string): boolean => ownerOf(lockOf(path)) !== null
 
-/** The id of the living process that holds the lock; null when there is none. */
+/** Returns the id of the living process that holds the lock; null when no living process holds it. */
 function ownerOf(lock: string): number | null {
   let pid: number
   try {

@@ -11,11 +11,11 @@ import { type LogEntry, type LogHeader, type LogKind, type LogRecord, type Resum
 import { bad, type JsonLine, jsonLines, JsonLines } from './json-lines.js'
 import { type ItemResult, resultOf } from './plan.js'
 
-/** The fields that the headers of all logs have. */
+/** The fields that the headers of all kinds of logs have. */
 type Heading = Omit<Resumption, 'kind'> & { readonly kind: string }
 type Entry = { readonly kind: string }
 
-/** The complete lines of a run's log; the first is the header. @throws KvfoldError eval/bad-log naming file, line and field */
+/** Reads the complete lines of a run's log, the header first. @throws KvfoldError eval/bad-log that names file, line and field */
 export const logLines = (path: string) => checkedLines(jsonLines(path), path, runLog)
 
 async function* checkedLines<Header extends Entry, Record extends Entry>(
@@ -36,36 +36,36 @@ async function* checkedLines<Header extends Entry, Record extends Entry>(
   }
 }
 
-/** The version in a value that may be a header; null when it has none, and the schema then reports the fault. */
+/** Returns the version of a value that may be a header. Returns null when the value has none; the schema then reports the fault. */
 function versionOf(value: unknown): number | null {
   const version = typeof value === 'object' && value !== null && 'version' in value ? value.version : null
   return typeof version === 'number' ? version : null
 }
 
-/** Identifies a sample of a run: one index of a task, with an agent and a contract. */
+/** Returns a text that identifies an item of a run: a sample of a task, with an agent and a contract. */
 export const nameOf = ({ task, agent, contract, index }: Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>): string =>
   `${task} ${agent} ${contract} ${index}`
 
-/** The last record of every sample, ordered by the first record of each. */
+/** Returns the last record of every item. The items keep the order of their first records. */
 export function latest<R extends Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>>(records: readonly R[]): R[] {
   return [...new Map(records.map((record) => [nameOf(record), record])).values()]
 }
 
-/** @param before the parts of the log's records that `open` kept */
+/** A log that a run or an episode writes. @param before the parts of the earlier records that `open` kept in memory */
 export class LogFile<Record extends Entry, Kept> {
   private constructor(
     private readonly file: JsonLines,
     private readonly kind: LogKind<Heading, Record>,
     readonly before: readonly Kept[],
-    /** The header of this process when it continues a log. The line `resumed` takes its fields from it before the first new record. */
+    /** When this process continues a log: its own header. The line `resumed`, which precedes the first new record, has its fields. */
     private occasion: Heading | null,
   ) {}
 
   /**
    * Creates a log, or continues one of the same run; a line `resumed` then precedes the first new record.
-   * @param keep returns what to keep of a record in memory; null for nothing
-   * @param most cuts off the records after this many
-   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is not such a log
+   * @param keep returns the part of a record that stays in memory; null for none
+   * @param most the most records that the log keeps; all later ones are cut off
+   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is not a log of this kind
    */
   static async open<Header extends Heading, Record extends Entry, Kept>(
     path: string,
@@ -140,11 +140,15 @@ export class LogFile<Record extends Entry, Kept> {
 
 export type RunLogFile = LogFile<LogEntry, ItemResult>
 
-/** Opens the log of a run. `before` has the last result of every sample. @throws KvfoldError as LogFile.open */
+/** Opens the log of a run. Its `before` has the results of all records so far. @throws the errors of LogFile.open */
 export const openRunLog = (path: string, header: LogHeader): Promise<RunLogFile> =>
   LogFile.open(path, header, runLog, (entry) => (entry.kind === 'step' ? null : resultOf(entry)))
 
-/** @param place the option that names another place @throws KvfoldError eval/other-run naming the first field that differs */
+/**
+ * Refuses to continue a log or a folder whose run differs from this one. `there` and `now` describe the two runs.
+ * @param place the option by which the user can name another place
+ * @throws KvfoldError eval/other-run that names the first field that differs
+ */
 export function refuseOther(path: string, there: object, now: object, place = '--out'): void {
   const found = difference(there, JSON.parse(JSON.stringify(now)), '')
   if (found === null) return
@@ -160,7 +164,7 @@ interface HeaderDifference {
   readonly now: unknown
 }
 
-/** The first place where two JSON values differ; null when they are equal. */
+/** Returns the first field in which two JSON values differ; null when they are equal. `field`: the path of the values themselves. */
 function difference(there: unknown, now: unknown, field: string): HeaderDifference | null {
   if (isDeepStrictEqual(there, now)) return null
   if (!isObject(there) || !isObject(now) || Array.isArray(there) !== Array.isArray(now)) return { field, there, now }

@@ -1,9 +1,12 @@
-/** The loop over samples and episodes: plays them at several places at once, shares cells among them, and estimates the time left. */
+/**
+ * The loop that plays samples or episodes at several places at once. A place is a slot of an engine, for example. Also shares cells among
+ * samples, and estimates the time that a run still needs.
+ */
 
 /**
- * Plays all items; each place plays one item after another. The first error stops all places and is thrown. When `signal` stops the loop
- * and no item throws because of that, the loop ends early without an error.
- * @param play gets a signal that also stops when another place failed
+ * Plays all items. Each place plays one item after another. The first error stops all places and is thrown. When `signal` stops the loop
+ * and no item throws, the loop ends early without an error.
+ * @param play plays one item at a place; its signal aborts with the loop's and when another place fails
  */
 export async function playAll<Item, Place>(
   items: readonly Item[],
@@ -20,7 +23,7 @@ export async function playAll<Item, Place>(
       try {
         await play(item, place, either)
       } catch (error) {
-        // A place that was stopped has not failed.
+        // This place did not fail itself. It threw only because the loop was stopped.
         if (error === either.reason) return
         failures.push(error instanceof Error ? error : new Error(String(error)))
         stop.abort()
@@ -30,7 +33,7 @@ export async function playAll<Item, Place>(
   if (failures.length > 0) throw failures[0]!
 }
 
-// Divides the cells of one cache among conversations. A conversation that does not fit waits, in order of arrival.
+// Divides the cells of one cache among samples. A sample that does not fit waits until others end. Samples get cells in order of arrival.
 
 export class Cells {
   readonly #waiting: { readonly count: number; readonly admit: () => void }[] = []
@@ -42,8 +45,8 @@ export class Cells {
   }
 
   /**
-   * Waits until `wanted` cells are free and takes them; takes all cells when `wanted` is more than the total. Returns the function that
-   * gives them back.
+   * Waits until `wanted` cells are free, and takes them. Takes all cells when `wanted` is more than the total. Returns the function that
+   * gives the cells back.
    * @throws the reason of `signal` when it aborts
    */
   async take(wanted: number, signal: AbortSignal): Promise<() => void> {
@@ -82,7 +85,7 @@ export class Cells {
 
 // Estimates how long a run will still take, from the times of similar samples.
 
-/** The properties that samples with similar times share. */
+/** The properties by which samples are grouped. Samples with the same ones take a similar time. */
 interface Kind {
   readonly task: number
   readonly agent: string
@@ -96,7 +99,7 @@ export class Pace {
   readonly #left = new Map<string, number>()
   #busy = 0
 
-  /** @param parallel how many samples run at once; an upper bound, used alone until the run has its own measurement */
+  /** @param parallel the most samples that run at once. Until the run has measured how many really do, the estimate uses this number. */
   constructor(
     left: readonly Kind[],
     private readonly parallel: number,
@@ -118,7 +121,7 @@ export class Pace {
     this.#left.set(kindOf(kind), Math.max(0, (this.#left.get(kindOf(kind)) ?? 0) - 1))
   }
 
-  /** Estimated milliseconds until all samples are done; null before any sample has been measured. */
+  /** Returns the estimated milliseconds until all samples are done; null as long as the time of no sample is known. */
   left(now = performance.now()): number | null {
     const all = [...this.#taken.values()]
     const count = all.reduce((sum, taken) => sum + taken.count, 0)
@@ -130,7 +133,7 @@ export class Pace {
       work += left * (taken === undefined ? usual : taken.milliseconds / taken.count)
     }
     const wall = now - this.begun
-    // The parallelism is measured only after the first sample is done: `busy` does not include the samples in progress.
+    // `busy` does not include the samples in progress. So how many run at once is known only after the first sample is done.
     const parallel = this.#busy > 0 && wall > 0 ? Math.min(this.parallel, Math.max(1, this.#busy / wall)) : this.parallel
     return work / parallel
   }

@@ -1,6 +1,6 @@
 /**
- * Plans a run before its first sample: its items in their order, and the header of its log. The order keeps a stopped run even: every
- * task, cell and agent has about the same share of its samples.
+ * Plans a run before its first sample: the order of its items, and the header of its log. Because of this order, a stopped run has
+ * finished about the same share of the samples of every task, cell and agent.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
@@ -13,7 +13,7 @@ import type { AgentKind, EvalAgent } from '../agent.js'
 import { type ErrorRecord, LOG_VERSION, type LogHeader, type LogRecord, type SampleRecord } from '../log.js'
 import type { Task, TaskName } from '../task.js'
 
-/** One sample for one agent under one contract. */
+/** One unit of a run: one sample that one agent answers under one contract. */
 export interface Item {
   /** Index in the run's tasks. */
   readonly task: number
@@ -27,13 +27,14 @@ export interface RunPlan {
   /** The number of samples of each task. */
   readonly sizes: readonly number[]
   readonly agents: readonly AgentKind[]
-  /** At least one. */
+  /** The contracts that the run compares; at least one. */
   readonly contracts: readonly ContractChoice[]
 }
 
 /**
- * The items of a run, in order. Tasks advance in proportion to their sizes; Task.size says how a task orders its cells. All agents and
- * contracts get a sample before the next sample begins. An agent that edits nothing runs once, under the first contract.
+ * Returns the items of a run, in order. Tasks advance in proportion to their sizes; `Task.size` says how a task orders its cells. All
+ * agents answer a sample under all contracts before the next sample begins. An agent that never edits answers it once, under the first
+ * contract.
  */
 export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   const samples = sizes.flatMap((size, task) =>
@@ -47,10 +48,10 @@ export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   )
 }
 
-/** Whether the agent edits the conversation. Contracts make a difference for such agents only. */
+/** Returns whether the agent edits the conversation. Only for such agents do contracts make a difference. */
 export const edits = (agent: AgentKind): boolean => agent === 'sculptor' || agent === 'policy'
 
-// The part of a finished sample that the run keeps in memory: its record without the long texts.
+// The result of a finished sample, which the run keeps in memory: its record without the long texts.
 
 export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
 export type ItemResult = SampleAnswer | ErrorRecord
@@ -75,7 +76,7 @@ export interface HeaderOptions {
   readonly embedder: string | null
   readonly judge: string | null
   readonly seed: number
-  /** Sampling options of the run, beside those of the tasks; plain JSON. */
+  /** The run's sampling options, besides those that each task has of its own. Plain JSON. */
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly ContractChoice[]
   readonly tasks: readonly Task[]
@@ -84,7 +85,7 @@ export interface HeaderOptions {
   readonly trained: ((agent: AgentKind, task: TaskName) => boolean) | null
 }
 
-/** Returns the header. It makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
+/** Returns the header. For its hashes, it makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
 export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
   return {
@@ -103,7 +104,7 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   }
 }
 
-/** The program, commit, date, command and machine that make the records. */
+/** Returns the program, commit, date, command and machine of this process, for the records that it makes. */
 export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
   kvfold: kvfoldVersion(),
   commit: commitOf(ROOT),
@@ -132,7 +133,7 @@ export function kvfoldVersion(): string {
   return version
 }
 
-/** The properties of the machine that times depend on; memory in bytes. */
+/** Returns the properties of this machine that times depend on. `memory` is in bytes. */
 function machine(): LogHeader['machine'] {
   return {
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
@@ -174,7 +175,7 @@ export function commitOf(folder: string): string | null {
   }
 }
 
-/** The commit of a branch. A linked worktree keeps its branches in the folder that `commondir` names. */
+/** Returns the commit of a branch. `own`: the checkout's git folder. A linked worktree has its branches in the folder of `commondir`. */
 function hashOf(branch: string, own: string): string | null {
   const common = textIn(join(own, 'commondir'))
   const folders = common === null ? [own] : [own, resolve(own, common.trim())]

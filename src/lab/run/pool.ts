@@ -1,4 +1,4 @@
-/** Makes and scores samples: in worker threads, so that the engine never waits for that work, or in this thread. */
+/** Makes and scores samples, in this thread or in worker threads. With worker threads the engine never waits for this work. */
 import { Piscina } from 'piscina'
 import { forSources } from '../../runtime/core/processes.js'
 import { type ErrorCode, KvfoldError } from '../../runtime/core/errors.js'
@@ -15,7 +15,7 @@ type Order =
       readonly verdict?: boolean | null
     }
 
-/** A thread's result. An error that crosses threads loses its class and code, so a failure carries its code as data. */
+/** The result that a worker thread sends back. An error loses its class and code between threads, so a failure has its code as data. */
 type Delivery =
   | { readonly kind: 'sample'; readonly sample: TaskSample }
   | { readonly kind: 'score'; readonly score: Score }
@@ -23,13 +23,13 @@ type Delivery =
 
 /** Makes and scores samples of the run's tasks. `task` is the index of a task. */
 export interface Bench {
-  /** @throws KvfoldError eval/bad-data */
+  /** Makes the sample with this index. @throws KvfoldError eval/bad-data */
   sample(task: number, index: number): Promise<TaskSample>
   score(task: number, sample: TaskSample, answer: string, verdict?: boolean | null): Promise<Score>
   close(): Promise<void>
 }
 
-/** With 0 threads all work runs in this thread, which starts faster: for few or small samples. */
+/** Opens the bench of a run. With 0 threads all work runs in this thread. That starts faster, and suits few or small samples. */
 export const openBench = (tasks: readonly Task[], threads: number): Bench =>
   threads === 0 ? new OwnThread(tasks) : new WorkerPool(tasks, threads)
 
@@ -63,7 +63,7 @@ class WorkerPool implements Bench {
       filename: import.meta.url,
       minThreads: 1,
       maxThreads: threads,
-      // When we run from source, a thread needs tsx to translate TypeScript, however this process was started.
+      // When kvfold runs from source, a thread needs tsx to translate TypeScript, however this process was started.
       ...(source ? { execArgv: forSources() } : {}),
     })
     this.#broken = new Promise((_, reject) => {
@@ -97,7 +97,7 @@ class WorkerPool implements Bench {
   }
 }
 
-/** In a worker thread: the tasks that it has opened, by their specs as JSON. */
+/** The tasks that this worker thread has opened, by their specs as JSON. */
 const tasks = new Map<string, Promise<Task>>()
 
 /** The entry of a worker thread: makes and scores samples of tasks that it opens by their specs. @public */

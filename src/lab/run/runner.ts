@@ -1,6 +1,6 @@
 /**
- * Runs all samples with all agents, several at once. Each record goes to the log as soon as the sample is done. The run ends when all are
- * done or the caller stops it.
+ * Runs all samples with all agents, several at once. The record of a sample goes to the log as soon as the sample is done. The run ends
+ * when all samples are done or the caller stops it.
  */
 import { randomUUID } from 'node:crypto'
 import type { ContractChoice } from '../../runtime/core/contract.js'
@@ -24,13 +24,13 @@ export interface RunOptions {
   readonly engines: readonly Engine[]
   /** How many samples each engine runs at once. */
   readonly slots: number
-  /** Cells that all samples of one engine share; null when each conversation has a context of its own. */
+  /** The number of cache cells that all samples on one engine share; null when each conversation has a context of its own. */
   readonly cells: number | null
   readonly embedder: TextEmbedder | null
   readonly judge: Judge | null
   readonly seed: number
   readonly bench: Bench
-  /** Stores the records and holds the earlier results. `LogFile` implements it. */
+  /** Stores the records of this run, and holds the results of the runs before it. `LogFile` implements it. */
   readonly log: RunLog
   readonly signal: AbortSignal
   readonly onProgress?: (progress: RunProgress) => void
@@ -46,7 +46,7 @@ export interface RunLog {
 export interface RunProgress {
   readonly done: number
   readonly total: number
-  /** Samples of this run that failed so far. */
+  /** Number of samples of this run that failed so far. */
   readonly errors: number
   /** Estimated milliseconds until all samples are done; null before the first measurement. */
   readonly left: number | null
@@ -54,24 +54,24 @@ export interface RunProgress {
   readonly last: ItemResult | null
 }
 
-/** The run stops after this many errors in a row, over all engines, because the samples are then probably not the cause. */
+/** The run stops after this many errors in a row on all engines together. The samples are then probably not the cause. */
 export const MOST_ERRORS = 10
 
-/** Cells for everything beside the sample and its answer: system prompt, tool calls and their results, the agent's own prompts. */
+/** The cells that a sample is estimated to need besides its messages and its answer: for the system prompt, tool calls and results. */
 const BESIDE = 2048
 
 /**
- * Runs the samples that the log does not have yet, and again those with an error. Resolves when all are done or `signal` stopped the run;
- * samples in progress are then not recorded.
+ * Runs the samples that have no answer in the log yet, also those that ended in an error before. Resolves when all are done or `signal`
+ * stopped the run. The log does not get the samples that were then in progress.
  * @returns the result of every finished sample, errors included
  * @throws KvfoldError eval/too-many-errors, eval/bad-log
  */
 export const run = (options: RunOptions): Promise<readonly ItemResult[]> => new EvalRun(options).all()
 
-/** The engine of a slot, and the cells that its slots share. */
+/** The engine that a slot belongs to, and the cells that the slots of this engine share. */
 interface WorkPlace {
   readonly engine: Engine
-  /** All cells that the slots share; null when no slot has to wait for cells. */
+  /** The number of all cells that the slots share; null when no slot has to wait for cells. */
   readonly total: number | null
   readonly cells: Cells
 }
@@ -100,7 +100,7 @@ class EvalRun {
     const { engines, slots, signal } = this.options
     this.#report(null)
     const places = engines.flatMap((engine) => {
-      // A single slot has all cells for itself.
+      // A single slot has all cells for itself, so it never waits for cells.
       const total = slots === 1 ? null : this.options.cells
       const place: WorkPlace = { engine, total, cells: new Cells(total) }
       return Array.from({ length: slots }, () => place)
@@ -160,13 +160,13 @@ class EvalRun {
       }
     }
     const record = await within(needed, { name, alone })
-    // An agent may need more cells than estimated and find them taken by other conversations. Its outcome must not depend on those, so it
-    // tries again alone.
+    // An agent may need more cells than estimated while other samples hold the rest. Its outcome must not depend on other samples, so the
+    // sample runs again alone on its engine.
     const crowded = !alone && record?.kind === 'error' && record.code === 'context/full'
     return crowded ? within(total, { name: `${name}.alone`, alone: true }) : record
   }
 
-  /** Makes each sample once for all its agents, which get it one after another. A few samples stay in memory. */
+  /** Returns the item's sample. All agents answer a sample one after another, so it is made once and stays in memory for a while. */
   #sample({ task, index }: Item): Promise<TaskSample> {
     const name = `${task} ${index}`
     const known = this.#samples.get(name)

@@ -1,6 +1,6 @@
 /**
- * Runs one sample with one agent and returns the record for the log, also after an error. A model judges the answer if the task has a
- * judge.
+ * Runs one sample with one agent and returns the record for the log, also after an error. If the task needs a judge, a model judges the
+ * answer.
  */
 import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
@@ -24,15 +24,15 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
   readonly judge: Judge | null
   /** The seed of the run. Each sample derives its own seed from it, the same for all agents. */
   readonly seed: number
-  /** Unique in this process. For caches that outlive the process it must be unique among all processes. */
+  /** A name that is unique in this process; for caches that outlive the process, among all processes. Conversations are named after it. */
   readonly name: string
-  /** Whether the cache holds no other conversations. Then only the agent itself can fill it. */
+  /** Whether the cache holds no other conversations. If so, only the agent itself can fill it. */
   readonly alone: boolean
   readonly signal: AbortSignal
   readonly onStep?: RecorderOptions['onStep']
 }
 
-/** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped it. */
+/** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped the sample. */
 export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
   const { signal, item } = options
   try {
@@ -84,8 +84,8 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
 }
 
 /**
- * Lets the agent answer. When the first step fitted and the agent then filled the context, the outcome is OVERFLOWED, without an answer.
- * That is the agent's failure. An error record would leave the sample out of its accuracy.
+ * Lets the agent answer. If the first step fits and the agent fills the context later, the outcome is OVERFLOWED, without an answer. It
+ * counts as wrong, because the agent failed. An error record would leave the sample out of the agent's accuracy.
  */
 async function answered(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<Answered> {
   const { item, task, agent, seed, name, signal, window, embedder, alone } = options
@@ -96,7 +96,7 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       sample,
       name,
       contract: item.contract,
-      // Unsigned, and the same for every agent and engine.
+      // The sample's own seed. It is the same for every agent and engine.
       seed: mix(seed ^ mix(item.index + 1)),
       window,
       signal,
@@ -108,7 +108,7 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
   }
 }
 
-// Asks a model to judge an answer, for tasks whose authors do so.
+// Asks a model to judge an answer, for tasks whose authors let a model judge, too.
 
 export interface Judge {
   /** The judge's name in the log. */
@@ -116,10 +116,10 @@ export interface Judge {
   readonly engine: Engine
 }
 
-/** The most tokens of a judgement: some reasons, then a verdict of one word. */
+/** The most tokens of the judge's answer. It has some reasons and then the verdict, one word. */
 const LONGEST = 512
 
-/** Returns the judge's answer (greedy) and the verdict in it. @throws KvfoldError when the judge's engine throws one */
+/** Returns the judge's answer, generated at temperature 0, and the verdict in it. @throws KvfoldError any error of the judge's engine */
 export async function judged(
   judging: NonNullable<Task['judging']>,
   sample: TaskSample,

@@ -1,13 +1,13 @@
-/** Makes the customer's story at the order desk, turn by turn: new goals, changes of mind, and mistakes that the agent should notice. */
+/** Makes the customer's story at the order desk, turn by turn. It has new goals, changes of mind, and mistakes for the agent to notice. */
 import { type Call, carryOut, COLOURS, type Desk, Draw, makeDesk, type RetailOrder } from './desk.js'
 
-/** A call that looks something up, and the strings of its result that the turn needs. */
+/** A call that looks something up. `yields`: the strings in its result that the turn needs. */
 export interface Lookup {
   readonly call: Call
   readonly yields: readonly string[]
 }
 
-/** The calls and words of an agent that skips the lookups, or forgot earlier turns. */
+/** The wrong calls and words of an agent that looks nothing up, or that forgot earlier turns. */
 export interface CustomerMistake {
   readonly acts: readonly Call[]
   readonly says: readonly string[]
@@ -20,14 +20,14 @@ export interface Goal {
   readonly acts: readonly Call[]
   /** Strings that the answer must contain. */
   readonly told: readonly string[]
-  /** The open task, as a line of a to-do list. It may stay the same over several turns. */
+  /** The task that is still open, as a line of a to-do list. It may stay the same over several turns. */
   readonly todo: string
-  /** A note of the turn for summaries in later turns. */
+  /** A sentence about this turn, for the summaries that scripts write in later turns. */
   readonly note: string
   readonly constraint?: string
   /**
    * `careless`: the mistake of an agent that looks nothing up. `forgetful`: the mistake
-   * of an agent that lost the earlier turns. Absent: that agent makes no mistake here.
+   * of an agent that lost the earlier turns. A field is absent when such an agent makes no mistake in this turn.
    */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake
@@ -46,7 +46,7 @@ export interface StoryOptions {
 const call = (name: string, args: Call['arguments']): Call => ({ name, arguments: args })
 const lookup = (found: Call, ...yields: string[]): Lookup => ({ call: found, yields })
 
-/** Makes a story, the same for the same options. The right calls of a turn depend on the desk after the right calls of the turns before. */
+/** Makes a story, the same for the same options. Each turn continues from the state that the right calls of earlier turns leave. */
 export function makeStory({ seed, turns }: StoryOptions): Story {
   const desk = makeDesk({ seed, orders: Math.max(6, turns + 2) })
   const now = structuredClone(desk)
@@ -61,7 +61,7 @@ export function makeStory({ seed, turns }: StoryOptions): Story {
     }
   }
   add(teller.greeting())
-  // All kinds of requests take turns, so that a short story has most of them. The seed chooses which of the first three comes first.
+  // The kinds of requests come in rotation, so that a short story has most of them. The seed chooses one of the first three to begin.
   const matters = [
     () => teller.exchange(),
     () => teller.mistake(),
@@ -262,7 +262,8 @@ class Teller {
   }
 
   /**
-   * Returns the customer's next order in rotation with this status; any status when no order has it. Skips orders that the story placed.
+   * Returns the next of the customer's orders, in rotation, that has this status. When no order has it, any status will do. Skips orders
+   * that were placed during the story.
    */
   #order(status?: RetailOrder['status']): RetailOrder {
     const all = this.#orders

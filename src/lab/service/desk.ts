@@ -1,4 +1,4 @@
-/** The order desk: makes customers, products and orders from a seed, carries out the ten tools over them, and holds the policy. */
+/** The order desk. Makes customers, products and orders from a seed, and carries out calls of its ten tools. Has the agent's policy. */
 import { Random } from '../../runtime/core/random.js'
 
 export interface RetailVariant {
@@ -36,7 +36,7 @@ export interface Customer {
   readonly email: string
 }
 
-/** The state of the desk. Plain JSON. */
+/** The state of the order desk, as plain JSON. */
 export interface Desk {
   readonly customers: Customer[]
   readonly products: Product[]
@@ -119,7 +119,7 @@ export function makeDesk({ seed, orders }: DeskOptions): Desk {
   })
   const made = customers.flatMap(({ customer_id }, at) =>
     Array.from({ length: at === 0 ? orders : 2 }, (_, index): RetailOrder => {
-      // Neighbouring orders hold different products, so that a product identifies one of them.
+      // Neighbouring orders hold different products. So a product identifies one of two such orders.
       const things = [0, 1].map((one) => products[(2 * index + one) % products.length]!)
       return {
         order_id: `#W${draw.digits(7)}`,
@@ -142,7 +142,7 @@ export interface Call {
   readonly arguments: Readonly<Record<string, unknown>>
 }
 
-/** The tools by name: description and arguments. */
+/** The tools by name, each with its description and the types of its arguments. */
 const TOOLS = {
   find_customer: { about: 'Finds a customer by e-mail address.', takes: { email: 'string' } },
   get_customer: { about: 'A customer by id.', takes: { customer_id: 'string' } },
@@ -258,7 +258,7 @@ export function carryOut(
 
 const NOISE = 'warehouse_zone carrier_ref audit_code batch_label source_system route_hint tax_class pallet_code'.split(' ')
 
-/** Returns the result as the tool's JSON text, with `fields` distractor fields added to every record. */
+/** Returns the result of a tool as JSON text. Adds `fields` needless fields to every record, which make the text long. */
 export function worded(value: unknown, fields: number, draw: Draw): string {
   const noisy = (part: unknown): unknown => {
     if (Array.isArray(part)) return part.map(noisy)

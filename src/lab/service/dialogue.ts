@@ -19,11 +19,11 @@ import { type Call, carryOut, type Desk, Draw, POLICY, toolDefinitions, worded }
 export interface ServiceDialogueOptions {
   readonly seed: number
   readonly turns: number
-  /** Distractor fields in every record of a tool result. */
+  /** Number of needless fields in every record of a tool result. They make the results long. */
   readonly fields: number
 }
 
-/** The environment's state between turns. Plain JSON. */
+/** The environment's state between two turns, as plain JSON. `results`: the number of tool results so far. */
 interface ServiceState {
   readonly desk: Desk
   readonly turn: number
@@ -37,7 +37,7 @@ export class ServiceEnvironment implements Environment {
   /** Number of turns that have begun. */
   #turn = 0
   #results = 0
-  /** The successful calls of this turn, and the number of all its calls. */
+  /** The successful calls of this turn. `#calls`: the number of all calls of this turn. */
   #done: Call[] = []
   #calls = 0
 
@@ -122,8 +122,8 @@ const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
 // The scripted agents of the order desk, and the texts that they write as helpers.
 
 /**
- * The scripted agents. `taught`: looks up every value until the prompt shows it. `careless`: does
- * as the customer says without a lookup. `forgetful`: knows only the customer's last message.
+ * The scripted agents. `taught` looks up every value that it needs until the prompt shows it. `careless` does
+ * as the customer says without a lookup. `forgetful` knows only the customer's last message.
  */
 export const manners = ['taught', 'careless', 'forgetful'] as const
 export type Manner = (typeof manners)[number]
@@ -131,7 +131,7 @@ export type Manner = (typeof manners)[number]
 /** After this many calls in a turn the script makes no more lookups and answers from the values in the prompt. */
 const ENOUGH = 8
 
-/** The script of an agent. It uses only values that the request shows, folds applied; values that a fold hid must be looked up again. */
+/** Makes the script of an agent. It uses only values that the request shows. It must look up again a value that a fold hides. */
 const serviceTeacher =
   (environment: ServiceEnvironment, manner: Manner): Teacher =>
   (request) => {
@@ -142,7 +142,7 @@ const serviceTeacher =
       : { ...reply, content: told(request, () => `${notes(environment)} ${found(request, environment.goal)}`) ?? '' }
   }
 
-/** Returns the reply; or a search for the tools it calls, when some are not loaded and the request offers the search. */
+/** Returns the reply. If it calls tools that are not loaded and the request offers the tool search, returns a search for them instead. */
 export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, reply: ScriptedReply): ScriptedReply {
   const loaded = new Set([...tools, ...unlisted].map(({ name }) => name))
   const missing = new Set((reply.calls ?? []).map(({ name }) => name).filter((name) => !loaded.has(name)))
@@ -151,7 +151,7 @@ export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, repl
   return { calls: [{ name: SEARCH_TOOLS, arguments: { keywords } }] }
 }
 
-/** Returns the notes of a step in the form that the framework's prompt asks for (IterResearch, AgentFold); null when it asks for none. */
+/** Returns `text` in the form of notes that the request asks for (of IterResearch or AgentFold); null when it asks for no notes. */
 export function told({ messages }: EngineRequest, text: () => string): string | null {
   const asked = messages.findLast(({ role }) => role === 'user')?.content ?? ''
   if (asked.includes(REPORT)) return `${REPORT}${text()}</report>`
@@ -170,7 +170,7 @@ function decision(request: EngineRequest, { goal, done, calls }: ServiceEnvironm
   return { content: said.length === told.length ? `Here you are: ${said.join(', ')}.` : 'I cannot see that any more.' }
 }
 
-/** Whether the words come from a tool's result, not from the customer or the policy. */
+/** Returns whether the words come from a tool's result, not from the customer or the policy. */
 const known = ({ lookups }: Goal, words: string): boolean => lookups.some(({ yields }) => yields.includes(words))
 
 /** Returns the text that a request shows: every message with its edits applied, and the calls' arguments. */
@@ -187,7 +187,7 @@ function shownText({ messages, edits = [] }: EngineRequest): string {
     .join('\n')
 }
 
-/** A helper's reply. The request's schema says which: notes, chosen lines, or (without one) a summary as text. */
+/** Writes the reply of a helper. The request's schema decides its kind, notes or chosen lines. Without a schema it is a summary. */
 function helper(request: EngineRequest, environment: ServiceEnvironment): string {
   const { goal } = environment
   if (request.schema === memorySchema) return JSON.stringify({ summary: notes(environment), todo: [goal.todo] })
@@ -197,7 +197,7 @@ function helper(request: EngineRequest, environment: ServiceEnvironment): string
 
 const notes = ({ past }: ServiceEnvironment): string => past.map(({ note }) => note).join(' ')
 
-/** Returns the values that this turn has looked up so far, for frameworks that continue a turn from notes alone. */
+/** Returns the values that this turn looked up and the prompt still shows. Some frameworks continue a turn from its notes alone. */
 function found(request: EngineRequest, { lookups }: Goal): string {
   const shown = shownText(request)
   const seen = lookups.flatMap(({ call, yields }) =>
@@ -206,7 +206,7 @@ function found(request: EngineRequest, { lookups }: Goal): string {
   return seen.join(' ')
 }
 
-/** Chooses the lines that contain values this turn needs. */
+/** Writes a helper's reply that chooses the lines with values that this turn needs. */
 function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
   const wanted = goal.lookups.flatMap(({ yields }) => yields)
   const constraints = goal.constraint === undefined ? [] : [goal.constraint]
@@ -214,7 +214,8 @@ function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
 }
 
 /**
- * Returns an extractor's reply that chooses the wanted lines of the log. Joins two ranges when at most `gap` other lines lie between them.
+ * Returns a helper's reply that chooses lines of tool results: those for which `isWanted` is true. Two ranges become one when at most `gap`
+ * other lines lie between them.
  */
 export function linesWith(
   { messages }: EngineRequest,
@@ -240,10 +241,11 @@ export function linesWith(
   return JSON.stringify({ blocks })
 }
 
-// Scenarios: dialogues that every framework plays. Each has its cell of the table, a user, tools, and perhaps a script for the agent.
+// Scenarios are the dialogues that every framework plays. A scenario belongs to a cell of the result table. It has a customer, tools, and
+// perhaps a script that plays the agent.
 
 export interface Scenario {
-  /** Its cell of the table: the number of the user's messages, and the distractor fields in every record of a result. */
+  /** The number of the customer's messages. `fields`: the number of needless fields in every record of a tool result. */
   readonly turns: number
   readonly fields: number
   readonly seed: number
@@ -268,8 +270,8 @@ export interface DeskCells {
   readonly samples: number
   readonly seed: number
   /**
-   * `model`: the model itself answers. Else a script decides the replies,
-   * and the engine computes the same as for a model with these replies.
+   * `model`: the model itself answers. Any other value: a script decides the replies,
+   * and the engine computes as if the model had given them.
    */
   readonly agent: Manner | 'model'
 }

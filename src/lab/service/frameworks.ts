@@ -1,4 +1,4 @@
-/** The frameworks to compare in dialogues: opens each as the actor of an episode. They differ in how they manage the context. */
+/** Opens the frameworks for agents that dialogues compare, each as the actor of an episode. They differ in how they manage the context. */
 import { MemToolSession, type MemToolState } from '../../runtime/agents/memtool.js'
 import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
 import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
@@ -30,7 +30,7 @@ export const frameworkNames = [
 ] as const
 export type FrameworkName = (typeof frameworkNames)[number]
 
-/** One line about each framework. */
+/** A line that describes each framework. */
 export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
   react: 'appends everything; drops its oldest turns when a turn may not fit',
   resum: 'at 0.9 of the window, a summary replaces everything',
@@ -45,7 +45,7 @@ export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
 }
 
 export interface FrameworkSetting {
-  /** The episode's recorder, limited to the window. */
+  /** The engine for all steps: the episode's recorder, limited to the window. */
   readonly engine: SampleEngine
   readonly system: string
   readonly tools: readonly ClientTool[]
@@ -56,7 +56,7 @@ export interface FrameworkSetting {
   readonly state: unknown
 }
 
-/** Opens a framework as an actor that continues from `state`. */
+/** Opens a framework as an actor. The actor continues from the setting's `state`. */
 export async function openFramework(name: FrameworkName, setting: FrameworkSetting): Promise<Actor> {
   const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
   const id = engine.conversation(name)
@@ -134,12 +134,12 @@ interface AskStop {
   readonly signal?: AbortSignal
 }
 
-/** The sessions of the runtime and of the paper have this in common. */
+/** The method that all sessions here have in common, those of the runtime and `PaperFold`. */
 interface Asked {
   ask(content: string, options: AskStop): Promise<TurnOutcome>
 }
 
-/** Makes an actor. A turn that does not fit into the window counts as overflowed, because the framework failed; the run continues. */
+/** Makes an actor. If a turn does not fit into the window, the framework failed: the turn counts as overflowed, and the run continues. */
 function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskStop) => Promise<Answered>): Actor {
   return {
     get state() {

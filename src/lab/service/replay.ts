@@ -38,13 +38,13 @@ export interface RecordedDialogue {
   readonly turns: readonly RecordedTurn[]
 }
 
-/** Cells group dialogues of similar length: the number of the user's messages is rounded up to a multiple of this. */
+/** A cell of the table has dialogues of similar length. For this, the number of turns is rounded up to a multiple of LENGTH. */
 const LENGTH = 4
 
 /**
- * Reads recorded dialogues.
- * @param json the text of a file of tau-bench's `historical_trajectories`, or of results of tau2
- * @param source the file's name in error texts
+ * Reads the recorded dialogues of a file.
+ * @param json the text of the file: one of tau-bench's `historical_trajectories`, or results of tau2
+ * @param source the file's name, for error texts
  * @throws KvfoldError eval/bad-data
  */
 export function readDialogues(json: string, source: string): readonly RecordedDialogue[] {
@@ -74,7 +74,8 @@ export function readDialogues(json: string, source: string): readonly RecordedDi
 const contentOf = (message: unknown): string => textAt(message, 'content') ?? ''
 
 /**
- * Returns the turns that the agent answers. Leaves out the agent's words before the user's first message, and tool calls by tau2's user.
+ * Returns the turns that the agent answers. Leaves out the agent's words before the user's first message, and tool calls that the user of
+ * tau2 makes.
  */
 function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
   const turns: { says: string; steps: ReplayedStep[]; answer: string }[] = []
@@ -86,7 +87,7 @@ function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
     if (role !== 'assistant' || turn === undefined) return
     if (calls.length === 0) turn.answer = contentOf(message)
     else {
-      // Results are found by place, because a call's id may occur twice in a dialogue.
+      // A result is found by its place after the call, because a call's id may occur twice in a dialogue.
       const result = (index: number) => contentOf(messages[at + 1 + index])
       turn.steps.push({
         content: contentOf(message),
@@ -111,7 +112,8 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
 }
 
 /**
- * Makes a scenario of each dialogue, in cells by length. A dialogue may be too long for the window; the framework must handle that.
+ * Makes a scenario of each dialogue. Dialogues of similar length share a cell of the table. A dialogue may be too long for the window; the
+ * framework must handle that.
  */
 export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonly Scenario[] {
   const definitions = definitionsOf(dialogues)
@@ -148,7 +150,7 @@ const typeOf = (value: unknown): string =>
 
 const callsOf = ({ steps }: RecordedTurn): readonly RecordedCall[] => steps.flatMap(({ calls }) => calls)
 
-/** The record as an environment. Each call returns the next recorded result, whichever tool it calls. */
+/** An environment that replays a recorded dialogue. Each call returns the next recorded result, whichever tool it calls. */
 class RecordedEnvironment implements Environment {
   #turn = 0
   /** Number of calls made in this turn. */
@@ -173,7 +175,7 @@ class RecordedEnvironment implements Environment {
     return this.dialogue.turns.slice(0, Math.max(0, this.#turn - 1))
   }
 
-  /** The next recorded step of the turn; null when all its calls were made and the answer is due. */
+  /** The next recorded step of the turn. Null when all calls of the turn were made, so that the answer comes next. */
   get step(): ReplayedStep | null {
     let before = 0
     return this.turn.steps.find(({ calls }) => (before += calls.length) > this.#made) ?? null
@@ -198,15 +200,15 @@ class RecordedEnvironment implements Environment {
   }
 }
 
-/** The chosen ranges include up to this many other lines between two wanted ones, as a model's ranges would. */
+/** Two chosen ranges become one when up to this many other lines lie between them. A model would choose such ranges, too. */
 const GAP = 4
 
-/** Characters of the user's message that a summary quotes for each turn. */
+/** Number of characters of the user's message that a summary quotes for each turn. */
 const NOTE = 120
 
 /**
- * Replies as the record does, whatever the prompt shows. As a helper, it notes the
- * beginnings of the user's messages and chooses lines with values that the turn uses.
+ * Makes a script that replies as the agent of the record does, whatever the prompt shows. As a helper, it
+ * notes the beginnings of the user's messages and chooses lines with values that the turn uses.
  */
 function replayTeacher(replay: RecordedEnvironment): Teacher {
   const notes = () => replay.past.map(({ says }) => says.slice(0, NOTE)).join(' ')
@@ -227,5 +229,5 @@ function replayTeacher(replay: RecordedEnvironment): Teacher {
   }
 }
 
-/** Words with a digit: ids, dates, prices. */
+/** Returns the words of a text that contain a digit, such as ids, dates and prices. */
 const valuesIn = (text: string): readonly string[] => text.match(/\b\w*\d\w{2,}\b/g) ?? []

@@ -1,4 +1,4 @@
-/** The report of a run at the order desk: a page with tables, and figures of the tokens by framework and of the context by turn. */
+/** Makes the report of a run at the order desk: a page with tables, and figures of tokens by framework and of the context by turn. */
 import { curves, rows } from '../figures/panels.js'
 import { figure, PALETTE } from '../figures/figure.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
@@ -10,7 +10,7 @@ import { type Dialogue, type ServiceRow, serviceTable } from './run.js'
 export interface ServicePage {
   readonly rows: readonly ServiceRow[]
   readonly dialogues: readonly Dialogue[]
-  /** The command of the run; `about` says which model computed and whether a script or the model answered. */
+  /** The command of the run. `about`: a text that names the model and says whether a script or the model answered. */
   readonly command: string
   readonly about: string
 }
@@ -90,7 +90,7 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   })
 }
 
-/** A table that names, for each framework and measure, the lengths and widths of sessions in which it needs less than ReAct. */
+/** Makes a table of the dialogues in which a framework needs less than ReAct: their turns and fields, for each framework and measure. */
 function crossings(all: readonly ServiceRow[]): Table {
   const measures = [
     ['computed', (row: ServiceRow) => row.tokensComputed],
@@ -125,9 +125,9 @@ const titles = (all: readonly ServiceRow[]): Table =>
     }),
   )
 
-// The paper's results (U-Fold, table 1): mean reward of four runs in percent, by model and framework, with notes.
+// The paper's results (U-Fold, table 1): the mean reward of four runs in percent, by model and framework. Notes follow.
 
-/** tau-bench retail, airline; tau2 retail, airline, telecom; VitaBench delivery, in-store, OTA, cross-scenarios. */
+/** The columns: tau-bench (retail, airline), tau2 (retail, airline, telecom), VitaBench (delivery, in-store, OTA, cross-scenarios). */
 const COLUMNS = [
   'tau retail',
   'airline',
@@ -142,7 +142,7 @@ const COLUMNS = [
 
 const FRAMEWORKS = ['ReAct', 'IterResearch', 'ReSum', 'U-Fold'] as const
 
-/** One line for each framework, in the order of FRAMEWORKS. */
+/** The results of each model: one line for each framework in FRAMEWORKS, with a number for each column. */
 const RESULTS: readonly (readonly [model: string, ...results: string[]])[] = [
   [
     'Qwen3-4B',

@@ -1,4 +1,4 @@
-/** Runs every framework on the same dialogues, with one file for each episode, and computes the table of results. */
+/** Runs every framework for agents on the same dialogues. Keeps one file for each dialogue, and computes the table of results. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../runtime/core/contract.js'
@@ -14,7 +14,7 @@ import { costOf, type DoneStep, Recorder } from '../recorder.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
 import type { Scenario } from './dialogue.js'
 
-/** A cell of the table: framework, number of turns, distractor fields. */
+/** A cell of the table: a framework, a number of turns, and a number of needless fields in every record of a tool result. */
 export interface ServiceCell {
   readonly framework: FrameworkName
   readonly turns: number
@@ -23,7 +23,7 @@ export interface ServiceCell {
 
 export interface ServiceRunOptions {
   readonly engine: Engine
-  /** Fingerprints of the weights of the engine and the folder. An episode that began with other weights is not resumed. */
+  /** Fingerprints of the weights of `engine` and `folder`. An episode that began with other weights is not resumed. */
   readonly weights: readonly (string | null)[]
   readonly frameworks: readonly FrameworkName[]
   readonly scenarios: readonly Scenario[]
@@ -33,7 +33,7 @@ export interface ServiceRunOptions {
   readonly maxTokens: number
   readonly fold: FrameworkSetting['fold']
   readonly folder?: Engine
-  /** The folder of the episodes' files. An unfinished episode there is resumed. */
+  /** The path of the folder for the files of the episodes. An unfinished episode in it is resumed. */
   readonly log: string
   /** The command that the files name as their origin. */
   readonly command: string
@@ -42,7 +42,7 @@ export interface ServiceRunOptions {
   readonly onStep?: (cell: ServiceCell, sample: number, step: DoneStep) => void
 }
 
-/** One dialogue under one framework. */
+/** One dialogue that one framework has played. */
 export interface Dialogue {
   readonly cell: ServiceCell
   readonly seed: number
@@ -81,7 +81,7 @@ function dialogue(framework: FrameworkName, scenario: Scenario, { onStep, ...opt
   return { about, path, play, cell, seed }
 }
 
-/** The settings of one dialogue, and the point from which it resumes. */
+/** The settings of one dialogue, and the point from which it resumes (`start`). */
 export interface ScenarioSetting
   extends
     Pick<ServiceRunOptions, 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'>,
@@ -95,7 +95,7 @@ export async function playScenario(
 ): ReturnType<typeof playEpisode> {
   const { name, start, window, contract, temperature, maxTokens, fold, folder, signal } = setting
   const { environment, system, tools, teacher } = scenario.open(start?.checkpoint?.environment)
-  // A separate folder's costs are not the episode's.
+  // A separate folder model has a recorder of its own, so the costs of the episode leave it out.
   const helper = folder === undefined ? null : new Recorder(teacher === null ? folder : new SpokenEngine(folder, teacher))
   let own: SampleEngine | null = null
   const cast = async (recorder: Recorder): Promise<Actor> => {
@@ -127,9 +127,9 @@ function sumsOf(of: string, steps: readonly DoneStep[]): Readonly<Record<string,
   return { [`${of}Shown`]: shown, [`${of}Computed`]: submitted }
 }
 
-// The results of dialogues.
+// Turns the records of dialogues into table rows.
 
-/** Means over the dialogues of a cell; tokens are sums over a dialogue, its helpers included. */
+/** One row of the table. Its numbers are means over the dialogues of a cell. Tokens are summed over a dialogue, helpers included. */
 export interface ServiceRow extends ServiceCell {
   readonly name: FrameworkName
   readonly samples: number
@@ -139,22 +139,22 @@ export interface ServiceRow extends ServiceCell {
   readonly tokensShown: number
   readonly tokensComputed: number
   /**
-   * `tokensHelpers`: the part of `tokensComputed` by helpers on the same
-   * engine. `tokensFolder`: tokens of a separate folder model, not included.
+   * `tokensHelpers`: the part of `tokensComputed` that helpers on the same engine computed.
+   * `tokensFolder`: tokens that a separate folder model computed; `tokensComputed` does not include them.
    */
   readonly tokensHelpers: number
   readonly tokensFolder: number
-  /** Tokens of the context at the last answer, and of the largest prompt. */
+  /** Tokens in the context at the last answer, and the most tokens in the context at the end of any step. */
   readonly contextLast: number
   readonly contextMost: number
   readonly toolCalls: number
   readonly steps: number
-  /** Wall-clock time of all turns, helpers included. Other load on the machine adds to it. */
+  /** Wall-clock time of all turns, helpers included. Other programs on the machine make it longer. */
   readonly seconds: number
   readonly folds: number
-  /** Turns that did not fit into the window. */
+  /** Number of turns that did not fit into the window. */
   readonly overflowed: number
-  /** Tokens computed plus a tenth of the tokens reused: the price on a server that sells cached tokens at a tenth. */
+  /** Computed tokens plus a tenth of the reused ones: the price on a server that sells cached tokens at a tenth of the usual price. */
   readonly priced: number
 }
 
@@ -185,7 +185,7 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
   })
 }
 
-// The table of a run at the order desk: one row for each framework, number of turns and number of distractor fields.
+// The table of a run at the order desk. It has one row for each framework, number of turns and number of needless fields.
 
 export function serviceTable(rows: readonly ServiceRow[]): Table {
   const react = (row: ServiceRow) =>

@@ -1,11 +1,11 @@
-/** The BABILong task: bAbI's small worlds hidden in long texts, from the authors' files. */
+/** The BABILong task: questions about a few facts that are hidden in a long text. The samples come from the authors' files. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalBabilong } from './originals.js'
 import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
-// The text around BABILong's contexts, task by task: the kind of facts, an example and the form of the answer; and the labels.
+// Our own prompts for the twenty tasks of BABILong. Each says what the facts are about, and has an example, a form of answer and labels.
 
 export const babilongTasks = [
   'qa1', 'qa2', 'qa3', 'qa4', 'qa5', 'qa6', 'qa7', 'qa8', 'qa9', 'qa10', 'qa11', 'qa12', 'qa13', 'qa14', 'qa15', 'qa16', 'qa17',
@@ -14,7 +14,7 @@ export const babilongTasks = [
 export type BabilongTask = (typeof babilongTasks)[number]
 
 export interface BabilongQuestion {
-  /** All possible answers; the authors' list. */
+  /** All possible answers, as the authors list them. */
   readonly labels: readonly string[]
   readonly facts: string
   readonly example: string
@@ -148,18 +148,18 @@ export const babilongQuestions: Readonly<Record<BabilongTask, BabilongQuestion>>
   },
 }
 
-// The task itself.
+// The task BABILong: its options, samples and scoring.
 
 const Options = strict({
   /**
-   * Rows `input, question, target`: a path or a name on the hub. `{task}` and `{length}` in it are replaced by each of `tasks` and of
+   * Path or hub name of the files, with rows `input, question, target`. `{task}` and `{length}` in it stand for each of `tasks` and of
    * `lengths`.
    */
   data: Text,
   tasks: Type.Array(Type.Enum(babilongTasks), { minItems: 1, default: ['qa1', 'qa2', 'qa3', 'qa4', 'qa5'] }),
-  /** Lengths as the names of the files write them, such as `4k`. */
+  /** The lengths of the texts, as the names of the files write them, such as `4k`. */
   lengths: Type.Array(Text, { minItems: 1, default: ['4k'] }),
-  /** Checkout of the authors' repository; the prompts are read from it. Default: our own prompts. */
+  /** Path of a checkout of the authors' repository, whose prompts the task uses. Default: our own prompts. */
   prompts: Type.Optional(Text),
   /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
@@ -169,12 +169,12 @@ const Fields = Type.Object({ input: Type.String(), question: Type.String(), targ
 
 export interface BabilongTruth {
   readonly task: BabilongTask
-  /** Labels that occur in the question do not count as answers. */
+  /** The question. Labels that occur in it do not count as answers. */
   readonly question: string
   readonly target: string
 }
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openBabilong(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const cells = crossed(options.tasks, options.lengths).map(([task, length]) => ({ task, length }))
@@ -204,7 +204,7 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** The sample's texts from the authors' prompt. `question` leaves the context empty, for agents that retrieve from it. */
+/** Makes the texts of a sample from the authors' prompt. `question` leaves the context empty, for agents that search in the context. */
 function originalText(template: string, { input, question }: Static<typeof Fields>) {
   const filled = (context: string) => {
     const values: Readonly<Record<string, string>> = { context, question }
@@ -229,8 +229,8 @@ function sampleOf(id: string, cell: TaskCell, task: BabilongTask, row: Static<ty
 }
 
 /**
- * The authors' rule. It takes the labels of the task that occur anywhere in the first sentence of the lower-cased answer but not in the
- * question. The answer is right when these labels are exactly the target, or exactly the targets of a list. Source: babilong/metrics.py.
+ * Scores an answer as the authors do. It takes the task's labels that occur in the answer's first sentence, in any case, but not in the
+ * question. The answer is right when these labels are exactly the target, or all targets of a list. Source: babilong/metrics.py.
  */
 function scoreOf({ task, question, target }: BabilongTruth, answer: string): Score {
   const [sentence = ''] = answer.toLowerCase().split(/\.|<context>|<example>/u)

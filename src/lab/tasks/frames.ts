@@ -1,4 +1,4 @@
-/** The FRAMES task: questions that need several articles, which the user supplies, and answers that a model judges. */
+/** The FRAMES task. Its questions need facts from several articles, which the user supplies. A model judges the answers. */
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
 import Type, { type Static } from 'typebox'
@@ -13,12 +13,12 @@ import { middleCut } from './prose.js'
 const Options = strict({
   /** The authors' table: a path, or hf:datasets/google/frames-benchmark/test.tsv. */
   data: Type.String({ minLength: 1, default: 'hf:datasets/google/frames-benchmark/test.tsv' }),
-  /** A folder of text files named like the articles, or a file of rows with `text` and either `url` or `title`. */
+  /** Path of a folder of text files named like the articles, or of a file of rows with `text` and either `url` or `title`. */
   articles: Text,
-  /** Checkout of optillm; the published prompts are read from it. Default: our own prompts. */
+  /** Path of a checkout of optillm, whose published prompts the task uses. Default: our own prompts. */
   prompts: Type.Optional(Text),
   limit: Type.Optional(Count),
-  /** Tokens of the whole question, counted as characters / charsPerToken. Articles that are too long lose their middle, each separately. */
+  /** Tokens of the user message, counted as characters / charsPerToken. When the articles are too long for it, each may lose its middle. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -35,7 +35,7 @@ export interface FramesTruth {
   readonly answer: string
 }
 
-/** @throws KvfoldError eval/bad-data; `sample` throws it for a question whose articles are missing */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data; `sample` throws it for a question whose articles are missing */
 export async function openFrames(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const [rows, articles] = await Promise.all([openRows(options.data), openArticles(options.articles)])
@@ -74,7 +74,7 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
 
 const INTRODUCTION = 'Read these articles; a question that needs several of them follows.'
 
-/** Without articles the text is the question alone, for an agent that receives the articles separately. */
+/** Writes the user message in our words. With empty `articles` it is the question alone, for agents that get the articles separately. */
 const ownText: FramesPrompts['ask'] = (articles, question) =>
   (articles === '' ? '' : `${INTRODUCTION}\n\n${articles}\n\n`) +
   `The articles end here. ${question.trim()}\n\nAnswer in a sentence or two, from the articles.`
@@ -98,8 +98,8 @@ function sampleOf(
 }
 
 /**
- * Joins all articles. When they are too long together, each gets an equal share, and the room that short articles leave goes to the longer
- * ones.
+ * Joins all articles into a text of at most `characters` characters. When they are too long together, each gets an equal share of the room.
+ * Longer articles also get the room that shorter ones leave.
  */
 function fitted(articles: readonly Article[], characters: number): string {
   const headed = articles.map(({ title, text }) => `# ${title}\n\n${text.trim()}`)
@@ -132,7 +132,7 @@ function judgingOf({ question, answer: truth }: FramesTruth, answer: string, ori
   }
 }
 
-/** The word after the last `Decision:`; without one, TRUE or FALSE if only one of them occurs anywhere. Null in all other cases. */
+/** Reads the judge's verdict: the word after the last `Decision:`. Without that, TRUE or FALSE counts if only one of them occurs. */
 function verdictIn(said: string): boolean | null {
   const decision = [...said.matchAll(/decision\W{0,6}(true|false)\b/giu)].at(-1)?.[1]
   const words = new Set(decision === undefined ? said.toUpperCase().match(/\b(?:TRUE|FALSE)\b/gu) : [decision.toUpperCase()])
@@ -140,8 +140,8 @@ function verdictIn(said: string): boolean | null {
 }
 
 /**
- * The verdict by the published program's rule. In the last line that begins with `Decision:`, TRUE in upper or lower case is right. All
- * other words are wrong. Returns null where the word is not FALSE either; null scores 0, as false does.
+ * Reads the judge's verdict as the published program does. TRUE in the last line that begins with `Decision:` means right, in upper or
+ * lower case. Everything else means wrong. Returns null, not false, when the word is not FALSE either; both score 0.
  */
 function publishedVerdict(said: string): boolean | null {
   const line = said
@@ -168,7 +168,7 @@ export interface Articles {
 }
 
 /**
- * `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`.
+ * Opens the articles of the user. `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`.
  * @throws KvfoldError eval/bad-data
  */
 export async function openArticles(source: string): Promise<Articles> {
@@ -201,12 +201,12 @@ export async function openArticles(source: string): Promise<Articles> {
   }
 }
 
-/** The links of a row, which are written as a Python list or one after the other. Each link occurs once in the result. */
+/** Returns the links in a row of the table, each once. The row has them as a Python list or one after the other. */
 export const linksIn = (text: string): string[] => [
   ...new Set(text.match(/https?:\/\/[^\s'"\],]+(?:,(?!\s)[^\s'"\],]+)*/gu) ?? []),
 ]
 
-/** An article's name, the same for every form of its link: the path of the address (after /wiki/), unescaped, with _ for spaces. */
+/** Returns an article's name, the same for every form of its link: the path after /wiki/, unescaped, with _ in place of spaces. */
 function nameOf(link: string): string {
   const path = link.replace(/^https?:\/\/[^/]+\/(?:wiki\/)?/u, '').replace(/[#?].*$/u, '')
   return unescaped(path).trim().replace(/\s+/gu, '_')
@@ -235,7 +235,7 @@ async function inRows(source: string): Promise<Reading> {
     const name = typeof url === 'string' ? url : title
     if (typeof name !== 'string' || typeof text !== 'string')
       throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no url or title, or no text.`)
-    // The row is read again when its article is needed: all articles together may be too large for memory.
+    // The row is read again when its article is needed, because all articles together may be too large for memory.
     found.set(nameOf(name), async () => String((await rows.row(index))['text']))
   }
   return found

@@ -1,4 +1,4 @@
-/** The GSM-Infinite task: arithmetic over many quantities, from the authors' rows, in symbols or as stories. */
+/** The GSM-Infinite task: arithmetic with many quantities, given as symbols or in a story. The samples are the authors' rows. */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
@@ -8,7 +8,7 @@ import { Count, openRowGrid, readFields, readOptions, RowMessage } from './sampl
 const Options = strict({
   /** Rows in the authors' form: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
   data: Text,
-  /** The numbers of operations that replace `{op}` in the name. Default: `data` is one file, with any numbers of operations. */
+  /** The numbers of operations. For each, the task reads the file whose name has it in place of `{op}`. Default: `data` is one file. */
   ops: Type.Optional(Type.Array(Count, { minItems: 1 })),
   /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
@@ -25,10 +25,10 @@ const Symbolic = Type.Object({ ...Common, answer_list: Type.Array(Type.String())
 const Story = Type.Object({ ...Common, solution: Type.String() })
 type GsmRow = Static<typeof Symbolic> | Static<typeof Story>
 
-/** The names of the variables in the symbolic form, a number in the stories. */
+/** The right answer: names of variables for a problem in symbols, a number for a story. */
 export type GsmTruth = readonly string[] | number
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openGsmInfinite(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const cells = options.ops?.map((op) => ({ op })) ?? [{}]
@@ -85,11 +85,11 @@ function scoreOf(truth: GsmTruth, answer: string): Score {
 const same = (some: ReadonlySet<string>, others: ReadonlySet<string>): boolean =>
   some.size === others.size && [...some].every((one) => others.has(one))
 
-// Reads answers to GSM-Infinite: a number as the authors' program reads it, or the variables that the answer names at the end.
+// Reads answers to GSM-Infinite. It finds a number as the authors' program does, or the variables that the answer names at the end.
 
 /**
- * The texts before and after a number that is an answer, in the order of the attempts. `after: null`: the digits that follow at once.
- * `last`: the last occurrence of `before` counts, not the first.
+ * The texts that stand before and after the number in an answer. They are tried in this order. `after: null`: the number is the digits that
+ * follow `before` directly. `last`: the last occurrence of `before` counts, not the first.
  */
 const frames: readonly { readonly before: string; readonly after: string | null; readonly last?: true }[] = [
   { before: 'answer: ', after: '.' },
@@ -105,7 +105,7 @@ const frames: readonly { readonly before: string; readonly after: string | null;
 ]
 
 /**
- * Returns the integer in the first frame that holds one; null when none does. Source: criteriaoutput in
+ * Returns the integer that the first matching entry of `frames` finds in the answer; null when none does. Source: criteriaoutput in
  * gsm-infinite/pred/eval_realistic.py.
  */
 export function finalInteger(answer: string): number | null {
@@ -129,7 +129,8 @@ function integer(text: string): number | null {
 }
 
 /**
- * The value of a digit. Unicode puts a script's ten digits in a row from its zero; the digits of some scripts follow each other directly.
+ * Returns the value of a digit of any script. In Unicode, the ten digits of a script follow each other from its zero on. The digits of
+ * another script may come directly before.
  */
 function valueOf(digit: string): number {
   const code = digit.codePointAt(0) ?? 0
@@ -139,8 +140,8 @@ function valueOf(digit: string): number {
 }
 
 /**
- * Returns the variables (V and a number) in the last sentence that names one. Returns the empty set when a later sentence says that there
- * are none, and null when the answer has neither sentence. Text before `</think>` does not count.
+ * Returns the variables (V and a number) in the last sentence that names any. Returns the empty set when a sentence after it says that no
+ * variable fits, and null when the answer has no such sentences. Text before `</think>` does not count.
  */
 export function finalVariables(answer: string): ReadonlySet<string> | null {
   const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '')

@@ -1,6 +1,6 @@
 /**
- * The logbook: an agent has read a log part by part with a tool, later parts overwrite values of earlier ones, and the user asks for one
- * current value.
+ * The logbook task. The conversation shows an agent that reads a logbook part by part with a tool. Later parts change values of earlier
+ * ones. The user then asks for the current value of one entry.
  */
 import Type from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -13,15 +13,15 @@ import { pick, sentence } from './prose.js'
 import { Axis, charsPerToken, crossed, generation, gridPlace, readOptions } from './samples.js'
 
 /**
- * `stale`: the first half of the log has older values of the asked entry. `unrelated`: no other part mentions that entry. `rules`: like
- * `unrelated`, and the user's first message sets a rule for the answer; the points say only whether the answer keeps it.
+ * The kinds of samples. `stale`: the first half of the log has older values of the asked entry. `unrelated`: only one part mentions that
+ * entry. `rules`: like `unrelated`, and the user's first message sets a rule for answers. Its points depend only on this rule.
  */
 export const logKinds = ['stale', 'unrelated', 'rules'] as const
 export type LogKind = (typeof logKinds)[number]
 
 /**
- * The part with the current value. `late`: the last one. `middle`: the first one of the second half. `early`: the last one of the first
- * half, which a rule that folds what is old hides, too.
+ * Which part of the log has the current value. `late`: the last part. `middle`: the first part of the second half. `early`: the last part
+ * of the first half, which a policy that folds the older half hides.
  */
 export const logPlaces = ['late', 'middle', 'early'] as const
 export type LogPlace = (typeof logPlaces)[number]
@@ -29,23 +29,23 @@ export type LogPlace = (typeof logPlaces)[number]
 const distinct = <Name extends string>(names: readonly Name[]) =>
   Type.Array(Type.Enum([...names]), { minItems: 1, uniqueItems: true, default: [...names] })
 
-/** Entries of a part. */
+/** Number of entries in a part of the log. */
 const GROUP = 4
-/** With more parts, the list of words would not give every value a word of its own. */
+/** The most parts of a log. With more parts, the list of words would not have a different word for every value. */
 const MOST_PARTS = Math.floor(ENGLISH.words.length / GROUP)
 
 const Options = strict({
   ...generation,
   kinds: distinct(logKinds),
   places: distinct(logPlaces),
-  /** Tokens of all contents together, counted as characters / charsPerToken. The template adds those of the calls. */
+  /** Tokens of all messages' contents together, counted as characters / charsPerToken. The tool calls take further tokens. */
   lengths: Axis(100, 10_000_000, [600]),
   charsPerToken,
-  /** Parts of the log, each the result of one call. */
+  /** Number of parts of the log. Each part is the result of one tool call. */
   parts: Type.Integer({ minimum: 3, maximum: MOST_PARTS, default: 6 }),
 })
 
-/** The data that the scorer needs, as plain JSON. All values are words of one log, in lower case. */
+/** The data that the scorer needs, as plain JSON. Every value is one word of the log, in lower case. */
 export interface LogTruth {
   readonly current: string
   /** Values that the asked entry had before. */
@@ -56,10 +56,10 @@ export interface LogTruth {
   readonly rule: string | null
 }
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export function openLogbook(spec: TaskSpec): Task {
   const options = readOptions(Options, spec)
-  // Where a rule is to be kept, the place of the value makes no difference.
+  // For the kind `rules` the place of the value makes no difference, so one place is enough.
   const asked = options.kinds.flatMap((kind) =>
     (kind === 'rules' ? options.places.slice(0, 1) : options.places).map((place) => [kind, place] as const),
   )
@@ -93,7 +93,7 @@ interface Making {
   readonly place: LogPlace
   readonly length: number
   readonly parts: number
-  /** Characters of all contents. */
+  /** The most characters of all messages' contents together. */
   readonly budget: number
 }
 
@@ -166,7 +166,7 @@ function makeSample({ id, kind, place, length, parts, budget }: Making, random: 
   }
 }
 
-/** A call and its result: the form of text that a server's `auto-policy` folds. */
+/** Returns the messages in which the agent reads one part: the tool call and its result. A server's `auto-policy` folds such results. */
 const readOf = (part: number, content: string): ChatMessage[] => {
   const id = `read-${part + 1}`
   return [
@@ -175,7 +175,7 @@ const readOf = (part: number, content: string): ChatMessage[] => {
   ]
 }
 
-/** The answer must name the current value and no other value of the log. Where there is a rule, it alone gives the points. */
+/** Scores an answer. It must name the current value and no other value of the log. If there is a rule, the points depend on it alone. */
 function scoreOf({ current, outdated, others, rule }: LogTruth, answer: string): Score {
   const said = new Set(answer.toLowerCase().match(/\p{L}+/gu) ?? [])
   const names = (values: readonly string[]) => values.some((value) => said.has(value))

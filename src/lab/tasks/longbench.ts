@@ -1,4 +1,4 @@
-/** The LongBench v2 task: questions with four choices about long texts, from the authors' file. */
+/** The LongBench v2 task: questions about long texts, each with four choices. The samples come from the authors' file. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import { openRows } from '../data/rows.js'
@@ -8,12 +8,12 @@ import { charsPerToken, Count, readFields, readOptions, refuseBeyond } from './s
 import { middleCut } from './prose.js'
 
 const Options = strict({
-  /** Rows in the authors' form: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
+  /** The file with rows in the authors' form: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
   data: Type.String({ minLength: 1, default: 'hf:datasets/THUDM/LongBench-v2/data.json' }),
   limit: Type.Optional(Count),
-  /** Checkout of the authors' repository; the prompt is read from it. Default: our own prompt. */
+  /** Path of a checkout of the authors' repository, whose prompt the task uses. Default: our own prompt. */
   prompts: Type.Optional(Text),
-  /** Tokens of the whole question, counted as characters / charsPerToken. Longer texts lose their middle. */
+  /** The most tokens of the user message, counted as characters / charsPerToken. A text that is too long for it loses its middle. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -34,7 +34,7 @@ const Fields = Type.Object({
   context: Type.String(),
 })
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openLongBench(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const rows = await openRows(options.data)
@@ -101,8 +101,8 @@ const originalText =
 const INTRODUCTION = 'Read this text; a question about it with four choices follows. The text begins here.'
 
 /**
- * The authors' rule: remove every `*`, then take the first letter in the pattern, with brackets if there is one, else without. No letter
- * counts as wrong.
+ * Scores an answer as the authors do. It removes every `*`, and takes the letter after "The correct answer is", first in brackets, else
+ * without. An answer without such a letter is wrong.
  */
 function scoreOf(truth: Letter, answer: string): Score {
   const text = answer.replaceAll('*', '')

@@ -1,6 +1,6 @@
 /**
- * The MRCR task: repeat, word for word, the k-th of several similar texts in a long conversation. Samples are OpenAI's rows or
- * conversations that we generate.
+ * The MRCR task. In a long conversation the user asks several times for the same kind of text, such as a poem about rain. The model must
+ * repeat one of these texts word for word. Samples are OpenAI's rows, or conversations that we generate.
  */
 import Type from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -26,9 +26,9 @@ import { similarity } from './sequence-matcher.js'
 
 const Options = strict({
   ...generation,
-  /** The number of texts that answer the same ask. */
+  /** The number of texts that answer the same request. */
   needles: Axis(1, 20, [2, 4, 8]),
-  /** Tokens of the conversation, counted as characters / charsPerToken. */
+  /** The length of the conversation in tokens, counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [4_000, 8_000, 16_000]),
   charsPerToken,
 })
@@ -107,7 +107,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   return {
     ...common,
     spec: { task: spec.task, options },
-    // Texts of a file have no common title to search for, so the general prompt fits.
+    // The texts of a file have no common title to search for, so the general system prompt suits them best.
     prompt: 'general',
     // The longest texts of the public rows have some 1,500 tokens.
     maxTokens: 4096,
@@ -127,7 +127,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** The smallest power of two that is at least `tokens`, as the authors bin their rows; at least 8192. */
+/** Returns the cell of a row by its tokens, as the authors do: the smallest power of two that is at least `tokens`; at least 8192. */
 const upTo = (tokens: number): number => Math.max(8192, 2 ** Math.ceil(Math.log2(Math.max(tokens, 1))))
 
 function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
@@ -142,7 +142,7 @@ function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], 
   }
 }
 
-/** The authors' rule: 0 without the prefix; otherwise the similarity of the rest, as CPython's difflib computes it. */
+/** Scores as the authors do. An answer without the prefix gets 0. Otherwise the similarity of the rest counts, as in Python's difflib. */
 function scoreOf({ prefix, answer }: MrcrTruth, response: string): Score {
   if (!response.startsWith(prefix)) return { points: 0, outcome: 'unparsed', details: { prefix: 0 } }
   const points = similarity(response.slice(prefix.length), answer.slice(prefix.length))
@@ -158,13 +158,13 @@ function parsed(field: unknown): unknown {
   }
 }
 
-// Generates conversations in the form of MRCR: requests for texts of some form on some subject, with the texts as answers. One request
-// occurs several times.
+// Generates conversations in the form of MRCR. The user asks for texts, such as a poem about rain, and the assistant writes them. One of
+// these requests, here called asks, occurs several times.
 
 export interface ConversationOptions {
-  /** The number of texts that answer the same ask. */
+  /** The number of texts that answer the same request. */
   readonly needles: number
-  /** Characters of all messages together. */
+  /** Number of characters that all messages have together, at most. */
   readonly characters: number
   readonly seed: number
   readonly sample: number
@@ -203,12 +203,12 @@ const subjects = [
   'honey', 'windows', 'tides', 'chairs', 'hats', 'snow', 'copper', 'owls', 'boots', 'ladders', 'soup', 'paper', 'stars', 'mills',
 ] // prettier-ignore
 
-/** Characters of a text. Longer texts would leave room for only a few of them. */
+/** The most characters of one text. If texts were longer, a conversation would have room for only a few. */
 export const LONGEST_TEXT = 2_000
-/** Characters. Shorter texts are too similar to each other. */
+/** The least characters of one text. Shorter texts are too similar to each other. */
 const SHORTEST_TEXT = 120
 
-/** @throws KvfoldError eval/bad-data when that many texts do not fit */
+/** Makes a conversation, always the same for the same options. @throws KvfoldError eval/bad-data when that many texts do not fit */
 export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): MrcrConversation {
   const random = new Random(seed, sample, needles, characters)
   const wanted: TextAsk = { form: pick(random, forms), subject: pick(random, subjects) }
@@ -217,7 +217,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   const example = exampleOf(random)
   const question = questionOf(prefix, wanted, which, needles)
   const room = characters - example.length - question.length
-  // At least half of the texts answer other asks, so that the agent has to search.
+  // At least half of the texts answer other requests, so that the agent has to search.
   const each = Math.min(LONGEST_TEXT, Math.floor(room / (2 * needles)) - 60)
   if (each < SHORTEST_TEXT)
     throw new KvfoldError(
@@ -234,7 +234,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
 }
 
-/** Returns the wanted ask `needles` times at random places among other asks. Some of those share its form or its subject, never both. */
+/** Returns all requests in random order: the wanted one `needles` times, and others. Some others have the same form or the same subject. */
 function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])
@@ -253,8 +253,8 @@ const article = (word: string): string => (/^[aeiou]/u.test(word) ? 'an' : 'a')
 const askOf = ({ form, subject }: TextAsk): string => `Write ${article(form)} ${form} about ${subject}.`
 
 /**
- * A title, then sentences, some of them about the subject, up to that many characters. Two texts for one ask share their title and little
- * else.
+ * Writes one text of at most `characters` characters. It has a title, then sentences, some of them about the subject. Two texts for the
+ * same request share their title and little else.
  */
 function textOf(random: Random, { form, subject }: TextAsk, characters: number): string {
   let text = `${form.charAt(0).toUpperCase()}${form.slice(1)} about ${subject}\n\n`
@@ -285,7 +285,7 @@ const questionOf = (prefix: string, { form, subject }: TextAsk, which: number, o
   `Of the ${of} times I asked for ${article(form)} ${form} about ${subject}, repeat the ${ordinal(which)} one that you wrote, word for word. ` +
   `Put ${prefix} directly in front of it, and write nothing else.`
 
-/** A short example conversation with the right answer, which comes before the first ask. */
+/** Returns a short example of a conversation, a last question and the right answer. It stands before the first request. */
 function exampleOf(random: Random): string {
   const [one, other] = [sentence(random), sentence(random)]
   const [form, subject] = [pick(random, forms), pick(random, subjects)]

@@ -14,15 +14,15 @@ const Options = strict({
   ...generation,
   /** The number of sentences in the chain. */
   needles: Axis(1, 40, [2, 3, 4, 5]),
-  /** Tokens of the whole question with its text, counted as characters / charsPerToken. */
+  /** Tokens of the whole user message, text and question together, counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [1_000, 2_000, 16_000, 64_000, 128_000]),
   charsPerToken,
-  /** Percent of the text before the first needle. Each further needle is `step` percent deeper. */
+  /** The share of the text before the first needle, in percent. Each further needle is `step` percent of the text deeper. */
   depth: Type.Number({ minimum: 0, maximum: 100, default: 40 }),
   step: Type.Number({ minimum: 0, maximum: 100, default: 10 }),
-  /** Path of a text, or of rows with a field `text`; the needles are hidden in it. Default: sentences of our own. */
+  /** Path of the text that hides the needles, or of rows with a field `text`. Default: sentences of our own. */
   filler: Type.Optional(Text),
-  /** Checkout of opencompass; the prompt and the phrasings of kinship are read from it. Default: our own. */
+  /** Path of a checkout of opencompass, whose prompt and phrasings of kinship the task uses. Default: our own ones. */
   prompts: Type.Optional(Text),
 })
 
@@ -32,7 +32,7 @@ export interface NeedlesTruth {
   readonly chain: readonly string[]
 }
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openNeedles(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const filler = await openFiller(options.filler)
@@ -74,7 +74,7 @@ interface Making {
   readonly id: string
   readonly needles: number
   readonly length: number
-  /** Characters of the user message. */
+  /** Number of characters that the user message may have. */
   readonly budget: number
   readonly depth: number
   readonly step: number
@@ -110,7 +110,7 @@ async function makeSample(
   }
 }
 
-/** Inserts the needles in their order, each at the border between passages that is nearest to its depth. */
+/** Inserts the needles into the text in their order, each at the border between two passages that is nearest to its depth. */
 function scattered(passages: readonly string[], needles: readonly string[], depth: number, step: number): string {
   const borders = [0]
   for (const passage of passages) borders.push((borders.at(-1) ?? 0) + passage.length)
@@ -121,7 +121,7 @@ function scattered(passages: readonly string[], needles: readonly string[], dept
     .join('')
 }
 
-/** The index of the number nearest to `wanted` in an ascending list. */
+/** Returns the index of the number that is nearest to `wanted` in an ascending list. */
 function nearest(ascending: readonly number[], wanted: number): number {
   const after = ascending.findIndex((number) => number >= wanted)
   if (after <= 0) return Math.max(after, 0)
@@ -140,14 +140,14 @@ function questionOf(person: string): string {
   ].join('\n')
 }
 
-/** The authors' rule: the name in the last box, without LaTeX and quotes, must equal the eldest's name exactly. */
+/** Scores as the authors do. The name in the last `\boxed{...}`, without LaTeX and quotes, must equal the eldest's name exactly. */
 function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
   const name = boxed(answer)
   const reached = name === null ? -1 : chain.indexOf(name)
   return {
     points: name === eldest ? 1 : 0,
     outcome: name === null ? 'unparsed' : name === eldest ? 'right' : 'wrong',
-    // The links that the answer followed, from the youngest; 0 when its name is not in the chain.
+    // How many links the answer followed from the youngest person up. 0 when its name is not in the chain.
     details: { links: reached < 0 ? 0 : chain.length - 1 - reached, outOf: chain.length - 1 },
   }
 }
@@ -156,13 +156,13 @@ function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
 
 export interface Filler {
   /**
-   * Returns a text of that many characters in pieces; a needle may come between any two. No piece names a person of `absent`.
+   * Returns a text of that many characters, in pieces. A needle may stand between any two pieces. No piece names a person in `absent`.
    * @throws KvfoldError eval/bad-data
    */
   passages(random: Random, characters: number, absent: readonly string[]): Promise<string[]>
 }
 
-/** Opens the file at `path`, or our own sentences without one. @throws KvfoldError eval/bad-data when the file cannot be read */
+/** Opens the text of the file at `path`; without a path, our own sentences. @throws KvfoldError eval/bad-data for an unreadable file */
 export async function openFiller(path: string | undefined): Promise<Filler> {
   if (path === undefined) return { passages: (random, characters) => Promise.resolve(taken(prose(random), characters)) }
   const texts = isRowsFile(path) ? await textsOf(path) : [await textOf(path)]
@@ -187,7 +187,7 @@ export async function openFiller(path: string | undefined): Promise<Filler> {
   }
 }
 
-/** Takes pieces until they have that many characters together; cuts the last one to fit. */
+/** Takes pieces from the beginning until they have `characters` characters together. Shortens the last piece to fit. */
 function taken(pieces: Iterable<string>, characters: number): string[] {
   const list: string[] = []
   let left = characters
@@ -199,7 +199,7 @@ function taken(pieces: Iterable<string>, characters: number): string[] {
   return list
 }
 
-/** The sentences of all texts, with the texts in random order. */
+/** Yields the sentences of all texts. The texts come in random order, the sentences of a text in their own. */
 function* shuffledTexts(texts: readonly string[], random: Random): Generator<string> {
   const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
   for (const text of random.shuffled(texts)) for (const { segment } of segmenter.segment(text)) yield segment
@@ -233,7 +233,7 @@ async function textsOf(path: string): Promise<string[]> {
 
 // Names of invented people, and phrasings of how two of them are related.
 
-/** First names. */
+/** The first names that invented people may have. */
 export const given = [
   'Ada', 'Albin', 'Amira', 'Anders', 'Anouk', 'Bela', 'Bruno', 'Carla', 'Cosimo', 'Dalia', 'Darko', 'Edith', 'Elias', 'Emre',
   'Farah', 'Felix', 'Greta', 'Hanna', 'Hugo', 'Ilse', 'Imran', 'Ines', 'Ivo', 'Jana', 'Jonas', 'Kaja', 'Kenji', 'Laila',
@@ -262,7 +262,7 @@ export const elderRelations = [
   'paternal grandfather', 'paternal grandmother',
 ] as const // prettier-ignore
 
-/** Seven phrasings of "the elder is a relation of the younger". */
+/** Seven ways to say in a sentence how the elder is related to the younger. */
 export const kinships: readonly ((elder: string, younger: string, relation: string) => string)[] = [
   (elder, younger, relation) => `The ${relation} of ${younger} is ${elder}.`,
   (elder, younger, relation) => `${elder} is the ${relation} of ${younger}.`,
@@ -278,7 +278,7 @@ const ownPrompts: NeedlesPrompts = {
   kinships,
 }
 
-// Reads an answer in a box, as NeedleBench's authors do.
+// Reads an answer that stands in a LaTeX box (`\boxed{...}`), as NeedleBench's authors do.
 
 /**
  * Returns the content of the last `\boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the
@@ -295,7 +295,7 @@ export function boxed(answer: string): string | null {
   return inner === '' ? null : clean(inner).trim()
 }
 
-/** The index of the brace that closes the first brace after `from`; null when none does. */
+/** Returns the index of the brace that closes the first open brace after `from`; null when no brace closes it. */
 function closing(text: string, from: number): number | null {
   let depth = 0
   for (let at = from; at < text.length; at++) {

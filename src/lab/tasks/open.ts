@@ -1,4 +1,4 @@
-/** Opens a task by its spec: the table of all tasks. */
+/** Lists all tasks, and opens a task by its spec. */
 import type { Task, TaskName, TaskSpec } from '../task.js'
 import { openBabilong } from './babilong.js'
 import { openFrames } from './frames.js'
@@ -20,7 +20,7 @@ const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task
   logbook: openLogbook,
 }
 
-/** Opens the task. Refuses wrong options and files as far as they show before the first sample. @throws KvfoldError eval/bad-data */
+/** Opens the task. Refuses wrong options, and wrong files if the fault shows before the first sample. @throws KvfoldError eval/bad-data */
 export async function openTask(spec: TaskSpec): Promise<Task> {
   return openers[spec.task](spec)
 }

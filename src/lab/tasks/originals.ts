@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { PiUpdate } from '../pi-llm.js'
 
-/** Writes the three parts of a PI-LLM prompt; blank lines separate them. */
+/** A function that writes the three parts of a PI-LLM prompt. In the prompt, blank lines separate the parts. */
 export type PiPromptWriter = (
   keys: readonly string[],
   shown: readonly PiUpdate[],
 ) => [framing: string, stream: string, question: string]
 
 /**
- * Reads PI-LLM's prompt from its program, in the form that the program writes by default. A colon stands between key and value. The question
- * asks for current values, and the answer has a sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget.
+ * Reads PI-LLM's prompt from the authors' program, in the program's default form. A colon stands between key and value, and the question
+ * asks for the current values, in one sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget.
  */
 export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   const source = await PythonSource.open(checkout, 'core/pi_flow_upgrade.py')
@@ -33,7 +33,7 @@ export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   }
 }
 
-/** The text around a BABILong context, by task; `{context}` and `{question}` remain to be filled in. Source: babilong/prompts.py. */
+/** Reads BABILong's prompt for each task. The caller fills in `{context}` and `{question}`. Source: babilong/prompts.py. */
 export async function originalBabilong(checkout: string, tasks: readonly string[]): Promise<ReadonlyMap<string, string>> {
   const source = await PythonSource.open(checkout, 'babilong/prompts.py')
   const template = `${source.text(/^TASK_TEMPLATE = /mu)}\n\n${source.text(/^USER_TEMPLATE = /mu)}`
@@ -52,18 +52,18 @@ export async function originalBabilong(checkout: string, tasks: readonly string[
   )
 }
 
-/** LongBench v2's prompt without examples; the caller replaces `$DOC$`, `$Q$` and `$C_A$` to `$C_D$`. Source: prompts/0shot.txt. */
+/** Reads LongBench v2's prompt. The caller replaces `$DOC$`, `$Q$` and `$C_A$` to `$C_D$`. Source: prompts/0shot.txt. */
 export const originalLongBench = (checkout: string): Promise<string> => contentOf(checkout, 'prompts/0shot.txt')
 
 export interface NeedlesPrompts {
   readonly ask: (text: string, person: string) => string
-  /** Phrasings of "the elder is a relation of the younger". */
+  /** Ways to say in a sentence how the elder is related to the younger. */
   readonly kinships: readonly ((elder: string, younger: string, relation: string) => string)[]
 }
 
 /**
- * NeedleBench's multi-needle reasoning in English, with the question at the end. Source: opencompass/datasets/needlebench_v2 of
- * opencompass.
+ * Reads NeedleBench's prompt for multi-needle reasoning in English, with the question at its end, and the sentences of kinship. Source:
+ * opencompass/datasets/needlebench_v2 of opencompass.
  */
 export async function originalNeedles(checkout: string): Promise<NeedlesPrompts> {
   const folder = 'opencompass/datasets/needlebench_v2'
@@ -91,8 +91,8 @@ export interface FramesPrompts {
 }
 
 /**
- * FRAMES' question, with its articles in the place of their links, and the question to the judge. Source: scripts/eval_frames_benchmark.py
- * of optillm.
+ * Reads two prompts for FRAMES: the question to the model, with articles in place of their links, and the question to the judge. Source:
+ * scripts/eval_frames_benchmark.py of optillm.
  */
 export async function originalFrames(checkout: string): Promise<FramesPrompts> {
   const source = await PythonSource.open(checkout, 'scripts/eval_frames_benchmark.py')
@@ -119,8 +119,9 @@ class PythonSource {
   }
 
   /**
-   * Joins the adjacent string literals after the first match, as Python does: on one line or, with IN_BRACKETS, over several lines.
-   * @throws KvfoldError eval/bad-data when there are none
+   * Reads the string after the first match of `before`. Joins adjacent string literals, as Python does: on one line or, with IN_BRACKETS,
+   * over several lines.
+   * @throws KvfoldError eval/bad-data when no string follows
    */
   text(before: RegExp, literals = ON_A_LINE): string {
     const found = before.exec(this.code)
@@ -138,8 +139,8 @@ class PythonSource {
   }
 
   /**
-   * The strings of the list that begins with the first match; some may be in brackets.
-   * @throws KvfoldError eval/bad-data when there are none
+   * Reads the strings of the list that begins with the first match of `before`. Some of them may be in brackets.
+   * @throws KvfoldError eval/bad-data when there are no strings
    */
   texts(before: RegExp): string[] {
     const inside = new RegExp(`${before.source}((?:\\s|[(),]|${ON_A_LINE.source})*)\\]`, before.flags).exec(this.code)?.[1]
@@ -176,7 +177,7 @@ const IN_BRACKETS = new RegExp(String.raw`${ON_A_LINE.source}(?:(?:#[^\n]*)?\n\s
 const ESCAPES: Readonly<Record<string, string>> = { n: '\n', t: '\t' }
 const unescaped = (literal: string): string => literal.replace(/\\(.)/gu, (_, letter: string) => ESCAPES[letter] ?? letter)
 
-/** @throws KvfoldError eval/bad-data */
+/** Reads a file of the checkout. @throws KvfoldError eval/bad-data when it cannot be read */
 async function contentOf(checkout: string, file: string): Promise<string> {
   try {
     return await readFile(join(checkout, file), 'utf8')

@@ -1,4 +1,4 @@
-/** The PI-LLM task: one cell for each number of updates of a key, with our own words or those of the public file. */
+/** The PI-LLM task. It has one cell for each number of updates of a key, and uses our own words or the words of the public file. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import {
@@ -19,21 +19,21 @@ import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
 
 const Options = strict({
   ...generation,
-  /** Updates of every key: one cell for each number. Default: the numbers in the Sculptor paper. */
+  /** Numbers of updates of every key. Each number is one cell. Default: the numbers in the Sculptor paper. */
   updates: Axis(1, 10_000, [4, 8, 16, 32, 64, 128, 256]),
   /** The number of keys in the stream. Default: all keys that there are words for; our own words have 46. */
   keys: Type.Optional(Count),
   /** Path of a file `{category: [value, ...]}`, the form that the authors publish. Default: our own words. */
   words: Type.Optional(Text),
-  /** Checkout of the authors' repository; the prompts are read from it. Default: our own prompts. */
+  /** Path of a checkout of the authors' repository, whose prompts the task uses. Default: our own prompts. */
   prompts: Type.Optional(Text),
   order: Type.Enum(piOrders, { default: 'shuffled' }),
-  /** The share of the stream that the prompt shows, counted from its end: a control without tools. */
+  /** The share of the stream that the prompt shows, counted from its end. A low share imitates folds of all older updates. */
   tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
 })
 type PiTaskOptions = Static<typeof Options>
 
-/** @throws KvfoldError eval/bad-data */
+/** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openPiLlm(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const prompt = options.prompts === undefined ? piText : await originalPiLlm(options.prompts)

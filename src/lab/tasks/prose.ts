@@ -1,6 +1,6 @@
 /**
- * Generates neutral text: any number of our own sentences about places, work and weather, without names of people. Also shortens texts that
- * are too long.
+ * Generates neutral text for tasks: any number of our own sentences about places, work and weather, without names of people. Also shortens
+ * texts that are too long.
  */
 import { invariant } from '../../runtime/core/errors.js'
 import type { Random } from '../../runtime/core/random.js'
@@ -72,7 +72,7 @@ const patterns = [
   'The way past {place} is {quality}.',
 ] as const
 
-/** One sentence with its full stop. No phrase occurs in it twice. */
+/** Draws a sentence, with its full stop. No phrase occurs in it twice. */
 export function sentence(random: Random): string {
   const said = new Set<string>()
   const text = pick(random, patterns).replace(/\{(\w+)\}/gu, (_, slot: string) => {
@@ -84,7 +84,7 @@ export function sentence(random: Random): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
-/** Endless sentences in paragraphs of four to eight. The last sentence of a paragraph ends in an empty line, every other one in a space. */
+/** Yields sentences without end, in paragraphs of four to eight. A blank line follows the last one of a paragraph, a space any other. */
 export function* prose(random: Random): Generator<string, never> {
   for (;;) {
     const count = 4 + random.below(5)
@@ -106,15 +106,15 @@ export function some<T>(random: Random, list: readonly T[], count: number): T[] 
   return random.shuffled(list).slice(0, count)
 }
 
-/** A random string of letters and digits. */
+/** Draws a random string of letters and digits. */
 export function code(random: Random, length: number): string {
   const characters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
   return Array.from({ length }, () => characters[random.below(characters.length)]).join('')
 }
 
 /**
- * Keeps the beginning and the end of a text, half of `characters` each (UTF-16 units). Keeps or drops surrogate pairs as a whole. Returns
- * a text that fits unchanged.
+ * Shortens a text to `characters` UTF-16 units: keeps its beginning and its end, half of that number each. Never divides a surrogate pair.
+ * A text that is short enough stays unchanged.
  */
 export function middleCut(text: string, characters: number): string {
   if (text.length <= characters) return text
@@ -123,6 +123,6 @@ export function middleCut(text: string, characters: number): string {
   return text.slice(0, torn(text, head) ? head - 1 : head) + text.slice(torn(text, tail) ? tail + 1 : tail)
 }
 
-/** Whether a cut at `at` would separate a surrogate pair. */
+/** Returns whether the place `at` is inside a surrogate pair (a character of two UTF-16 units). */
 const torn = (text: string, at: number): boolean =>
   /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(Math.max(0, at - 1), at + 1))

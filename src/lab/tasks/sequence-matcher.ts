@@ -1,11 +1,12 @@
 /** Computes the similarity of two texts by Ratcliff and Obershelp's measure, exactly as CPython's difflib.SequenceMatcher does. */
 
-/** A second text of at least this many characters ignores its frequent characters when blocks begin (autojunk). */
+/** In a second text of at least this many characters, the search for matching blocks ignores frequent characters (difflib's autojunk). */
 const LONG = 200
 
 /**
- * `SequenceMatcher(None, a, b).ratio()` over code points, from 0 to 1. The order of the arguments matters: blocks are searched in `b`. When
- * `b` is long, its characters that occur more than length // 100 + 1 times begin no block.
+ * Returns the similarity of two texts, from 0 to 1, as `SequenceMatcher(None, a, b).ratio()` of Python computes it over code points. The
+ * order of the arguments matters. When `b` is long, the search for blocks ignores characters that occur in it more than length // 100 + 1
+ * times.
  */
 export function similarity(a: string, b: string): number {
   const [first, second] = [points(a), points(b)]
@@ -15,7 +16,7 @@ export function similarity(a: string, b: string): number {
 
 const points = (text: string): number[] => Array.from(text, (character) => character.codePointAt(0) ?? 0)
 
-/** Counts the characters in the matching blocks: the longest block, then the longest on its left and right, and so on. */
+/** Counts the characters in the matching blocks. It finds the longest block, then the longest on its left and on its right, and so on. */
 function matches(a: readonly number[], b: readonly number[]): number {
   const finder = new BlockFinder(a, b)
   const open: Area[] = [{ a: 0, aEnd: a.length, b: 0, bEnd: b.length }]
@@ -31,7 +32,7 @@ function matches(a: readonly number[], b: readonly number[]): number {
   return sum
 }
 
-/** Half-open ranges of both texts. */
+/** A range of each text, in which a matching block is searched. The ends do not belong to the ranges. */
 interface Area {
   readonly a: number
   readonly aEnd: number
@@ -48,7 +49,7 @@ interface MatchingBlock {
 class BlockFinder {
   /** For each character that may begin a block, its indices in `b`, ascending. */
   readonly #places: ReadonlyMap<number, readonly number[]>
-  /** At index i + 1: the length of the block that ends at index i of `b` and at the previous character of `a`. All 0 between calls. */
+  /** At index i + 1, the length of the block that ends at index i of `b` and at the previous character of `a`. All 0 between two calls. */
   #before: Uint32Array
   #now: Uint32Array
 
@@ -62,8 +63,8 @@ class BlockFinder {
   }
 
   /**
-   * The longest block in the area. Among equals it takes the first in `a`, then the first in `b`. The block may extend over frequent
-   * characters.
+   * Finds the longest matching block in the area. Of several equally long ones it takes the first in `a`, then the first in `b`. At last it
+   * extends the block over equal characters on both sides, also over frequent ones.
    */
   longest(area: Area): MatchingBlock {
     let best: MatchingBlock = { a: area.a, b: area.b, size: 0 }
@@ -83,7 +84,7 @@ class BlockFinder {
     return this.#grown(best, area)
   }
 
-  /** The character's indices in the area's part of `b`. */
+  /** Returns the indices of a character in the area's part of `b`. */
   #placesOf(character: number, area: Area): readonly number[] {
     const all = this.#places.get(character)
     if (all === undefined) return []
@@ -98,7 +99,7 @@ class BlockFinder {
   }
 }
 
-/** How many of the ascending numbers are below `least`. */
+/** Returns how many of the ascending numbers are below `least`. */
 function firstFrom(ascending: readonly number[], least: number): number {
   let [low, high] = [0, ascending.length]
   while (low < high) {

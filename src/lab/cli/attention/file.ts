@@ -1,4 +1,4 @@
-/** `kvfold attention file`: measures attention to chosen stretches of a transcript, complete and with the transcript's folds. */
+/** The command `kvfold attention file`: measures attention to chosen spans of a transcript, complete and with the transcript's folds. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
@@ -110,7 +110,7 @@ function answered(
   return { messages: before, answer: text === undefined ? { kind: 'generated', maxTokens } : { kind: 'given', text } }
 }
 
-/** Throws, before anything is computed, for layers, contracts or lengths that cannot work. */
+/** Refuses layers, contracts or lengths that cannot work, before anything is computed. */
 async function refuseMisfit(
   engine: LlamaEngine,
   { tools }: Transcript,
@@ -146,7 +146,7 @@ async function save(folder: string, engine: LlamaEngine, study: SpanStudy): Prom
   return page
 }
 
-/** Computes the statistics over spans, as the study does over pairs. Only spans that both prompts show count. */
+/** Computes the statistics over spans, like those of the PI-LLM study over pairs. Only spans that both prompts show count. */
 function statistics(rows: readonly SpanRow[]) {
   const both = rows.flatMap(({ complete, folded, change }) =>
     folded === null || change === null ? [] : [{ complete, folded, change }],
@@ -201,7 +201,7 @@ function lines({ rows, answers }: SpanStudy, report: string | null, rule: string
 
 const probabilityLike = (mass: number): string => (mass === 0 ? '0' : mass < 0.001 ? probability(mass) : mass.toFixed(4))
 
-// Reading the `spans` of a transcript: the stretches to watch.
+// Reads the field `spans` of a transcript, which names the spans whose attention is measured.
 
 const Place = strict({
   name: Type.Optional(Text),
@@ -213,7 +213,8 @@ const Place = strict({
 const File = Type.Object({ spans: Type.Array(Type.Union([Text, Place]), { minItems: 1 }) })
 
 /**
- * Reads the `spans` of a transcript. A span is a literal text, which means its last occurrence, or a place in the form that folds have.
+ * Reads the `spans` of a transcript. A span is a text, which stands for its last occurrence, or a place written as in the transcript's
+ * folds.
  * @throws KvfoldError attention/bad-request with the first error
  */
 export function parseWatched(json: string, source: string, messages: readonly ChatMessage[]): WatchedSpan[] {

@@ -1,4 +1,4 @@
-/** `kvfold attention heads`: scores every attention head, and measures what the model loses without the best of them. */
+/** The command `kvfold attention heads`: scores every attention head, and measures how the loss grows without the best heads. */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
@@ -77,14 +77,14 @@ export function addHeads(command: Command, shell: Shell): void {
     .action((flags: HeadFlags) => study(flags, shell))
 }
 
-/** What the model loses without some heads. */
+/** The losses of the model without some of its heads. */
 interface LossRow {
   readonly without: string
   readonly heads: readonly string[]
   readonly losses: readonly {
     readonly of: (typeof LOSSES)[number]
     readonly nats: number
-    /** More than with all heads; with its 95 % interval over prompts. */
+    /** How much larger the loss is than with all heads. `interval`: its 95 % interval over prompts. */
     readonly more: number
     readonly interval: Interval | null
   }[]
@@ -142,7 +142,7 @@ interface LossStudy {
   readonly name: string
 }
 
-/** Measures the losses with all heads, without the chosen ones, and without as many drawn at random (the mean of all draws). */
+/** Measures the losses with all heads, without the chosen heads, and without as many random heads (the mean of several draws). */
 async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStudy): Promise<readonly LossRow[]> {
   const { notes, interrupt } = shell
   const plain = { ...flags, contract: 'exact' as const }
@@ -169,7 +169,7 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
         without,
         heads: heads.map(named),
         losses: LOSSES.map((of) => {
-          // Draws are averaged prompt by prompt, because prompts are independent and draws of one prompt are not.
+          // The losses of several draws are averaged for each prompt. Prompts are independent, but draws on one prompt are not.
           const nats = whole[of].map((_, prompt) => mean(tries.map((one) => one[of][prompt]!)))
           const more = nats.map((value, prompt) => value - whole[of][prompt]!)
           return { of, nats: mean(nats), more: mean(more), interval: bootstrap(more, (some) => mean(some)) }
@@ -195,7 +195,7 @@ const meansOf = (one: HeadScores) => Object.fromEntries(HEAD_SCORES.map((score) 
 
 const BEST = 8
 
-/** The heads with the highest scores of each kind. */
+/** Returns the heads with the highest scores of each kind. */
 const bestOf = (scores: readonly HeadScores[]) =>
   Object.fromEntries(
     HEAD_SCORES.map((score) => [

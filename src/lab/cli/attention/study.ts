@@ -1,4 +1,4 @@
-/** The common parts of attention studies: options, loading the engine with flash attention off, and the output in the terminal. */
+/** The parts that all attention commands share: their options, loading the engine without flash attention, and the terminal output. */
 import { type Command, Option } from 'commander'
 import { CHANGES, type Finding, type FindingFigure, type StudySummary } from '../../attention/findings.js'
 import { type Contract, CONTRACTS } from '../../../runtime/core/contract.js'
@@ -18,7 +18,7 @@ export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
   readonly json?: true
 }
 
-/** Adds the options of `addModelOptions`, with a list for `--contract`, and the options of every study. */
+/** Adds the options that every attention study has, those of the model among them. `--contract` takes a list here. */
 export function addStudyOptions(command: Command): Command {
   addModelOptions(command)
   listContracts(command, `contracts of the folds: one or several of ${CONTRACTS.join(', ')}`, CONTRACTS, CONTRACTS)
@@ -44,7 +44,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }
 
-// The output of a study in the terminal: its findings in a table and in words.
+// Writes the findings of a study for the terminal, as a table and in words.
 
 /** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
@@ -82,7 +82,7 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
   ]
 }
 
-/** Returns a note for each contract on the pairs that could not be compared. */
+/** Returns a note for each contract under which some pairs could not be compared, with their number and the reason. */
 function leftOut(findings: readonly Finding[]): string[] {
   return findings
     .filter(({ from }) => from === 'value')
@@ -102,13 +102,13 @@ const endsOf = (figure: FindingFigure | null): string =>
 const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
   [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
 
-/** The figures of a finding whose values `--json` has. */
+/** The names of a finding's fields whose values the output of `--json` has. */
 const VALUES = [
   ...(['meanChange', 'medianChange', 'baselineMeanChange', 'excessMeanChange', 'baselineR2', 'placeboMeanChange'] as const),
   ...(['placeboBaselineMeanChange', 'unaskedMeanChange', 'unaskedBaselineMeanChange', 'othersMeanChange', 'r2'] as const),
 ]
 
-/** Returns the form of a finding for `--json`. */
+/** Returns a finding in the form that `--json` prints. */
 export function machineFinding(finding: Finding): object {
   const { contract, from, pairs, improved, range, counts, belowEven, overPairs, overSeeds, excessOverSeeds } = finding
   return {

@@ -1,4 +1,4 @@
-/** `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
+/** The command `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
 import { Option, type Command } from 'commander'
 import { RunFolder } from '../../run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
@@ -127,7 +127,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** Returns the object for `--json`. At its top level is the first contract's finding from the value's tokens, as in the paper. */
+/** Returns the object that `--json` prints. Its top level has the finding of the first contract, with the value's tokens looking. */
 function machineView(summary: StudySummary, report: string): object {
   const { findings, model, n, interference } = summary
   const [first] = findings

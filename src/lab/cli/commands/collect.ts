@@ -1,4 +1,4 @@
-/** `kvfold collect`: collects trajectories of agents that use context tools, for training; each marks the tokens or messages with loss. */
+/** The command `kvfold collect`: collects trajectories of agents for training. A trajectory marks the tokens or messages with loss. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
@@ -141,7 +141,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   const { out, notes, interrupt } = shell
   const { rollouts, format, out: path = format === 'verl' ? 'trajectories.parquet' : 'trajectories.jsonl' } = flags
   refuseMisfits(flags)
-  // Imported here, so that other commands do not wait for these libraries.
+  // The module is imported only here, so that other commands do not wait for its libraries.
   const { collect, TrajectoryFile: Trajectories } = await import('../../collect/collect.js')
   const source = await sourceOf(name, flags, shell)
   const cast = await castOf(flags, shell)
@@ -242,7 +242,7 @@ async function sourceOf(
   })
 }
 
-/** Returns the teacher that acts, the source of the tokens to write, and the name and fingerprint of their model. */
+/** Returns the teacher that acts, the source of the tokens in the rows, and the name and fingerprint of the model that they belong to. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const { temperature, seed, tokenizer } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
@@ -260,7 +260,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const own = tokenizer === undefined ? null : await loadEngine({ ...flags, model: tokenizer }, notes, interrupt.signal)
   const { model: name, release } = engine.info
   const takes = engine.flavour.sampling
-  // Send the neutral values explicitly, because engines have defaults of their own.
+  // The neutral values are sent explicitly, because engines have defaults of their own.
   const neutral = { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
   const sampling = { temperature, seed, ...neutral }
   const fingerprint =

@@ -1,4 +1,4 @@
-/** `kvfold eval`: runs agents on tasks and scores their answers; writes each record to a self-contained log. */
+/** The command `kvfold eval`: runs agents on tasks, scores their answers, and writes each record to a self-contained log. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { basename } from 'node:path'
 import { type Command, Option } from 'commander'
@@ -23,10 +23,10 @@ import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 
-/** The tasks and defaults of `kvfold eval table`; given options override them. The low `maxTokens` ends lost agents soon. */
+/** The tasks and default options of `kvfold eval table`. The low `maxTokens` soon ends a model that does not stop by itself. */
 const TABLE = {
   tasks: ['pi-llm', 'needles', 'similar'],
-  // Those of the Sculptor paper. In these tasks there is nothing before the question that the others could fold or summarise.
+  // The agents of the Sculptor paper. The other agents fold or summarise earlier messages, and these tasks have none.
   agent: ['plain', 'sculptor', 'rag-bm25', 'rag-dense', 'memagent', 'mem0'],
   samples: 20,
   sizes: [2000, 4000],
@@ -65,7 +65,7 @@ export function addEval(program: Command, shell: Shell): void {
     .action(async (words: string[], flags: EvalFlags) => {
       const { tasks, options } = words.includes('table') ? table(words, flags) : { tasks: words, options: flags }
       const asked = askedTasks(tasks, options)
-      // Imported here, so that other commands do not wait for these libraries.
+      // The module is imported only here, so that other commands do not wait for its libraries.
       const { evaluate } = await import('../eval/evaluate.js')
       await evaluate(asked, options, shell)
     })
@@ -80,8 +80,8 @@ function table(words: readonly string[], flags: EvalFlags): { readonly tasks: re
   return { tasks, options: { agent, samples, needles, maxTokens, ...lengths, ...flags } }
 }
 
-// `kvfold eval service`: agents with different ways to manage their context run an order desk.
-// It compares their reward, tokens and context, counted by the same ledger.
+// The command `kvfold eval service`: agents with different ways to manage their context run an order desk.
+// It compares their rewards, tokens and contexts, which the same ledger counts.
 
 interface ServiceFlags extends ModelFlags, EngineFlags {
   readonly agent: Manner | 'model'
@@ -270,7 +270,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** Returns the engine of the folder (docs/glossary.md): remote for a URL, else one loaded here. @throws KvfoldError model/*, remote/* */
+/** Returns the engine of the model for notes (`--folder`): remote for a URL, else loaded here. @throws KvfoldError model/*, remote/* */
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })

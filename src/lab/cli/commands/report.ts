@@ -1,4 +1,4 @@
-/** `kvfold report`: makes tables, figures and a page from the logs of `kvfold eval`. */
+/** The command `kvfold report`: makes tables, figures and a page from the logs of `kvfold eval`. */
 import { realpathSync } from 'node:fs'
 import { InvalidArgumentError, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -78,7 +78,7 @@ function refuseTwice(logs: readonly string[]): void {
     try {
       return realpathSync(log)
     } catch {
-      // Reading the log later reports the error.
+      // The code that reads the log later reports the error.
       return log
     }
   })
@@ -86,7 +86,7 @@ function refuseTwice(logs: readonly string[]): void {
   if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `You named the log ${twice} twice; name every log once.`)
 }
 
-/** Refuses a baseline that the user asked for and the logs do not have. The default baseline may be missing. */
+/** Refuses a baseline that the user named if the logs do not have it. Only the default baseline may be missing. */
 function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Summary): void {
   const there = conditions.filter((condition) => agents[condition.agent]!.agent === agent)
   if (there.some((condition) => contract === null || condition.contract === contract)) return
@@ -116,7 +116,7 @@ function lines(summary: Summary, rule: string): string[] {
   return terminal(table(columns, summary.conditions, { opens: (row, before) => row.task !== before.task }), rule)
 }
 
-/** Returns the object for `--json`; summary.json has the rest. */
+/** Returns the object that `--json` prints. It has the main numbers; summary.json has all. */
 function machineView(summary: Summary, page: string): object {
   const labels = new Labels(summary)
   const { agents, conditions, tasks, variants } = summary

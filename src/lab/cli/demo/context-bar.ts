@@ -1,8 +1,9 @@
 /**
- * Draws a text as a bar: its tokens in order, as one line of character cells. The caller gives the colours and glyphs.
+ * Draws a text as a bar in the terminal. The bar is one line of characters, which stand for the text's tokens in order. The caller gives
+ * the colours and glyphs.
  */
 
-/** Where a token is. `reused`: in the cache. `new`: just computed. `folded`: hidden. `waiting`: not computed yet. */
+/** The state of a token. `reused`: in the cache. `new`: just computed. `folded`: hidden. `waiting`: not computed yet. */
 export type TokenShare = 'reused' | 'new' | 'folded' | 'waiting'
 
 /** Adjacent tokens with the same share. */
@@ -11,13 +12,13 @@ export interface TokenRun {
   readonly tokens: number
 }
 
-/** The glyph of a cell of each share. Readers can distinguish the glyphs without colour. */
+/** The glyph that the bar shows for each share. Readers can distinguish the glyphs without colour. */
 export const glyphs = {
   unicode: { reused: '█', new: '+', folded: '░', waiting: '·' },
   ascii: { reused: '#', new: '+', folded: ':', waiting: '.' },
 } as const satisfies Record<string, Record<TokenShare, string>>
 
-/** The legend's entries in order, with their words. */
+/** The entries of the legend, in order: a share, and the words that explain it. */
 export const shares = [
   ['folded', 'folded away'],
   ['reused', 'in context'],
@@ -25,7 +26,7 @@ export const shares = [
   ['waiting', 'still to come'],
 ] as const satisfies readonly (readonly [TokenShare, string])[]
 
-/** Joins adjacent stretches of the same share and leaves out empty ones. */
+/** Joins adjacent runs of tokens that have the same share, and leaves out empty runs. */
 export function joined(stretches: readonly TokenRun[]): TokenRun[] {
   const result: TokenRun[] = []
   for (const { share, tokens } of stretches) {
@@ -38,10 +39,10 @@ export function joined(stretches: readonly TokenRun[]): TokenRun[] {
 }
 
 /**
- * Returns the share of each cell of the bar, in order. `capacity` tokens fill the width, or all tokens when there are more. A shorter
- * context leaves the rest of the line empty, so that bars with one capacity compare by length. Stretches get cells in proportion to their
- * tokens. Where the width allows, every stretch gets at least one cell, so that a marker of ten tokens is visible among thousands.
- * Otherwise each cell shows the share of most of its tokens.
+ * Returns the share that each character of the bar shows, in order. `capacity` tokens fill the width, or all tokens when there are more. A
+ * shorter text leaves the rest of the line empty, so that bars with one capacity compare by length.
+ * Runs get characters in proportion to their tokens. If the width allows, every run gets at least one, so that a marker of ten tokens is
+ * visible among thousands. Otherwise each character shows the share of most of its tokens.
  */
 export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
   const parts = joined(stretches)
@@ -51,7 +52,7 @@ export function cells(stretches: readonly TokenRun[], width: number, capacity = 
   return parts.length <= filled ? dealt(parts, total, filled) : sampled(parts, total, filled)
 }
 
-/** Gives each stretch one cell, and the remaining cells in proportion to tokens by the largest remainder. */
+/** Gives each run one character of the bar, and divides the other characters in proportion to tokens (largest remainders first). */
 function dealt(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const owed = parts.map(({ tokens }) => Math.max(0, (tokens * filled) / total - 1))
   const owedInAll = owed.reduce((sum, value) => sum + value, 0)
@@ -66,7 +67,7 @@ function dealt(parts: readonly TokenRun[], total: number, filled: number): Token
   return parts.flatMap(({ share }, index) => Array.from({ length: sizes[index]! }, () => share))
 }
 
-/** Returns for each cell the share of most tokens in its part of the context. */
+/** Returns, for each character of the bar, the share that most tokens in its part of the text have. */
 function sampled(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const result: TokenShare[] = []
   let part = 0
@@ -90,7 +91,7 @@ function sampled(parts: readonly TokenRun[], total: number, filled: number): Tok
   return result
 }
 
-/** Returns the bar as text, padded with blanks to `width`. Paints each run of one share in one call. */
+/** Returns the bar as text, padded with blanks to `width`. Calls `paint` once for adjacent characters of the same share. */
 export function contextBar(
   stretches: readonly TokenRun[],
   options: {

@@ -1,6 +1,6 @@
 /**
- * Reads a stream of updates that is several times longer than the context. It comes in parts; before a part that would not fit beside the
- * open ones, the oldest open part is folded. Every count is the ledger's.
+ * The demo's reader. It lets the model read a stream of updates that is several times longer than the context. The stream comes in parts.
+ * When a part would not fit beside the open parts, the reader first folds the oldest open part. All counts come from the ledger.
  */
 import type { Contract } from '../../../runtime/core/contract.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -17,18 +17,19 @@ import type { TokenRun } from './context-bar.js'
 export interface ReaderPlan {
   readonly keys: readonly string[]
   readonly updates: readonly PiUpdate[]
-  /** About the tokens of a part, and the most tokens of the open parts together. */
+  /** `partTokens`: about the number of tokens in a part. `openTokens`: the most tokens of all parts that are not folded. */
   readonly partTokens: number
   readonly openTokens: number
   readonly contract: Contract
   /**
-   * A model that needs longer than these seconds to read the stream reads a shorter one, but at least `leastTokens` of it. Default: no limit.
+   * About the most seconds for reading the stream. A slower model reads only the first parts, but at least `leastTokens` tokens. Default:
+   * no limit.
    */
   readonly seconds?: number
   readonly leastTokens: number
 }
 
-/** Tokens computed, and the seconds that took. */
+/** The number of computed tokens, and the seconds that they took. */
 export interface Work {
   readonly tokens: number
   readonly seconds: number
@@ -37,22 +38,22 @@ export interface Work {
 export interface Cost {
   readonly ours: Work
   /**
-   * What a plain prefix cache computes for the same step: it keeps the common beginning of two prompts and computes the rest. The tokens are
-   * the ledger's `plain`; the seconds are those tokens at the speed measured for the latest part.
+   * The work of a plain prefix cache for the same step. It keeps the common beginning of two prompts and computes the rest. The tokens are
+   * the ledger's `plain`. The seconds are estimated from the speed at which the latest part was read.
    */
   readonly prefixCache: Work
 }
 
-/** Where the reading stands. */
+/** How far the reading has come. */
 export interface Standing {
-  /** Tokens of the parts read so far, of the whole stream, and in context. */
+  /** Numbers of tokens: of the parts read so far, of the whole stream (`all`), and in the context (`shown`). */
   readonly read: number
   readonly all: number
   readonly shown: number
   readonly folds: number
-  /** All steps so far. */
+  /** The cost of all steps so far. */
   readonly total: Cost
-  /** Every part of the stream in order, as one line of runs. */
+  /** The whole stream in order, as runs of tokens that are reused, new, folded or not read yet. */
   readonly runs: readonly TokenRun[]
 }
 
@@ -63,7 +64,7 @@ export interface ReaderEvents {
 }
 
 export interface Restore extends Cost {
-  /** Tokens of the text that is shown again, and how many tokens of the conversation had to be computed again for it. */
+  /** `tokens`: the tokens of the restored text. `again`: how many tokens of the conversation had to be computed again for it. */
   readonly tokens: number
   readonly again: number
 }
@@ -78,9 +79,9 @@ export interface Reading {
   /** Tokens in context at the end of the answer. */
   readonly shown: number
   readonly answer: string
-  /** Null when nothing was folded. */
+  /** The restore of the part that was folded last; null when nothing was folded. */
   readonly restore: Restore | null
-  /** All steps: reading, folding, answering and restoring. */
+  /** The cost of all steps: reading, folding, answering and restoring. */
   readonly total: Cost
 }
 
@@ -90,7 +91,7 @@ interface Part {
   readonly updates: readonly PiUpdate[]
 }
 
-/** Stands for a folded part: short, because a small context has many of them. */
+/** The text that stands in place of a folded part. It is short, because a small context has many markers. */
 const MARKER = '[folded]'
 
 const NO_WORK: Work = { tokens: 0, seconds: 0 }
@@ -103,12 +104,12 @@ export class Reader {
   readonly #framing: string
   readonly #question: string
   #parts: readonly Part[]
-  /** Where the conversation has the parts read so far. */
+  /** For each part read so far, the message and the span that hold it. */
   readonly #places: { readonly message: number; readonly span: Span }[] = []
   /** Ids of the parts folded so far, oldest first. */
   readonly #folded: string[] = []
   #shown = 0
-  /** Seconds for a token of the part that was read last. */
+  /** Seconds per token, measured on the part that was read last. */
   #pace = 0
   #total = NO_COST
   #folding = NO_COST
@@ -126,7 +127,7 @@ export class Reader {
     this.#parts = partsOf(engine, plan)
   }
 
-  /** Tokens of the stream. */
+  /** Number of tokens of the whole stream. */
   get tokens(): number {
     return tokensOf(this.#parts)
   }
@@ -185,7 +186,7 @@ export class Reader {
     if (ledger.submitted > 0) this.#pace = secondsOf(ledger) / ledger.submitted
   }
 
-  /** Folds the oldest open parts until part `at` fits beside the others. */
+  /** Folds the oldest open parts until part `at` fits beside the parts that stay open. */
   async #makeRoom(at: number): Promise<void> {
     while (this.#folded.length < at && tokensOf(this.#parts.slice(this.#folded.length, at + 1)) > this.plan.openTokens) {
       const folded = this.#conversation.replace([{ ...this.#places[this.#folded.length]!, marker: MARKER }])
@@ -207,7 +208,7 @@ export class Reader {
     return { tokens: this.#parts[this.#folded.length - 1]!.tokens, again: ledger.recomputed, ...this.#costOf(ledger) }
   }
 
-  /** Drops parts at the end that would take longer than planned, at the speed of the first part. */
+  /** Drops parts from the end of the stream when reading it would take longer than `plan.seconds`, at the speed of the first part. */
   #shorten(): void {
     const { seconds = Infinity, leastTokens } = this.plan
     const most = Math.max(leastTokens, seconds / this.#pace)
@@ -252,7 +253,7 @@ export class Reader {
     }
   }
 
-  /** `read`: number of parts read, the running one included; `left`: the share of that one that is still to be computed. */
+  /** `read`: the number of parts read, with the current one. `left`: the share of the current part that is not computed yet. */
   #standing(read: number, left: number): Standing {
     const runs = this.#parts.flatMap(({ tokens }, at): TokenRun[] => {
       if (at >= read) return [{ share: 'waiting', tokens }]
@@ -279,7 +280,7 @@ const secondsOf = ({ milliseconds: { cache, prefill, decode } }: LedgerEntry): n
 
 const tokensOf = (parts: readonly Part[]): number => parts.reduce((sum, { tokens }) => sum + tokens, 0)
 
-/** Cuts the stream between updates into parts of about equal length. */
+/** Divides the stream into parts of about equal length, each with whole updates. */
 function partsOf({ model }: LlamaEngine, { updates, partTokens }: ReaderPlan): Part[] {
   const textOf = (some: readonly PiUpdate[]) => some.map(({ key, value }) => `${key}: ${value};`).join(' ')
   const all = model.tokenize(textOf(updates)).length

@@ -1,4 +1,4 @@
-/** Runs `kvfold eval` from its options to the table: loads its resources in order, and disposes of them at the end. */
+/** Runs `kvfold eval`, from its options to the printed table. Opens engines, tasks, judge and log in order, and closes them at the end. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
@@ -34,21 +34,21 @@ import { Follower } from './follow.js'
 import { cellText, machineLine, remarks, resultText, tableLines } from './lines.js'
 import { ProgressLine } from '../progress.js'
 
-/** Default number of samples at once, for other models. */
+/** The default number of samples that run at once, for every model except the built-in one. */
 const SLOTS = 4
 /**
- * The default number of engines for the built-in model, if there are as many cores. Every token reads all cells of its cache, also those of
- * other conversations. With a model this small that is most of the work (a fifth more CPU time with 2 or 4 slots). So each sample has its
- * own engine on its own core.
+ * The default number of engines for the built-in model, if the machine has as many cores. Each engine answers one sample at a time. With
+ * slots of one shared engine, every token would also read the cells of other conversations. For so small a model this costs a fifth more
+ * CPU time (measured with 2 and 4 slots).
  */
 const OWN_ENGINES = 4
 
 const AGENTS = ['plain', 'sculptor'] as const
 
-/** From this many samples on, a separate thread makes and scores them. For a few samples, its start takes longer than the work. */
+/** From this many samples on, a separate thread makes and scores them. With fewer, the start of the thread takes longer than the work. */
 const MANY = 50
 
-/** A resource to close at the end of the run, in reverse order of opening. */
+/** A resource of the run. At the end, resources close in reverse order of opening. */
 type Closing = { dispose(): Promise<unknown> } | { close(): Promise<unknown> }
 
 export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, shell: Shell): Promise<void> {
@@ -106,13 +106,13 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
   }
 }
 
-/** Prints each step, and logs it at once, so that the log of a killed run shows its progress. */
+/** Returns a function that prints each step of `--follow` and logs it at once. So the log of a killed run shows how far it came. */
 const following =
   (follower: Follower, { tasks }: LogHeader, log: RunLogFile): NonNullable<RunOptions['onStep']> =>
   (item, { id, cell }, step) => {
     const { task, agent, contract } = item
     follower.say(`${tasks[task]?.title ?? ''} ${cellText(cell)}, ${id}, ${agent}, ${contract}`, step)
-    // When the log cannot be written, the sample's own record says so.
+    // An error here is ignored: if the log cannot be written, writing the sample's own record fails, too.
     log.add({ kind: 'step', ...item, id, cell: { ...cell }, step: stepOf(step) }).catch(() => undefined)
   }
 
@@ -168,7 +168,7 @@ async function judgeFor(
   return { name: `${judge.info.model} at ${new URL(flags.judge).host}`, engine: judge }
 }
 
-/** Returns the task with the given temperature, and with the given `maxTokens` where it is lower than the task's own. */
+/** Returns the task with the temperature of the flags, if given. Also lowers the task's `maxTokens` to that of the flags. */
 const within = (task: Task, { temperature = task.temperature, maxTokens = task.maxTokens }: EvalFlags): Task => ({
   ...task,
   temperature,
@@ -201,14 +201,15 @@ function conclude(header: LogHeader, results: readonly ItemResult[], path: strin
   out.print(`Log: ${path}`)
 }
 
-// The default path of a run's log. The same command finds its unfinished log, and begins another log after a finished one.
+// Chooses the default path of a run's log. A repeated command continues its unfinished log; if that log is finished, it begins another.
 
 export const FOLDER = 'kvfold-eval'
 
 /**
- * Returns the path of the run's log: the first that is free or unfinished. Skips a log that another living process writes.
- * @param total samples of the whole run
- * @throws KvfoldError eval/bad-log when a file with that name is not a log
+ * Returns the path of the run's log. It tries numbered names, and takes the first that is free or belongs to an unfinished log. It skips
+ * a log that another living process writes.
+ * @param total the number of samples of the whole run
+ * @throws KvfoldError eval/bad-log when a file with such a name is not a log
  */
 export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
   const print = createHash('sha256')
@@ -230,14 +231,14 @@ async function answeredIn(path: string): Promise<number> {
   return names.size
 }
 
-// `--sizes`: makes prompts of about the given numbers of tokens of the model under evaluation, through each task's own measure of length.
+// The option `--sizes`. It chooses a task's lengths so that its prompts have about the given numbers of tokens of the evaluated model.
 
 export type OpenTask = (spec: TaskSpec) => Promise<Task>
 
-/** Returns the tokens of the first sample; all samples of a cell have about the same length. */
+/** Counts the tokens of the first sample with these options of the task. All samples of a cell have about the same length. */
 type Measure = (options: TaskSpec['options']) => Promise<number>
 
-/** Returns the task's spec with the lengths that give the asked sizes. @throws KvfoldError cli/bad-usage for a size that is too small */
+/** Returns the task's spec, with lengths that give prompts of the asked sizes. @throws KvfoldError cli/bad-usage for too small a size */
 export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask: OpenTask): Promise<TaskSpec> {
   if (sizes.length === 0) return spec
   const measure: Measure = async (options) => {
@@ -248,10 +249,10 @@ export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask
   return { task: spec.task, options: { ...spec.options, ...lengths } }
 }
 
-/** More updates than any list of words allows. */
+/** The most updates that the search tries. No list of words allows as many. */
 const MOST_UPDATES = 10_000
 
-/** Returns, for each size, the most updates per key whose prompt is not longer than the size. */
+/** Returns the option `updates` of PI-LLM. For each size it has the most updates per key whose prompt is not longer than the size. */
 async function updatesFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   const updates: number[] = []
   for (const size of sizes) {
@@ -272,10 +273,10 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
   return { updates: [...new Set(updates)] }
 }
 
-/** How many times to correct the characters per token, which differ a little between lengths of text. */
+/** The most times that `charactersFor` corrects the characters per token, which differ a little between lengths of text. */
 const ROUNDS = 4
 
-/** Returns the sizes as lengths, and characters per token chosen so that the longest prompts stay within their sizes. */
+/** Returns the options `lengths` and `charsPerToken` of other tasks. It chooses `charsPerToken` so that no prompt exceeds its size. */
 async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   let charsPerToken = 4
   for (let round = 0; round < ROUNDS; round++) {
@@ -288,7 +289,7 @@ async function charactersFor(sizes: readonly number[], measure: Measure): Promis
   return { lengths: [...sizes], charsPerToken }
 }
 
-// `--embedder`: the embedder of the agents that search by similarity.
+// The option `--embedder`. It names the model that makes vectors of texts for the agents that search by similarity.
 
 /**
  * Returns the embedder; null when no agent needs one. The caller disposes it before the engine.

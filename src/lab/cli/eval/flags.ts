@@ -109,7 +109,7 @@ export function addEvalOptions(command: Command): Command {
   return command
 }
 
-/** Adds the options of single tasks that both `eval` and `collect` have. */
+/** Adds the options for single tasks. The commands `eval` and `collect` both have them. */
 export function addTaskOptions(command: Command): Command {
   return command
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
@@ -122,7 +122,7 @@ export function addTaskOptions(command: Command): Command {
     .option('--limit <count>', 'use only this many first rows of the file', integer(1, 1_000_000_000))
 }
 
-/** A commander parser for lists of lengths; 8k is 8,000. Returns them without repetitions, sorted by size. */
+/** Parses an option that is a list of lengths; 8k is 8,000. Returns the lengths without repetitions, sorted by size. */
 export function tokens(text: string): number[] {
   const one = (part: string): number => {
     const [, digits, unit] = /^(\d+(?:\.\d+)?)([km]?)$/i.exec(part.trim()) ?? []
@@ -144,13 +144,13 @@ function share(text: string): number {
 
 const collect = (text: string, all: readonly string[] | undefined): readonly string[] => [...(all ?? []), text]
 
-// The names of the tasks of `kvfold eval`, the options of each, and the task options made of them.
+// The task names of `kvfold eval`, the command-line options that each takes, and the task specs made of them.
 
-/** A task name of the command line: it stands for a task, or for a task's generator or loader. */
+/** A task name of the command line. It stands for a task, or for one source of a task's samples: the generator or a file. */
 interface Called {
   readonly task: TaskName
   readonly about: string
-  /** `must`: the user must name a data file. `may`: the user may name one; default: the hub's file. `never`: samples are generated. */
+  /** `must`: the user must name a data file. `may`: the default is the hub's file. `never`: the samples are generated. */
   readonly data: 'must' | 'may' | 'never'
   readonly takes: readonly (keyof TaskFlags)[]
 }
@@ -201,15 +201,15 @@ export const calledTasks = Object.keys(names) as CalledTask[]
 /** Returns the help text: one line for each task. */
 export const taskHelp = (): string => calledTasks.map((name) => `  ${name.padEnd(14)} ${names[name].about}`).join('\n')
 
-/** A task of the command line. When `sizes` is not empty, `spec` still lacks the lengths that follow from it. */
+/** A task of the command line. When `sizes` is not empty, `spec` still lacks the lengths, which are computed from the sizes later. */
 export interface AskedTask {
   readonly called: CalledTask
   readonly spec: TaskSpec
-  /** Sizes of prompts in tokens of the model; empty when other options give the lengths. */
+  /** The sizes that prompts should have, in tokens of the model. Empty when other options give the lengths. */
   readonly sizes: readonly number[]
 }
 
-/** Reads the named tasks. @throws KvfoldError cli/bad-usage for unknown tasks, options that none of them takes, and missing data files */
+/** Reads the named tasks. @throws KvfoldError cli/bad-usage for unknown tasks, options that no named task takes, and missing data files */
 export function askedTasks(words: readonly string[], flags: TaskFlags & { readonly seed: number }): AskedTask[] {
   const called = [...new Set(words)].map((word) => {
     if (Object.hasOwn(names, word)) return word as CalledTask
@@ -253,7 +253,7 @@ function refuseStrays(called: readonly CalledTask[], flags: TaskFlags): void {
 
 const takes = (name: CalledTask, flag: keyof TaskFlags): boolean => (names[name].takes as readonly string[]).includes(flag)
 
-/** Returns the data file of each task. */
+/** Returns the data file of each task that has one. `texts`: the values of --data. */
 function dataOf(called: readonly CalledTask[], texts: readonly string[]): ReadonlyMap<CalledTask, string> {
   const loaded = called.filter((name) => names[name].data !== 'never')
   const files = new Map<CalledTask, string>()

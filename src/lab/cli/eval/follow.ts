@@ -1,15 +1,15 @@
-/** `--follow`: prints the transcript of samples as it happens, each message, call and fold, and what every step cost. */
+/** The option `--follow`: prints the transcript of samples as it happens, with each message, call and fold, and the cost of every step. */
 import type { ChatMessage, Edit } from '../../../runtime/chat/message.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 import { callText, resultText } from '../../../runtime/cli/turn-view.js'
 import { count, duration } from '../../../runtime/figures/numbers.js'
 import type { DoneStep } from '../../recorder.js'
 
-/** The option's help in commands whose logs have turns. */
+/** The help text of the option, for all commands that have it. */
 export const FOLLOW = 'print each message, call and fold with its cost as it happens'
 
 export class Follower {
-  /** The last step of each conversation that may continue. */
+  /** The last step of each conversation that may still continue. */
   readonly #last = new Map<string, DoneStep>()
   #name = ''
 
@@ -22,7 +22,7 @@ export class Follower {
     }
   }
 
-  /** Prints one step. @param name the sample's name; it is printed when another sample's step came before */
+  /** Prints one step. @param name the sample's name, which is printed when the step before was another sample's */
   say(name: string, step: DoneStep): void {
     const { out } = this
     const { bold, dim } = out.colours
@@ -34,7 +34,7 @@ export class Follower {
     for (const line of editTexts(before?.request.edits ?? [], request.edits)) out.print(`  ${line}`)
     out.print(`  ${messageText(reply.message)}`)
     out.print(dim(`  ${costText(step)}`))
-    // Finished samples need no place here, but the events do not show which samples are finished.
+    // The steps do not show which samples are finished, so the conversation without a step for the longest time is dropped.
     this.#last.delete(request.conversation)
     this.#last.set(request.conversation, step)
     const [oldest] = this.#last.keys()
@@ -45,7 +45,7 @@ export class Follower {
 /** The most conversations whose last step is remembered. */
 const MOST = 64
 
-/** Number of messages of the next request that were printed: those that the last one showed, and its reply. */
+/** Returns how many messages of the next request are printed already: the messages of the step before, and its reply. */
 const shownBefore = (before: DoneStep | undefined): number => (before === undefined ? 0 : before.request.messages.length + 1)
 
 function messageText({ role, content, toolCalls = [], name }: ChatMessage): string {

@@ -1,4 +1,4 @@
-/** Writes the output of `kvfold eval`: samples, the table at the end, and the line for machines. */
+/** Writes the output of `kvfold eval`: a text for each finished sample, the table at the end, and the line of JSON for machines. */
 import type { LogHeader } from '../../log.js'
 import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../accuracy.js'
 import type { ItemResult } from '../../run/plan.js'
@@ -10,7 +10,7 @@ export const resultText = (header: LogHeader, result: ItemResult): string =>
   `${header.tasks[result.task]?.title ?? ''} ${cellText(result.cell)}, ${result.agent}, ` +
   (result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0))
 
-/** Describes a cell: `updates 64`, `needles 5, length 8,000`; null, for all cells, is `all`. */
+/** Describes a cell, such as `updates 64` or `needles 5, length 8,000`. Null stands for all cells and gives `all`. */
 export const cellText = (cell: AccuracyRow['cell']): string =>
   cell === null
     ? 'all'
@@ -49,7 +49,7 @@ export function tableLines(header: LogHeader, results: readonly ItemResult[], ru
   return terminal(table(columns, rows, { opens: (row, before) => place(row) !== place(before) }), rule)
 }
 
-/** Names the agent, with a star when the model was not trained for the agent's prompts on the task. */
+/** Names the agent of a row. Adds a star when the model was not trained for the agent's prompts on the task. */
 function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: AccuracyRow, contracts: boolean): string {
   const found = agents.find((one) => one.agent === agent)
   const trained = found?.trainedTasks?.includes(tasks[task]!.task) ?? found?.trained ?? null
@@ -76,8 +76,8 @@ export function remarks(header: LogHeader, results: readonly ItemResult[]): stri
 }
 
 /**
- * Returns the line for machines. Its top level has the numbers over all samples when one agent answered one task under one contract.
- * Otherwise these are null, and `cells` has the numbers.
+ * Returns the object for the line of JSON. When one agent answered one task under one contract, its top level has the numbers over all
+ * samples. Otherwise these fields are null, and only `cells` has numbers.
  */
 export function machineLine(header: LogHeader, results: readonly ItemResult[], log: string): object {
   const totals = totalsOf(results)

@@ -1,4 +1,7 @@
-/** The command `kvfold eval memtool`, in which agents load and remove tools over many turns: options, sessions, table, report, JSON. */
+/**
+ * The command `kvfold eval memtool`, in which agents load and remove tools over many turns. Reads its options, plays the sessions, and
+ * writes table, report and JSON.
+ */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
@@ -32,7 +35,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly sessions: number
   readonly tools: number
   readonly relation: Relation
-  /** False with `--no-arguments`. */
+  /** Whether some tools take a year as argument. False with `--no-arguments`. */
   readonly arguments: boolean
   readonly seed: number
   readonly limit: number
@@ -51,7 +54,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
 
 /** The default number of cells; large, because sessions are long. */
 const CELLS = 65_536
-/** Number of queries for each wording in the retrieval study. */
+/** Number of queries of each wording, for the measurement of the tool search. */
 const QUERIES = 1000
 /** Number of queries to embed in one call. */
 const TOGETHER = 64
@@ -161,7 +164,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       })),
     )
     const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
-    // The same command continues unfinished sessions. When all of them are finished, it removes their logs and runs them anew.
+    // A repeated command continues unfinished sessions. When all sessions are finished, it removes their logs and runs them anew.
     if (reached.every((turns) => turns >= flags.turns)) await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
     const json = flags.json === true
     const played = await playKept(planned, {
@@ -251,7 +254,7 @@ async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promi
   return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
 }
 
-/** Returns the line for machines: the numbers of the first result, and those of all when there are several. */
+/** Returns the JSON for machines. Its top level has the numbers of the first result. With several results it also lists all of them. */
 function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
   const lines = results.map(({ way, placement, contract, measures, intervals, tokens, sessions }) => ({
     ...{ mode: way, placement, contract, ...measures, tools },
@@ -280,7 +283,7 @@ async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }
         : [{ wording: "the file's", queries: own.queries }]
     const { embedder, onEmbedded, signal } = options
     const words = [...new Set(sets.flatMap(({ queries }) => queries.map((query) => wordsOf(query.words))))]
-    // Embed the queries in batches before the searches are timed: one query alone takes as long as several.
+    // Queries are embedded in batches before the searches are timed, because one query alone takes as long as several together.
     for (let from = 0; embedder !== undefined && from < words.length; from += TOGETHER) {
       await embedder.embed(words.slice(from, from + TOGETHER), signal)
       onEmbedded?.(Math.min(words.length, from + TOGETHER), words.length)
@@ -310,7 +313,7 @@ interface KeptEmbedder {
   readonly dispose: () => Promise<void>
 }
 
-/** Returns an embedder that keeps its vectors in a file of kvfold-eval/. The model's path, name, size and date decide the file's name. */
+/** Returns an embedder that keeps its vectors in a file in kvfold-eval/. The file's name comes from the model's path, size and date. */
 async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
   const [{ KeptVectors }, { namedEmbedder }] = await Promise.all([
     import('../../../runtime/tools/catalogue.js'),
@@ -341,7 +344,7 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   }
 }
 
-/** Returns a file's size and its time of change in milliseconds, to detect another file; null when the file does not exist. */
+/** Returns a file's size and its time of change in milliseconds, by which a changed file is noticed. Null when the file does not exist. */
 function standingOf(path: string): readonly [bytes: number, changed: number] | null {
   if (!existsSync(path)) return null
   const { size, mtimeMs } = statSync(path)

@@ -1,4 +1,4 @@
-/** Draws the figures of accuracy and cost. Defines a report's figure (a drawing, or why it is missing) and the looks of conditions. */
+/** Draws the figures of accuracy and cost. A figure is a drawing, or the reason why it is missing. Also chooses how conditions look. */
 import { type Curve, curves, type PanelPoint, type PanelRow, type RowGroup, rows, size } from '../../figures/panels.js'
 import { type LegendEntry, figure, type Panel, type Picture, THEIRS } from '../../figures/figure.js'
 import { count, plural } from '../../../runtime/figures/numbers.js'
@@ -10,13 +10,13 @@ import { Labels, percent, seconds } from '../tables/labels.js'
 import { PAPER_AXES, valuesOn } from '../tables/paper.js'
 
 export interface LeftOut {
-  /** A sentence that says what data the logs lack. */
+  /** Why there is no drawing: a sentence that names the data that the logs lack. */
   readonly why: string
 }
 
 export type DrawnPicture = Picture | LeftOut
 
-/** Returns the drawing; or, when the SVG is '' because there is no data, the reason why the figure is missing. */
+/** Returns the figure with this drawing. When `svg` is '', because there is no data, returns the reason `why` instead. */
 export const drawnOr = (name: string, svg: string, why: string): DrawnPicture => (svg === '' ? { why } : { name, svg })
 
 /** The colours of agents; readable on white and on black. */
@@ -47,7 +47,7 @@ export function lookOf({ agents, conditions }: Summary, condition: ConditionResu
   return { colour: AGENTS[kind], dash: DASHES[same.indexOf(name(condition)) % DASHES.length]! }
 }
 
-// The figures of accuracy: all conditions of all tasks, and curves along the axes of difficulty, the paper's beside ours.
+// The figures of accuracy: one of all conditions of all tasks, and curves along the axes of cells, with the paper's curves beside ours.
 
 export function accuracyPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
@@ -78,8 +78,8 @@ export function accuracyPictures(summary: Summary): DrawnPicture[] {
 }
 
 /**
- * Draws a panel for every axis with two values or more, with the paper's curves beside it.
- * With two such axes it also draws a panel along the second axis for every value of the first.
+ * Draws the curves of one task. Every axis with two values or more has a panel, with the paper's curves beside it.
+ * With two such axes, there is also a panel along the second axis for every value of the first.
  */
 function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture {
   const { task, slug, axes } = summary.tasks[index]!
@@ -170,7 +170,7 @@ function samples(conditions: readonly ConditionResult[]): string {
   return least === most ? `${plural(most, 'sample')} a point` : `${least} to ${most} samples a point`
 }
 
-/** The colours of the paper's three models. Their lines without tools are dashed. */
+/** The colours of the paper's three models. A line of a model without tools is dashed. */
 const MODELS: Readonly<Record<string, string>> = { 'Claude-4-Sonnet': '#db2777', 'GPT-4.1': '#65a30d', 'DeepSeek-V3': '#0891b2' }
 
 function paperPanel(task: string, axis: string): Panel | null {
@@ -197,7 +197,7 @@ export function costPictures(summary: Summary): DrawnPicture[] {
   return [context(summary, labels), work(summary, labels), time(summary, labels)]
 }
 
-/** Draws a figure like the paper's figure 6, but only of conditions with tool calls, because only their agents change the context. */
+/** Draws a figure like the paper's figure 6. It has only conditions with tool calls, because only their agents change the context. */
 function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)

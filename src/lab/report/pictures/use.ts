@@ -1,4 +1,4 @@
-/** Draws the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
+/** Draws the figures of tool use: which tools agents call, in which order, how evenly and how often, and folds beside restores. */
 import { paperFigure3, paperTraining } from '../../paper.js'
 import * as Plot from '@observablehq/plot'
 import { type LegendEntry, figure, PALETTE, type Panel, THEIRS } from '../../figures/figure.js'
@@ -9,7 +9,7 @@ import { plural } from '../../../runtime/figures/numbers.js'
 import { Labels, percent } from '../tables/labels.js'
 import { toolNames } from '../tables/tools.js'
 
-/** Returns the figures of tool use; one reason for all of them when no agent called tools. */
+/** Returns the figures of tool use. When no agent called tools, returns one reason why all of them are missing. */
 export function usePictures(summary: Summary): DrawnPicture[] {
   const calling = summary.conditions.filter(({ tools }) => tools.calls > 0)
   const why = "Tool use, as in the paper's figures 3 and 11 to 13: no agent of these logs called tools."
@@ -72,7 +72,7 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Pan
   }
 }
 
-/** The drawing shows at most this many calls of a sample; the table has all of them. */
+/** The figure shows at most this many calls of a sample. The report's table of the order of calls has all of them. */
 const MOST = 30
 
 function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
@@ -143,7 +143,7 @@ const ownGroups = (
 
 const QUOTED = `The paper's (${paperTraining.method}), beginning → end`
 
-/** Draws a figure in place of one of the paper's that follows a training: one number for each condition, with the paper's beside it. */
+/** Draws one number for each condition, beside the paper's numbers. The paper's own figure shows how its number changes in training. */
 function besideTraining(
   [id, title, below, unit]: readonly [id: string, title: string, below: string, unit: string],
   groups: readonly RowGroup[],
@@ -165,7 +165,7 @@ function callsPerTask(summary: Summary, labels: Labels, calling: readonly Condit
   return besideTraining(['tool-calls', 'Calls a sample', below, 'calls a sample'], groups, paperTraining.calls)
 }
 
-/** Draws a figure in place of the left half of the paper's figure 13, for all tasks. */
+/** Draws the shares of tools among the calls, for all tasks. It stands for the left half of the paper's figure 13. */
 function shares(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Shares of tools among the calls'
   const tools = toolEntries(calling)
@@ -187,7 +187,7 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
   return drawnOr('tool-shares', figure({ title, below, key: tools, panels: rows(groups, '% of all calls', 100) }), title)
 }
 
-/** Draws a figure in place of the right half of the paper's figure 13. */
+/** Draws the folds and restores per sample on PI-LLM. It stands for the right half of the paper's figure 13. */
 function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Folds and restores on PI-LLM'
   const own = calling.filter(({ task }) => summary.tasks[task]!.task === 'pi-llm')

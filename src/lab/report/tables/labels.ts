@@ -1,11 +1,11 @@
-/** Names the conditions of a report and formats numbers, in its tables and figures. */
+/** Names the conditions of a report, and formats numbers, for its tables and figures. */
 import { count } from '../../../runtime/figures/numbers.js'
 import { type DataColumn, NONE } from '../../figures/data-table.js'
 import { edits } from '../../run/plan.js'
 import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
 
-/** Names the tasks, agents and logs of one summary. A name includes a difference only when the summary has two items that differ in it. */
+/** Names the tasks, agents and logs of a summary. A name includes an option only when two items of the summary differ in this option. */
 export class Labels {
   readonly #contracts: boolean
 
@@ -28,7 +28,7 @@ export class Labels {
     )
   }
 
-  /** Returns the agent's title; with the differing options when the summary has several settings of the agent. */
+  /** Returns the agent's title. Adds the options that differ when the summary has the agent with several settings. */
   agent(index: number): string {
     const { agent, title, options, embedder } = this.summary.agents[index]!
     const others = this.summary.agents.filter((other) => other.agent === agent)
@@ -48,7 +48,7 @@ export class Labels {
     return edits(this.summary.agents[agent]!.agent) ? contract : NONE
   }
 
-  /** Returns the agent, with the contract, the logs and `untrained` where they apply. */
+  /** Returns the name of a condition: the agent, and if they matter the contract, the logs' variant and the word `untrained`. */
   condition(condition: ConditionResult): string {
     const { variant, agent, trained } = condition
     return [
@@ -59,7 +59,7 @@ export class Labels {
     ].join(', ')
   }
 
-  /** Returns the columns that name the condition of a row. `of` null: a row of the paper's, which `theirs` names. */
+  /** Returns the columns that name the condition of a row. `of` returns null for a row of the paper; `theirs` then names the row. */
   columns<Row>(of: (row: Row) => ConditionResult | null, theirs: (row: Row) => string = () => NONE): DataColumn<Row>[] {
     const from = (row: Row, name: (condition: ConditionResult) => string): string => {
       const condition = of(row)
@@ -91,7 +91,7 @@ export class Labels {
   }
 }
 
-/** Returns, in brackets, the options in which `others` differ; '' when there are none. */
+/** Returns, in brackets, the own options in which the items of `others` differ; '' when they do not differ. */
 function apart(own: Readonly<Record<string, unknown>>, others: readonly Readonly<Record<string, unknown>>[]): string {
   const names = [...new Set(others.flatMap((other) => Object.keys(other)))].filter((name) => !Array.isArray(own[name]))
   const different = names.filter((name) => new Set(others.map((other) => JSON.stringify(other[name]))).size > 1)

@@ -1,4 +1,4 @@
-/** Builds the tables that set our numbers beside the paper's: like its tables 1 and 2, and a table of the numbers of its figures. */
+/** Builds the tables with our numbers beside the paper's: two like its tables 1 and 2, and one with the numbers of its figures. */
 import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, type PaperRow } from '../../paper.js'
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
@@ -22,7 +22,7 @@ export const valuesOn = (conditions: readonly ConditionResult[], axis: string): 
     ...new Set(conditions.flatMap(({ margins }) => margins.flatMap((margin) => (margin.axis === axis ? [margin.value] : [])))),
   ].sort((a, b) => a - b)
 
-/** Returns the accuracy in percent; null when no sample was answered. */
+/** Returns a condition's accuracy in percent at one value of an axis; null when no sample with this value was answered. */
 function accuracyAt({ margins }: ConditionResult, axis: string, value: number): number | null {
   const margin = margins.find((one) => one.axis === axis && one.value === value)
   return margin === undefined ? null : 100 * margin.accuracy.value
@@ -168,7 +168,7 @@ function figureTable(summary: Summary): DataTable[] {
   ]
 }
 
-/** Returns the conditions with tool calls, of tasks with this name; null: of all tasks. */
+/** Returns the conditions with tool calls on the task with this name; on all tasks when `task` is null. */
 const callers = ({ conditions, tasks }: Summary, task: TaskName | null): ConditionResult[] =>
   conditions.filter((condition) => condition.tools.calls > 0 && (task === null || tasks[condition.task]!.task === task))
 

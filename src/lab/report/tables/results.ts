@@ -1,4 +1,4 @@
-/** Builds the tables of results: accuracy and cost, over all cells and cell by cell. */
+/** Builds the tables of accuracy and of cost, each over all cells and cell by cell. */
 import type { Measures } from '../estimates.js'
 import { byAxes, type ConditionResult, type MeasuredResult, type Summary } from '../summary.js'
 import type { TaskCell } from '../../task.js'
@@ -15,11 +15,11 @@ import {
 } from '../../figures/data-table.js'
 import { Labels, percent, points, probability, seconds, withInterval } from './labels.js'
 
-// The rows of all result tables: a condition over all cells, or one cell of it.
+// The rows of all result tables. A row is a condition over all its cells, or one cell of it.
 
 export interface ResultRow {
   readonly condition: ConditionResult
-  /** An empty object means all cells together. */
+  /** The cell; an empty object for all cells together. */
   readonly cell: TaskCell
   readonly result: MeasuredResult
 }
@@ -65,7 +65,7 @@ export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn
   ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-/** Returns a column whose values exist only for rows with an answered sample. */
+/** Returns a column of a measure. Rows without an answered sample have no value in it. */
 export const measured = (
   name: string,
   title: string,
@@ -218,7 +218,7 @@ function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]
   ]
 }
 
-/** The note below every table with the accuracy of an untrained agent. */
+/** The note below every table with the accuracy of an agent for which the model was not trained. */
 const UNTRAINED =
   "Untrained: the model was not trained for this agent's prompts on this task; its accuracy says nothing about the method."
 

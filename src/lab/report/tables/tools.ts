@@ -1,4 +1,4 @@
-/** Builds the tables of the agents' actions: tools, the order of calls, failures, and the counts of scorers and agents. */
+/** Builds the tables of the agents' actions: the tools that they call, the order of calls, failures, and counts by scorers and agents. */
 import type { Measures, ToolUse } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { amount, type DataColumn, dataTable, type DataTable, inCsv, NONE } from '../../figures/data-table.js'
@@ -90,7 +90,7 @@ function toolTable(calling: readonly ConditionResult[], first: readonly DataColu
   )
 }
 
-/** Builds a table with, for each condition, one row for the first calls of all samples, one for the second calls, and so on. */
+/** Builds the table of the order of calls. Each condition has a row for the first calls of all samples, one for the second, and so on. */
 function orderTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
@@ -182,7 +182,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
   ]
 }
 
-/** Builds tables of the scorers' counts (a column each) and of the agents' counts (a row each). Leaves out tables without counts. */
+/** Builds, for each task, a table of the scorer's counts (as columns) and one of the agents' own counts (as rows), if there are any. */
 function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[] {
   return tasks.flatMap(({ slug }, task) => {
     const rows = conditions.flatMap((condition) =>
