@@ -88,7 +88,7 @@ const below = {
  * may touch (the addon's binding, the cache itself) says so in its first lines.
  */
 const surface = {
-  'runtime/native': ['binding', 'context-options', 'compiled-library', 'gguf-reader', 'synthetic', 'types'],
+  'runtime/native': ['binding', 'context-options', 'compiled-library', 'gguf-reader', 'head-adapter', 'synthetic', 'types'],
   'runtime/chat': [
     'conversation',
     'format',

@@ -23,7 +23,8 @@ export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'
 // Adapters that take attention heads away: which heads does a behaviour need?
-export { type AttentionHead, writeHeadAdapter } from './runtime/native/head-adapter.js'
+export { writeHeadAdapter } from './runtime/native/head-adapter.js'
+export type { AttentionHead } from './runtime/native/types.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {
   AnswerLimits,

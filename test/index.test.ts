@@ -47,6 +47,8 @@ it('kvfold exports these names', () => {
 
 it('kvfold/lab exports these names', () => {
   expect(Object.keys(lab).sort()).toEqual([
+    'HEAD_SCORES',
+    'LOSSES',
     'compareSpans',
     'findingOf',
     'headLosses',

@@ -9,18 +9,23 @@ export { ownWords, wordsFrom, type PiWords } from './pi-llm.js'
 export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './pi-llm.js'
 export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
 export {
-  headLosses,
+  HEAD_SCORES,
   headScoreFile,
   randomHeads,
   readHeadScores,
-  scoreHeads,
   topHeads,
-  type HeadLosses,
-  type HeadPrompts,
   type HeadScores,
   type HeadScoreName,
+} from './attention/head-scores.js'
+export {
+  headLosses,
+  LOSSES,
+  scoreHeads,
+  type HeadLosses,
+  type HeadPrompts,
   type HeadStudyOptions,
-} from './attention/heads.js'
+  type LossName,
+} from './head-study.js'
 export { valueArrays, type ValueArrays } from './attention/tables.js'
 export {
   findingOf,

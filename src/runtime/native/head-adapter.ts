@@ -3,13 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import { type GgufTensor, type GgufValue, writeGguf } from './gguf-writer.js'
 import { headersOf } from './gguf-file.js'
 import type { GgufHeader } from './gguf-reader.js'
-import type { Native } from './types.js'
-
-/** A query head of a model. Layers, and the heads of a layer, are counted from 0. */
-export interface AttentionHead {
-  readonly layer: number
-  readonly head: number
-}
+import type { AttentionHead, Native } from './types.js'
 
 /**
  * Writes an adapter that keeps only the share `left` of the named heads' output (default 0: nothing). It does not change their weights

@@ -562,6 +562,12 @@ export interface NativeSampler {
   dispose(): void
 }
 
+/** A query head of a model. Layers, and the heads of a layer, are counted from 0. */
+export interface AttentionHead {
+  readonly layer: number
+  readonly head: number
+}
+
 /** The numbers of a tensor. The first dimension varies fastest, as in ggml. */
 export interface TensorValues {
   readonly shape: readonly number[]

@@ -5,15 +5,13 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import {
   HEAD_SCORES,
-  headLosses,
-  type HeadPrompts,
   headScoreFile,
   type HeadScores,
   randomHeads,
   readHeadScores,
-  scoreHeads,
   topHeads,
-} from '../../../src/lab/attention/heads.js'
+} from '../../../src/lab/attention/head-scores.js'
+import { headLosses, type HeadPrompts, scoreHeads } from '../../../src/lab/head-study.js'
 import { ownWords } from '../../../src/lab/pi-llm.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { mean } from '../../../src/runtime/core/mean.js'

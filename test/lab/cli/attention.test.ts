@@ -37,7 +37,7 @@ describe('kvfold attention heads', () => {
     const [, best] = found.losses
     expect(best!.heads).toEqual(found.best['retrieval']!.slice(0, 2).map(({ head }) => head))
     expect(best!.losses.map(({ of }) => of)).toEqual(['values', 'repeat', 'prose'])
-    expect(best!.losses[0]!.more).toBeGreaterThan(1)
+    expect(best!.losses[0]!.more).toBeGreaterThan(0.3)
     for (const file of ['heads.parquet', 'heads.svg', 'summary.json', 'without-retrieval.gguf'])
       expect(existsSync(join(out, file)), file).toBe(true)
 

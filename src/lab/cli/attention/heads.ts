@@ -7,25 +7,22 @@ import { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { mean } from '../../../runtime/core/mean.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
 import { signed } from '../../../runtime/figures/numbers.js'
-import { type AttentionHead, writeHeadAdapter } from '../../../runtime/native/head-adapter.js'
+import { writeHeadAdapter } from '../../../runtime/native/head-adapter.js'
+import type { AttentionHead } from '../../../runtime/native/types.js'
 import { addModelOptions, integer, type ModelFlags, readText } from '../../../runtime/cli/options.js'
 import { enginePath, nativeLibrary, optionsOf, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 import { headFigure } from '../../attention/figures.js'
 import {
   HEAD_SCORES,
-  headLosses,
-  type HeadLosses,
-  type HeadPrompts,
   type HeadScoreName,
   headScoreFile,
   type HeadScores,
-  LOSSES,
   randomHeads,
   readHeadScores,
-  scoreHeads,
   topHeads,
-} from '../../attention/heads.js'
+} from '../../attention/head-scores.js'
+import { headLosses, type HeadLosses, type HeadPrompts, LOSSES, scoreHeads } from '../../head-study.js'
 import { bootstrap, type Interval } from '../../attention/statistics.js'
 import { parquet } from '../../attention/tables.js'
 import { ownWords, wordsFrom } from '../../pi-llm.js'

@@ -2,34 +2,20 @@
  * Scores every attention head by its weights on two kinds of prompts: a text that repeats itself, and a list whose values the answer
  * copies. Also measures how much worse a model predicts text without some of its heads.
  */
-import Type from 'typebox'
-import { place, type MessageSpan } from '../../runtime/attention/places.js'
-import type { ChatMessage } from '../../runtime/chat/message.js'
-import { invariant, KvfoldError } from '../../runtime/core/errors.js'
-import { freshConversation } from '../../runtime/core/ids.js'
-import { mean } from '../../runtime/core/mean.js'
-import { Random } from '../../runtime/core/random.js'
-import { checked } from '../../runtime/core/schema.js'
-import { length, span, type Span } from '../../runtime/core/span.js'
-import type { AttentionPattern } from '../../runtime/engine/attention.js'
-import type { LlamaEngine } from '../../runtime/engine/llama.js'
-import type { AttentionHead } from '../../runtime/native/head-adapter.js'
-import { valuesSaid, watchedPairs } from '../pi-attention.js'
-import { piSample, type PiWords } from '../pi-llm.js'
-import { sentence } from '../tasks/prose.js'
-
-/**
- * The kinds of scores. The first three are mean weights.
- * `sink`: on the first token. `previous`: on the token before the one that looks. `induction`: in a text said twice, on the token that came
- * next the first time (prefix matching, Olsson et al. 2022, "In-context learning and induction heads").
- * `retrieval`: the share of copied tokens that had the most weight of all tokens when they were copied (Wu et al. 2024, "Retrieval head
- * mechanistically explains long-context factuality").
- */
-export const HEAD_SCORES = ['sink', 'previous', 'induction', 'retrieval'] as const
-export type HeadScoreName = (typeof HEAD_SCORES)[number]
-
-/** The scores of one head. Each kind of score has one number between 0 and 1 for every prompt. */
-export type HeadScores = AttentionHead & Readonly<Record<HeadScoreName, readonly number[]>>
+import { place, type MessageSpan } from '../runtime/attention/places.js'
+import type { ChatMessage } from '../runtime/chat/message.js'
+import { invariant, KvfoldError } from '../runtime/core/errors.js'
+import { freshConversation } from '../runtime/core/ids.js'
+import { mean } from '../runtime/core/mean.js'
+import { Random } from '../runtime/core/random.js'
+import { length, span, type Span } from '../runtime/core/span.js'
+import type { AttentionPattern } from '../runtime/engine/attention.js'
+import type { LlamaEngine } from '../runtime/engine/llama.js'
+import type { AttentionHead } from '../runtime/native/types.js'
+import { headName, type HeadScoreName, type HeadScores } from './attention/head-scores.js'
+import { valuesSaid, watchedPairs } from './pi-attention.js'
+import { piSample, type PiWords } from './pi-llm.js'
+import { sentence } from './tasks/prose.js'
 
 /** Describes the prompts of a study of heads. The same options make the same prompts. */
 export interface HeadPrompts {
@@ -56,7 +42,7 @@ export async function scoreHeads({ engine, signal, onProgress, ...asked }: HeadS
   const note = (pattern: AttentionPattern, name: HeadScoreName, of: (map: number) => number): void => {
     for (const [at, layer] of pattern.layers.entries())
       for (const [row, head] of pattern.heads.entries()) {
-        const key = nameOf({ layer, head })
+        const key = headName({ layer, head })
         if (!scores.has(key)) scores.set(key, { layer, head, sink: [], previous: [], induction: [], retrieval: [] })
         scores.get(key)![name].push(of(at * pattern.heads.length + row))
       }
@@ -84,8 +70,6 @@ export async function scoreHeads({ engine, signal, onProgress, ...asked }: HeadS
   onProgress?.(asked.prompts, asked.prompts)
   return [...scores.values()]
 }
-
-const nameOf = ({ layer, head }: AttentionHead): string => `${layer}-${head}`
 
 /** A prompt and the spans of its tokens whose attention is captured. `want`: all their weights, or only the token with the most weight. */
 interface Watched {
@@ -180,40 +164,6 @@ function listOf({ words, keys, seed }: HeadPrompts, prompt: number) {
   return { messages, pairs, said: valuesSaid(pairs, sample.answer) }
 }
 
-/** Returns the heads with the highest mean score, the highest first. */
-export function topHeads(scores: readonly HeadScores[], by: HeadScoreName, count: number): readonly HeadScores[] {
-  return [...scores].sort((a, b) => mean(b[by]) - mean(a[by])).slice(0, count)
-}
-
-// The file that studies of retrieval heads share: `{"layer-head": [score, ...]}`, one score for every prompt.
-
-/** Returns the text of a file of scores, with the scores of one kind. */
-export const headScoreFile = (scores: readonly HeadScores[], by: HeadScoreName): string =>
-  `${JSON.stringify(Object.fromEntries(scores.map((one) => [nameOf(one), one[by].map((value) => Number(value.toFixed(6)))])))}\n`
-
-const ScoreFile = Type.Record(Type.String({ pattern: String.raw`^\d+-\d+$` }), Type.Array(Type.Number(), { minItems: 1 }), {
-  additionalProperties: false,
-})
-
-/** Reads the text of a file of scores. The head with the highest mean score comes first. @throws KvfoldError attention/bad-request */
-export function readHeadScores(text: string, source: string): readonly (AttentionHead & { readonly score: number })[] {
-  let given: unknown
-  try {
-    given = JSON.parse(text)
-  } catch (cause) {
-    throw new KvfoldError('attention/bad-request', `${source} is not JSON; give a file {"layer-head": [score, ...]}.`, { cause })
-  }
-  const read = checked(ScoreFile, given)
-  if (!read.ok || Object.keys(read.value).length === 0)
-    throw new KvfoldError('attention/bad-request', `${source} has no scores; give a file {"layer-head": [score, ...]}.`)
-  return Object.entries(read.value)
-    .map(([name, values]) => {
-      const [layer = 0, head = 0] = name.split('-').map(Number)
-      return { layer, head, score: mean(values) }
-    })
-    .sort((a, b) => b.score - a.score)
-}
-
 // Measures how much worse a model predicts text when it lacks some of its heads.
 
 /**
@@ -280,21 +230,4 @@ function proseOf(engine: LlamaEngine, seed: number, prompt: number) {
   ]).stretches
   invariant(text !== undefined && text !== 'hidden', 'The text is not shown.')
   return { messages, text }
-}
-
-/** Draws `count` of the scored heads at random, without the heads in `others`. The same seed draws the same heads. */
-export function randomHeads(
-  scores: readonly AttentionHead[],
-  count: number,
-  others: readonly AttentionHead[],
-  seed: number,
-): readonly AttentionHead[] {
-  const taken = new Set(others.map(nameOf))
-  const free = scores.filter((one) => !taken.has(nameOf(one)))
-  if (free.length < count)
-    throw new KvfoldError(
-      'attention/bad-request',
-      `Only ${free.length} heads are left to draw ${count} at random from; knock out fewer.`,
-    )
-  return new Random(seed, count, 3).shuffled(free).slice(0, count)
 }
