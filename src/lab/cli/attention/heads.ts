@@ -15,6 +15,7 @@ import type { Shell } from '../../../runtime/cli/shell.js'
 import { headFigure } from '../../attention/figures.js'
 import {
   HEAD_SCORES,
+  headName,
   type HeadScoreName,
   headScoreFile,
   type HeadScores,
@@ -164,7 +165,7 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
       const [whole, best, ...random] = measured as [HeadLosses, HeadLosses, ...HeadLosses[]]
       const rowOf = (without: string, heads: readonly AttentionHead[], tries: readonly HeadLosses[]): LossRow => ({
         without,
-        heads: heads.map(named),
+        heads: heads.map(headName),
         losses: LOSSES.map((of) => {
           // The losses of several draws are averaged for each prompt. Prompts are independent, but draws on one prompt are not.
           const nats = whole[of].map((_, prompt) => mean(tries.map((one) => one[of][prompt]!)))
@@ -186,8 +187,6 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
   }
 }
 
-const named = ({ layer, head }: AttentionHead): string => `${layer}-${head}`
-
 const meansOf = (one: HeadScores) => Object.fromEntries(HEAD_SCORES.map((score) => [score, mean(one[score])]))
 
 const BEST = 8
@@ -197,13 +196,13 @@ const bestOf = (scores: readonly HeadScores[]) =>
   Object.fromEntries(
     HEAD_SCORES.map((score) => [
       score,
-      topHeads(scores, score, BEST).map((one) => ({ head: named(one), score: Number(mean(one[score]).toFixed(4)) })),
+      topHeads(scores, score, BEST).map((one) => ({ head: headName(one), score: Number(mean(one[score]).toFixed(4)) })),
     ]),
   )
 
 function lines(scores: readonly HeadScores[], losses: readonly LossRow[], rule: string): readonly string[] {
   const best = HEAD_SCORES.map((score) =>
-    topHeads(scores, score, BEST).map((one) => `${named(one)} ${mean(one[score]).toFixed(2)}`),
+    topHeads(scores, score, BEST).map((one) => `${headName(one)} ${mean(one[score]).toFixed(2)}`),
   )
   const rows = Array.from({ length: Math.min(BEST, scores.length) }, (_, at) => best.map((column) => column[at]!))
   const heads = terminal(table(HEAD_SCORES.map(left), rows), rule)
