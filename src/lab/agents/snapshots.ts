@@ -85,7 +85,7 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
     learned.push({
       step: index,
       span: span(prompt.length, prompt.length + completion.length),
-      // The probabilities are left out when a stop string ended the turn, not a sampled token, and when the tokens are another model's.
+      // The probabilities are left out when they are not of these tokens, for example when the tokens are another model's.
       ...(logprobs?.length === completion.length && isOwn(steps[index]!, completion) ? { logprobs } : {}),
     })
     const tokens = joined(prompt, completion)
@@ -177,7 +177,7 @@ const spaced = (value: unknown): string =>
     .replace(/\n\s*/gu, '')
 
 function wordsOf(
-  { messages, edits, tools, completion, finish, end: drawn }: TrajectoryStep,
+  { messages, edits, tools, completion, finish, logprobs, end: drawn }: TrajectoryStep,
   index: number,
   { format, isEndOfGeneration }: StepWording,
 ): Worded {
@@ -192,7 +192,9 @@ function wordsOf(
       `The template changes the completion of step ${index + 1}, so its tokens cannot be found; collect from a model that samples it.`,
     )
   const words = sampled ?? said!.subarray(0, end)
-  const ended = finish === 'stop' || finish === 'tool-calls'
+  // A model whose step the runtime ended, behind a call or at a stop string, sampled no end of turn.
+  const ended =
+    (finish === 'stop' || finish === 'tool-calls') && (sampled === undefined || logprobs === undefined || drawn !== undefined)
   if (ended && sampled !== undefined && drawn !== undefined) return { prompt, completion: joined(words, Int32Array.of(drawn)) }
   return { prompt, completion: ended && end >= 0 ? joined(words, said!.subarray(end, end + 1)) : words }
 }

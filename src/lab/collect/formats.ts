@@ -135,8 +135,11 @@ export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   if (format === 'tokens') return tokensRow(cut)
   if (format === 'messages') return messagesRow(cut)
   if (format === 'prompt-completion') return promptRow(cut)
-  return { ...promptRow(cut), ...tokensRow(cut) }
+  return { ...unscored(promptRow(cut)), ...tokensRow(cut) }
 }
+
+/** Returns the row without the probabilities of pieces of text. Beside tokens, only those of the tokens have a place. */
+const unscored = ({ logprobs: _, pieces: __, ...row }: ReturnType<typeof promptRow>) => row
 
 /** Returns the format of an existing row; null when it has none of the formats. */
 export function formatOf(row: object): Format | null {

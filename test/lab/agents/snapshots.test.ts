@@ -185,6 +185,18 @@ describe('snapshots of a trajectory', () => {
     }
   })
 
+  it('do not teach an end of turn that a model did not sample, because the runtime ended the step behind a call', async () => {
+    const ruled = ruledFormat(builtinTemplate)
+    const [step] = await playedBy(ruled, teacherOf([{ act: 'search' }]))
+    const [{ tokens, learned }] = snapshots([step!], wordingOf(ruled)) as [Snapshot]
+    const { start, end } = learned[0]!.span
+    const said = tokens.slice(start, end - 1)
+    const completion = { ...step!.completion, sampled: { text: ruled.tokenizer.text(said), tokens: said } }
+    const [made] = snapshots([{ ...step!, completion, logprobs: Array.from(said, () => -1) }], wordingOf(ruled))
+    expect(made!.learned[0]!.span).toEqual({ start, end: end - 1 })
+    expect(made!.learned[0]!.logprobs).toHaveLength(said.length)
+  })
+
   it('hold under real templates, or the completion is refused with a message', async () => {
     const list: Act[] = [{ act: 'cut', pieces: 3 }, { act: 'fold', which: [0] }, { act: 'search' }]
     const outcomes = await Promise.all(

@@ -146,6 +146,19 @@ describe('the forms of a trajectory', () => {
     }
   })
 
+  it('as Parquet have no probabilities beside tokens that are not those of the model that acted', async () => {
+    const own = await streams([4])
+    const source: TrajectorySource = {
+      ...own,
+      play: async (...args) => {
+        const played = await own.play(...args)
+        return { ...played, steps: played.steps.map((step) => ({ ...step, logprobs: [-1], pieces: ['The'] })) }
+      },
+    }
+    for (const one of await made(source, 'verl')) for (const row of one.rows) expect(row).not.toHaveProperty('logprobs')
+    for (const one of await made(source, 'messages')) for (const row of one.rows) expect(row).toHaveProperty('logprobs')
+  })
+
   it('refuses a file of another form', async () => {
     const path = join(folder, 'messages.jsonl')
     const source = await streams()
