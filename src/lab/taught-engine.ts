@@ -24,7 +24,7 @@ export interface ScriptedReply {
   readonly reasoning?: string
   /** Calls without an id receive one. `malformed` holds arguments that are not JSON. */
   readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
-  /** How the step ends. The engines in this file ignore it and take `tool-calls` or `stop`; the scripted engine of the tests uses it. */
+  /** How a step without calls ends. Default: `stop`. `SpokenEngine` ignores it. */
   readonly finish?: Finish
 }
 
@@ -84,7 +84,7 @@ export class TaughtEngine implements Engine {
     const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
     return {
       message: assistantMessage({ ...said, toolCalls }),
-      finish: toolCalls.length > 0 ? 'tool-calls' : 'stop',
+      finish: toolCalls.length > 0 ? 'tool-calls' : (said.finish ?? 'stop'),
       ledger: { ...NOTHING, kind },
       timing: { firstToken: 0, total: 0, prefillTokens: 0, generatedTokens: 0 },
     }

@@ -1,7 +1,11 @@
-/** The sources of trajectories: a task's samples (of one turn), MemTool sessions and dialogues at the order desk (of many turns). */
+/**
+ * The sources of trajectories: a task's samples and chats (of one turn), MemTool sessions and dialogues at the order desk (of many turns).
+ */
 import { createHash } from 'node:crypto'
+import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt } from '../../runtime/agents/sculptor.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
+import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
@@ -15,7 +19,9 @@ import { memToolSession, type MemToolRun } from '../memtool/session.js'
 import type { Scenario } from '../service/dialogue.js'
 import type { FrameworkName } from '../service/frameworks.js'
 import { playScenario } from '../service/run.js'
+import { openRows, type SourceOptions } from '../data/rows.js'
 import type { Score, Task } from '../task.js'
+import { readFields, RowMessage } from '../tasks/samples.js'
 import { teacherOf } from './lessons.js'
 import {
   type CallOutcome,
@@ -107,7 +113,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
         { asks: asksOf(acting) },
       )
-      const engine = stumble ? new StumblingEngine(tape, stumbling(acting), STUMBLES[prompt]) : tape
+      const engine = stumble ? new StumblingEngine(tape, loaded(acting, NO_STUMBLE), STUMBLES[prompt]) : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
       const session =
         agent === 'plain' ? plain(common) : sculptor({ ...common, prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
@@ -137,6 +143,7 @@ const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
 /** Returns an engine that gives the same reply to every request and computes nothing. */
 const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
 
+const NO_STUMBLE = '--stumble makes a call in place of a model that is loaded here; leave it out.'
 /** For each system prompt, the tool that a stumble calls. It calls it without arguments, so that the call fails. */
 const STUMBLES = {
   general: 'search_context',
@@ -145,10 +152,9 @@ const STUMBLES = {
   similar: 'search_context',
 } as const satisfies Record<SystemPrompt, string>
 
-/** Returns the loaded model. @throws KvfoldError eval/bad-data when no model is loaded here */
-function stumbling({ model }: Acting): TaughtModel {
-  if (model === undefined)
-    throw new KvfoldError('eval/bad-data', '--stumble makes a call in place of a model that is loaded here; leave it out.')
+/** Returns the model that is loaded in this process. @throws KvfoldError eval/bad-data with the message `otherwise` when none is */
+function loaded({ model }: Acting, otherwise: string): TaughtModel {
+  if (model === undefined) throw new KvfoldError('eval/bad-data', otherwise)
   return model
 }
 
@@ -168,6 +174,83 @@ class StumblingEngine extends EngineAround {
     if (this.#stumbled) return this.engine.respond(request)
     this.#stumbled = true
     return saying(this.model, { calls: [{ name: this.tool }] }).respond(request)
+  }
+}
+
+// The source whose prompts are chats that need no context tools. A model learns from them to leave the tools alone.
+
+const Chat = Type.Object({ messages: Type.Array(RowMessage, { minItems: 1 }) })
+
+export interface ChatSourceOptions {
+  /** The file of the chats, as `openRows` takes it. The field `messages` of a row is a chat. */
+  readonly data: string
+  readonly agent: TaughtAgent
+  /** The system prompt of the sculptor agent. Default: `general`. */
+  readonly prompt?: SystemPrompt
+  /** The most tokens of a model's answer. A longer answer is learned as far as it came, without an end. */
+  readonly maxTokens: number
+  /** Use only this many first rows. */
+  readonly limit?: number
+}
+
+/**
+ * Opens a source of chats. A trajectory is a chat with the context tools and an answer without a call. A script takes the answer from the
+ * last message of the row. A model answers without having seen the tools, in its own words.
+ * @throws KvfoldError eval/bad-data when the file cannot be read
+ */
+export async function openChatSource(
+  { data, limit, ...options }: ChatSourceOptions,
+  opening: SourceOptions,
+): Promise<TrajectorySource> {
+  const { agent, prompt = 'general', maxTokens } = options
+  const rows = await openRows(data, opening)
+  const chat = async (index: number) => readFields(Chat, await rows.row(index), rows.where(index)).messages
+  const unusable = (index: number, why: string) => new KvfoldError('eval/bad-data', `${rows.where(index)}: ${why}`)
+  const answerTo = async (index: number, messages: readonly ChatMessage[], acting: Acting, signal?: AbortSignal) => {
+    if (acting.teacher === 'script') return null
+    const { engine, sampling } = acting
+    const conversation = conversationId(`chat-${index}`)
+    const stop = signal === undefined ? {} : { signal }
+    try {
+      const { message, finish } = await engine.respond({ conversation, messages, sampling, maxTokens, ...stop }).reply
+      if (finish === 'cancelled') throw cancelled()
+      return { content: message.content, finish }
+    } finally {
+      engine.forget(conversation)
+    }
+  }
+  return {
+    task: 'chat',
+    agent,
+    size: Math.min(rows.size, limit ?? rows.size),
+    about: async (index) => ({ id: `chat-${index}`, cell: {}, group: hashed([prompt, agent, await chat(index)]) }),
+    play: async (index, acting, name, signal) => {
+      const messages = await chat(index)
+      const [first] = messages
+      const system = first?.role === 'system' ? { system: first.content } : {}
+      const model = loaded(acting, 'chat shows the answer in the tokens of a model that is loaded here; leave out --engine.')
+      const last = messages.findLast(({ role }, at) => role === 'assistant' && at === messages.length - 1) ?? null
+      const asked = last === null ? messages : messages.slice(0, -1)
+      const answer = (await answerTo(index, asked, acting, signal)) ?? last
+      if (answer === null)
+        throw unusable(
+          index,
+          'The last message is not an answer of the assistant; add one, or let a model answer (--teacher model).',
+        )
+      const tape = new Recorder(saying(model, answer))
+      const common = { engine: tape, id: conversationId(name), generation: { maxTokens }, ...system }
+      const session = agent === 'plain' ? plain(common) : sculptor({ ...common, prompt, firstStep: 'auto' })
+      for (const message of asked.slice(first?.role === 'system' ? 1 : 0)) session.conversation.add(message)
+      const outcome = await session.resume(signal === undefined ? {} : { signal })
+      return {
+        steps: trajectoryOf(tape.done, []),
+        outcomes: [[]],
+        score: { points: 1 },
+        parts: rewardParts({ outcome: 'right' }, outcome),
+        context: outcome.contextAfter,
+        truth: null,
+      }
+    },
   }
 }
 

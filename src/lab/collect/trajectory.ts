@@ -105,7 +105,7 @@ export type TaughtAgent = (typeof taughtAgents)[number]
 /** The version of a row. Increase it with every change that an older reader would misread. */
 export const TRAJECTORY_VERSION = 2
 
-export const collectedTasks = [...taskNames, 'memtool', 'service'] as const
+export const collectedTasks = [...taskNames, 'chat', 'memtool', 'service'] as const
 export type CollectedTask = (typeof collectedTasks)[number]
 
 export const TrajectoryFacts = Type.Object({

@@ -132,7 +132,7 @@ async function openParquet(file: string, name: string): Promise<Rows> {
 const plain = (row: Row): Row =>
   Object.fromEntries(Object.entries(row).map(([key, value]) => [key, typeof value === 'bigint' ? Number(value) : value]))
 
-interface SourceOptions {
+export interface SourceOptions {
   /** The folder for downloads. Default: node-llama-cpp's folder for models. */
   readonly folder?: string
   /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */

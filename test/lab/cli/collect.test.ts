@@ -144,6 +144,52 @@ describe('kvfold collect', () => {
     120_000,
   )
 
+  describe('of chats', () => {
+    const data = join(folder, 'chats.jsonl')
+    const said = 'The sun is a star.'
+    const chats = [
+      [{ role: 'user', content: 'What is the sun?' }, { role: 'assistant', content: said }],
+      [
+        { role: 'system', content: 'Answer briefly.' },
+        { role: 'user', content: 'Hello' },
+        { role: 'assistant', content: 'Hello!' },
+        { role: 'user', content: 'What is the sun?' },
+        { role: 'assistant', content: said },
+      ],
+    ] // prettier-ignore
+    const chat = (out: string, ...more: string[]) =>
+      kvfoldHere(['collect', 'chat', '--data', data, '--threads', '1', '--format', 'prompt-completion', '--out', out, ...more])
+    const rowsIn = (path: string) =>
+      linesOf(path).map((line) => JSON.parse(line) as { readonly prompt: typeof chats[number]; readonly completion: unknown; readonly tools: string }) // prettier-ignore
+
+    it('learns only the answer of the row, with the context tools in the prompt', async () => {
+      writeFileSync(data, chats.map((messages) => JSON.stringify({ messages })).join('\n'))
+      const out = join(folder, 'chat.jsonl')
+      expect((await chat(out)).code).toBe(0)
+      const rows = rowsIn(out)
+      expect(rows.map(({ completion }) => completion)).toEqual([
+        [{ role: 'assistant', content: said }],
+        [{ role: 'assistant', content: said }],
+      ])
+      expect(rows[1]!.prompt).toEqual(chats[1]!.slice(0, -1))
+      expect(rows[0]!.prompt.map(({ role }) => role)).toEqual(['system', 'user'])
+      expect(rows.every(({ tools }) => tools.includes('fold_fragment'))).toBe(true)
+    }, 120_000)
+
+    it("learns a model's own answer without an end where the answer was cut off", async () => {
+      const out = join(folder, 'chat-model.jsonl')
+      expect((await chat(out, '--teacher', 'model', '--max-tokens', '1', '--limit', '1')).code).toBe(0)
+      const [row] = rowsIn(out)
+      expect(row).toMatchObject({ teacher: 'model', parts: { cutOff: true, failed: 0 }, reward: -1 })
+    }, 120_000)
+
+    it('refuses a chat without an answer', async () => {
+      writeFileSync(data, JSON.stringify({ messages: chats[0]!.slice(0, 1) }))
+      const { code, stderr } = await chat(join(folder, 'none.jsonl'))
+      expect([code, stderr]).toEqual([1, expect.stringContaining('line 1: The last message is not an answer')])
+    }, 120_000)
+  })
+
   it('writes Parquet of sessions, and refuses contradictory options', async () => {
     const out = join(folder, 'sessions.parquet')
     const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]

@@ -42,7 +42,8 @@ interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
 
 const HELP = `
 Tasks: in pi-llm, needles and similar a script or a model can act. In logbook, mrcr, longbench-v2, babilong and gsm-infinite a model
-  acts, and for all but logbook --data names the file. memtool has sessions in which tools come and go; service has dialogues at an order
+  acts, and for all but logbook --data names the file. chat has answers without calls, so that a model learns when it needs no tool: a
+  script takes them from the file, a model answers without seeing the tools. memtool has sessions in which tools come and go; service has dialogues at an order
   desk. A script or a model can act in both. A session is one trajectory.
 
 Each row is a snapshot (Sculptor, algorithm 1). Every call that changes the context makes one, and the end of the trajectory makes one.
@@ -210,7 +211,14 @@ async function sourceOf(
   { interrupt }: Shell,
 ): Promise<TrajectorySource & { readonly close?: () => void }> {
   const { samples = 20, seed, turns, agent } = flags
-  const { taskSource, openMemToolSource, deskSource } = await import('../../collect/sources.js')
+  const { taskSource, openChatSource, openMemToolSource, deskSource } = await import('../../collect/sources.js')
+  const { systemPrompt: prompt, data, limit } = flags
+  if (name === 'chat') {
+    if (data?.[0] === undefined)
+      throw new KvfoldError('cli/bad-usage', 'chat needs --data, a file with a field `messages` in every row.')
+    const { maxTokens = 512 } = flags
+    return openChatSource({ data: data[0], agent, maxTokens, ...definedFields({ prompt, limit }) }, { signal: interrupt.signal })
+  }
   if (name === 'memtool') {
     const { way, tools, relation } = flags
     return openMemToolSource({ way, tools, turns, relation, samples, seed }, interrupt.signal)
@@ -234,7 +242,7 @@ async function sourceOf(
     task,
     agent,
     ...definedFields({
-      prompt: flags.systemPrompt,
+      prompt,
       maxTokens: flags.maxTokens,
       maxCalls: flags.maxCalls,
       stumble: flags.stumble,
