@@ -1,4 +1,8 @@
-"""LoRA adapters: small matrices that learn beside a model's own weights, which stay as they are. Written as GGUF for `--lora`."""
+"""LoRA adapters: small matrices that learn beside a model's own weights, which stay as they are. Written as GGUF for `--lora`.
+
+A model has rows in its output matrix for tokens that it never learned to write, such as Qwen2.5-Coder's <tool_call>. Thousands of these
+rows are alike, so that no change inside the model makes one of the tokens likely. The adapter changes the rows of those it needs.
+"""
 import re
 
 import numpy as np
@@ -13,17 +17,44 @@ LAYERS = {theirs: ours for ours, theirs in LINEAR.items()}
 MODELS = {"qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 
 
-def attach(model, rank, last, half):
+ALIKE = 0.05  # two rows are alike when their distance is below this share of their length
+CROWD = 100  # a token is never learned when so many other rows are like its own
+
+
+@torch.no_grad()
+def unlearned(model, tokens):
+    """Those of these tokens that the model cannot write, because many rows of its output are alike, as a sorted list."""
+    rows, tokens = model.lm_head.weight.float(), torch.tensor(sorted(set(tokens)))
+    squares = rows.square().sum(1)
+    distance = lambda some: squares[:, None] + squares[some] - 2 * rows @ rows[some].T
+    near = [(distance(some) < ALIKE**2 * squares[some]).sum(0) for some in tokens.split(64)]
+    return tokens[torch.cat(near) > CROWD].tolist()
+
+
+class Rows(torch.nn.Module):
+    """What is added to the output's rows of some tokens. Zero at first."""
+
+    def __init__(self, head, tokens):
+        super().__init__()
+        self.register_buffer("tokens", torch.tensor(tokens))
+        self.change = torch.nn.Parameter(torch.zeros(len(tokens), head.in_features, device=head.weight.device))
+        head.register_forward_hook(lambda _, states, logits: logits.index_add(-1, self.tokens, (states[0] @ self.change.T.to(states[0].dtype)).to(logits.dtype)))
+
+
+def attach(model, rank, last, half, tokens=()):
     """Adds an adapter of this rank to all linear layers of the last `last` blocks, or of all blocks (0). Its scale is 2. Only it learns.
 
-    `half`: the model's own weights are kept in bfloat16.
+    `half`: the model's own weights are kept in bfloat16. `tokens`: tokens that it shall be able to write; see `unlearned`.
     """
     if model.config.model_type not in MODELS:
         raise SystemExit("--lora knows %s, and this model is %s; leave --lora out" % (", ".join(MODELS), model.config.model_type))
     count = model.config.num_hidden_layers
     chosen = list(range(count - last if last else 0, count))
     names = [name.split(".")[1] for name in LAYERS]
+    taught = unlearned(model, tokens)
     get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names, layers_to_transform=chosen))
+    if taught:
+        model.rows = Rows(model.lm_head, taught)
     if half:
         for value in model.parameters():
             if not value.requires_grad:
@@ -44,6 +75,13 @@ def write(model, path, about):
     writer.add_name(about)
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", 2.0 * rank)
+    if "rows.change" in made:
+        # A product of two matrices, of which the second only says whose rows the first has. It takes the adapter's scale back.
+        change = made.pop("rows.change")
+        places = np.zeros((model.config.vocab_size, len(change)), np.float16)
+        places[model.rows.tokens.cpu().numpy(), range(len(change))] = len(change) / (2.0 * rank)
+        writer.add_tensor("output.weight.lora_a", change.astype(np.float16))
+        writer.add_tensor("output.weight.lora_b", places)
     for name, value in made.items():
         layer, linear, side = re.search(r"layers\.(\d+)\.(\w+\.\w+)\.lora_([AB])\.", name).groups()
         writer.add_tensor("blk.%s.%s.weight.lora_%s" % (layer, LAYERS[linear], side.lower()), value.astype(np.float16))

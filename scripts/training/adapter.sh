@@ -1,8 +1,8 @@
 #!/bin/bash
 # Trains the context tools into a LoRA adapter: bash scripts/training/adapter.sh FOLDER [SEED, 1 to 7] [more options of recipe.py].
 # Needs npm run build, npm run models:real -- --only qwen-0.5b, and node scripts/training-parts.mjs. A script that knows the
-# answers plays 314 samples in the model's own template. Then the adapter learns from what was shown at each step. What is there is kept,
-# and an interrupted training continues from its last checkpoint.
+# answers plays 314 samples in the model's own template, and the model answers 54 questions that need no tool. Then the adapter learns from
+# what was shown at each step. Finished files are kept, and an interrupted training continues from its last checkpoint.
 set -euo pipefail
 folder=$1 seed=${2:-1}
 shift; shift || true
@@ -33,8 +33,10 @@ collect chain needles --needles 2,3,4 --length 512,1k --samples 13
 collect chain-general needles --system-prompt general --needles 2,3 --length 512 --samples 8
 collect chain-stumble needles --needles 2,3 --length 512 --samples 4 --stumble
 collect similar similar --needles 2,3 --length 1k --samples 6
+# The tools are there, and the answer needs none. The words are the model's own.
+collect chat chat --data "$here/scripts/training/questions.jsonl" --teacher model --max-tokens 160
 
 # Large blocks of memory are kept instead of given back: without that, a step takes half as long again.
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
-"$python" "$here/scripts/training/recipe.py" --model "$model" --data "${files[@]}" --lora 8 --last 12 --half --batch 2 --steps 150 --rate 4e-4 --warm 5 \
+"$python" "$here/scripts/training/recipe.py" --model "$model" --data "${files[@]}" --lora 8 --last 12 --half --batch 2 --steps 120 --rate 4e-4 --warm 5 \
   --held 3 --checkpoint "$folder/checkpoint.pt" --adapter "$folder/acm.gguf" --record "$folder/record.json" "$@"

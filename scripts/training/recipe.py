@@ -154,15 +154,17 @@ def main():
     model.train()
     if a.device != "cpu":
         model.gradient_checkpointing_enable()
+    all_rows = [rows for path in a.data for rows in trajectories(path)]
     if a.lora:
-        adapter.attach(model, a.lora, a.last, a.half)
+        said_tokens = {token for rows in all_rows for row in rows for token in np.asarray(row["input_ids"])[np.flatnonzero(row["loss_mask"])].tolist()}
+        adapter.attach(model, a.lora, a.last, a.half, said_tokens)
     elif a.last:
         model.requires_grad_(False)
         for layer in model.model.layers[-a.last :]:
             layer.requires_grad_(True)
     taught = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(taught, lr=a.rate, weight_decay=0.0)
-    all_rows, steps, kept = [rows for path in a.data for rows in trajectories(path)], [], {}
+    steps, kept = [], {}
     if len(a.data) > 1:
         np.random.default_rng(1).shuffle(all_rows)
     for rows in all_rows if a.apart else []:

@@ -26,6 +26,7 @@ interface Checked {
   readonly learned: number
   readonly apart: number
   readonly untaught: number
+  readonly unlearned: readonly number[]
   readonly before: readonly number[]
   readonly after: readonly number[]
 }
@@ -47,10 +48,11 @@ describe.skipIf(!existsSync(python))('the recipe', () => {
     const ids = Array.from({ length: 60 }, (_, at) => (at * 7919) % 380)
     const { status, stdout, stderr } = spawnSync(python, [checks, path, lora, JSON.stringify(ids)], { encoding: 'utf8' })
     expect(status, stderr).toBe(0)
-    const { learned, apart, untaught, before, after } = JSON.parse(stdout.trim().split('\n').at(-1)!) as Checked
+    const { learned, apart, untaught, unlearned, before, after } = JSON.parse(stdout.trim().split('\n').at(-1)!) as Checked
     expect(learned).toBe(118)
     expect(apart).toBeLessThan(1e-4)
     expect(untaught).toBe(0)
+    expect(unlearned).toEqual([200, 201])
     const model = await (await openNative({ gpu: 'cpu' })).loadModel(path)
     const adapter = await model.loadAdapter(lora)
     const context = await model.createContext({ ...SETTINGS, sequences: 1 })

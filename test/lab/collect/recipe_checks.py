@@ -29,7 +29,13 @@ with torch.no_grad():
     together = said(model, rows, "cpu", False)
     apart = torch.cat([said(model, [row], "cpu", False) for row in rows])
     before = predicted()
-    adapter.attach(model, 4, 2, False)
+    head = model.lm_head.weight
+    kept = head.clone()
+    head[200:350] = head[200]
+    unlearned = adapter.unlearned(model, [5, 200, 201, 390])
+    head.copy_(kept)
+    adapter.CROWD = -1  # takes every token for one of a crowd
+    adapter.attach(model, 4, 2, False, [7, 9])
     attached = predicted()
     for name, value in adapter.weights(model).items():
         value.copy_(0.2 * torch.randn_like(value))
@@ -40,6 +46,7 @@ print(json.dumps({
     "learned": len(together),
     "apart": (together - apart).abs().max().item(),
     "untaught": (attached - before).abs().max().item(),
+    "unlearned": unlearned,
     "before": before.tolist(),
     "after": after.tolist(),
 }))  # fmt: skip
