@@ -116,7 +116,10 @@ export interface Tests {
   readonly wilcoxon: Wilcoxon | null
 }
 
-/** One point of an interference curve, at `n` updates of every key. `contract` is null for the complete prompt. */
+/**
+ * One point of a curve that shows how much attention goes to outdated values. In the prompt, every key of the stream (a name such as
+ * `island`) gets a new value `n` times. `contract`: how the outdated values were folded; null for the prompt without folds.
+ */
 export interface InterferencePoint {
   readonly n: number
   readonly contract: Contract | null

@@ -1,4 +1,7 @@
-/** Handles turns: messages in the form in which a template gets them. Joins or adds turns for templates that accept fewer kinds of them. */
+/**
+ * Changes the messages before a chat template gets them. Some templates refuse system messages, two messages of one role in a row, or a
+ * conversation that does not begin with the user. For these, the functions join messages or add some.
+ */
 import type { Value } from './jinja/values.js'
 import { Tracked } from './tracked.js'
 

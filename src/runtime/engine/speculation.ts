@@ -195,7 +195,7 @@ const TRIALS = { first: 32, last: 2048 }
 /** After this many batches with drafts in a row comes one without, which measures the time of the streams alone. */
 const PLAIN_EVERY = 64
 
-/** A stream that may have drafts: `room` is the most tokens that its request, its cells and its batch allow. */
+/** A stream that may have drafts: `room` is the most draft tokens that its request, its cells and its batch allow. */
 export interface DraftingStream {
   readonly drafter: Drafter
   readonly room: number

@@ -118,7 +118,10 @@ function follows(own: readonly HeldSequence[], before: Part | undefined, at: num
   return before.at + length(before.span) === stretch.entry + at - stretch.span.start
 }
 
-/** Whether a part continues the one before it: its entries follow, and their positions are moved by the same distance. */
+/**
+ * Whether two parts of the prompt can be one: the entries of `next` come right after those of `before` in the same sequence, and their
+ * positions are moved by the same distance.
+ */
 function goesOn(before: Part, next: Part): boolean {
   if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
   if (before.kind !== 'keep' && next.kind !== 'keep' && before.from !== next.from) return false
@@ -247,7 +250,7 @@ function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): numbe
   return blocked
 }
 
-// The choice among stretches that several sequences hold: as many tokens stay as positions allow.
+// For each part of the prompt, chooses the sequence whose cells to reuse. It reuses as many tokens as possible, with rising positions.
 
 /** A stretch of shown tokens that one sequence holds in consecutive entries, at consecutive positions. */
 export interface HeldRun {
