@@ -22,7 +22,7 @@ import { LOST_BELOW, Planner, type PlannerOptions } from './plan/planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
 import { ANSWERS } from './tier-policy.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
-import { Mover } from './mover.js'
+import { SlicedOffload } from './sliced-offload.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
@@ -54,7 +54,7 @@ export class KvCache implements StepCache {
   readonly #planner: Planner
   readonly #parking: Parking
   readonly #idleOffload: IdleOffload
-  readonly #mover: Mover
+  readonly #sliced: SlicedOffload
   readonly #reloader: Reloader
   readonly #shared: SharedCells | null
   readonly #middle: MidSequencePrefill
@@ -73,7 +73,7 @@ export class KvCache implements StepCache {
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
     this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
     this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, pays)
-    this.#mover = new Mover(this.#table, this.#offload, (victim) => {
+    this.#sliced = new SlicedOffload(this.#table, this.#offload, (victim) => {
       this.#evictor.moved(victim)
       if (victim.state === 'parked') this.#parking.moved(victim)
     })
@@ -157,8 +157,8 @@ export class KvCache implements StepCache {
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
    * If no other step runs (`alone`), it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts).
-   * These may be versions of earlier steps and of this one. Between the decodes that follow, the Mover moves other versions that are a
-   * burden, and sequences that have been idle for long.
+   * These may be versions of earlier steps and of this one. Between the decodes that follow, `SlicedOffload` moves other versions that are
+   * a burden, and sequences that have been idle for long.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -166,7 +166,7 @@ export class KvCache implements StepCache {
     const [due, needed, held] = [computedIn(plan), neededBy(own, plan), own.held]
     if (alone) this.#parking.relieve(own, needed, due)
     const burdens = this.#parking.burdens(own.conversation, { due, ahead: ANSWERS }, needed)
-    for (const victim of [...burdens, ...this.#idleOffload.due(needed, due)]) this.#mover.later(victim)
+    for (const victim of [...burdens, ...this.#idleOffload.due(needed, due)]) this.#sliced.later(victim)
     const started = performance.now() - this.#evictor.spent
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
@@ -221,19 +221,19 @@ export class KvCache implements StepCache {
   }
 
   get moving(): boolean {
-    return this.#mover.busy
+    return this.#sliced.busy
   }
 
   async moveOn(milliseconds: number): Promise<void> {
     const started = performance.now()
-    await this.#mover.slice(milliseconds)
+    await this.#sliced.slice(milliseconds)
     this.#evictor.spend(performance.now() - started)
   }
 
   async tidy(share = 0.75, milliseconds = Infinity): Promise<boolean> {
-    const next = this.#mover.busy ? null : this.#parking.next(share)
-    if (next !== null) this.#mover.later(next)
-    const isBusy = (await this.#mover.slice(milliseconds)) || this.#parking.gather()
+    const next = this.#sliced.busy ? null : this.#parking.next(share)
+    if (next !== null) this.#sliced.later(next)
+    const isBusy = (await this.#sliced.slice(milliseconds)) || this.#parking.gather()
     // No step waited for these copies, so their time counts for no step.
     this.#table.takeCopied()
     return isBusy

@@ -21,10 +21,10 @@ interface Moving {
 
 /**
  * Moves sequences off the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
- * off the event loop. When a sequence is copied whole, a lower tier takes it, and the Mover drops it. A sequence that is used, changed or
- * dropped meanwhile stays as it is, and the Mover discards its copy.
+ * off the event loop. When a sequence is copied whole, a lower tier takes it, and it leaves the device. A sequence that is used, changed or
+ * dropped meanwhile stays as it is, and its copy is discarded.
  */
-export class Mover {
+export class SlicedOffload {
   readonly #waiting = new Set<Sequence>()
   #moving: Moving | null = null
   /** Sequences whose copy failed or that no tier took, with their last use at that time. They are tried again only after another use. */
