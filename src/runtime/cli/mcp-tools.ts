@@ -9,6 +9,7 @@ import { systemPrompts } from '../agents/sculptor.js'
 import { Session, type SessionOptions } from '../agents/session.js'
 import { contextToolsFor } from '../context/short-tools.js'
 import { contextTools } from '../context/tools.js'
+import { goodContext } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { plural } from '../figures/numbers.js'
 import { type McpServerConfig, parseMcpConfig } from '../mcp/config.js'
@@ -138,7 +139,7 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
     catalogue,
     execute,
     mode: way,
-    limits: { tokens: Math.floor(engine.info.context * LOADED_SHARE) },
+    limits: { tokens: Math.floor(goodContext(engine.info) * LOADED_SHARE) },
     contextTools:
       own === true ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : own === false ? [] : own,
     ...definedFields({ purpose: system, generation, maxCalls }),
@@ -152,5 +153,5 @@ function wayFor({ tools }: McpHost, engine: LlamaEngine): 'off' | MemToolMode {
   if (tools.length > MOST_SHOWN) return 'hybrid'
   const message = [{ role: 'user', content: '' }] as const
   const taken = engine.count(message, tools) - engine.count(message, [])
-  return taken <= engine.info.context * SHOWN_SHARE ? 'off' : 'hybrid'
+  return taken <= goodContext(engine.info) * SHOWN_SHARE ? 'off' : 'hybrid'
 }

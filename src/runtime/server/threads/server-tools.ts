@@ -8,6 +8,7 @@ import type { LoadedTools } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../chat/message.js'
 import { type ContextTool, defineTool } from '../../context/tools.js'
 import { invariant } from '../../core/errors.js'
+import { goodContext } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue } from '../../tools/catalogue.js'
 import { definitionIn, LateDefinitions, lineOf } from '../../tools/late-definitions.js'
@@ -69,7 +70,7 @@ export class ManagedThread implements LoadedTools {
     const { engine, generation, scope, mode, restores, tools } = setting
     const { conversation } = thread
     this.#clients = new Set(tools.map(({ name }) => name))
-    this.memory = new ToolMemory({ catalogue, tokens: Math.floor(engine.info.context * LOADED_SHARE) })
+    this.memory = new ToolMemory({ catalogue, tokens: Math.floor(goodContext(engine.info) * LOADED_SHARE) })
     const late = new LateDefinitions(conversation, { restores })
     this.#asides = new MemToolAsides({
       ...{ engine, conversation, mode, memory: this.memory, late },
