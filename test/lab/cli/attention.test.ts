@@ -54,7 +54,7 @@ describe('kvfold attention heads', () => {
     const refused = await kvfoldHere([...small, '--without', '1', '--scores', bad])
     expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('has no scores')])
     const many = await kvfoldHere([...small, '--without', '10', '--out', join(folder, 'many')])
-    expect([many.code, many.stderr]).toEqual([1, expect.stringContaining('Only 8 heads are left to draw 10 at random from')])
+    expect([many.code, many.stderr]).toEqual([2, expect.stringContaining('The model has 18 heads, and --without 10 needs twice')])
   })
 })
 

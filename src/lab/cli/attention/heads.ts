@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { type Command, Option } from 'commander'
+import { KvfoldError } from '../../../runtime/core/errors.js'
 import { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { mean } from '../../../runtime/core/mean.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
@@ -101,6 +102,12 @@ async function study(flags: HeadFlags, shell: Shell): Promise<void> {
   }
   const { scores, model } = await (async () => {
     try {
+      const { heads, layers } = engine.model.info
+      if (2 * flags.without > heads * layers)
+        throw new KvfoldError(
+          'cli/bad-usage',
+          `The model has ${heads * layers} heads, and --without ${flags.without} needs twice as many heads as it takes away; take fewer.`,
+        )
       return {
         scores: await scoreHeads({ ...prompts, engine, signal, onProgress }),
         model: { name: engine.info.model, fingerprint: await weightsOf(engine) },
@@ -110,22 +117,26 @@ async function study(flags: HeadFlags, shell: Shell): Promise<void> {
       await engine.dispose()
     }
   })()
-  const name = flags.scores === undefined ? flags.by : basename(flags.scores, '.json')
-  const chosen = (given ?? topHeads(scores, flags.by, flags.without)).slice(0, flags.without)
-  const losses = flags.without === 0 ? [] : await lossesOf({ flags, shell, prompts, scores, chosen, name })
-  const files = {
-    'heads.parquet': parquet(
+  mkdirSync(join(flags.out, 'head_score'), { recursive: true })
+  const write = (file: string, content: string | Uint8Array) => {
+    writeFileSync(join(flags.out, file), content)
+  }
+  write(
+    'heads.parquet',
+    parquet(
       { layer: 'integer', head: 'integer', ...Object.fromEntries(HEAD_SCORES.map((score) => [score, 'real' as const])) },
       scores.map((one) => ({ layer: one.layer, head: one.head, ...meansOf(one) })),
       JSON.stringify({ model }),
     ),
-    'heads.svg': headFigure(scores),
-    'summary.json': `${JSON.stringify({ model, prompts: flags.prompts, seed: flags.seed, keys: prompts.keys, best: bestOf(scores), losses }, null, 2)}\n`,
-  }
-  mkdirSync(join(flags.out, 'head_score'), { recursive: true })
-  for (const [file, content] of Object.entries(files)) writeFileSync(join(flags.out, file), content)
-  const shared = join(flags.out, 'head_score', `${model.name.replaceAll(/[^\p{L}\p{N}.]+/gu, '-')}.json`)
-  writeFileSync(shared, headScoreFile(scores, 'retrieval'))
+  )
+  write('heads.svg', headFigure(scores))
+  write(`head_score/${model.name.replaceAll(/[^\p{L}\p{N}.]+/gu, '-')}.json`, headScoreFile(scores, 'retrieval'))
+  const name = flags.scores === undefined ? flags.by : basename(flags.scores, '.json')
+  const chosen = (given ?? topHeads(scores, flags.by, flags.without)).slice(0, flags.without)
+  const losses = flags.without === 0 ? [] : await lossesOf({ flags, shell, prompts, scores, chosen, name })
+  const { seed, prompts: count } = flags
+  const summary = { model, prompts: count, seed, keys: prompts.keys, best: bestOf(scores), losses }
+  write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
   if (flags.json === true)
     out.print(JSON.stringify({ model: model.name, heads: scores.length, best: bestOf(scores), losses, out: flags.out }))
   else for (const line of [...lines(scores, losses, out.unicode ? '─' : '-'), '', `Results: ${flags.out}`]) out.print(line)
@@ -147,7 +158,6 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
   const native = await nativeLibrary(flags.gpu)
   const path = await enginePath(plain, {}, notes, interrupt.signal)
   const draws = Array.from({ length: flags.draws }, (_, at) => randomHeads(scores, chosen.length, chosen, flags.seed + at))
-  mkdirSync(flags.out, { recursive: true })
   const temporary = mkdtempSync(join(tmpdir(), 'kvfold-heads-'))
   try {
     const adapters = [join(flags.out, `without-${name}.gguf`), ...draws.map((_, at) => join(temporary, `${at}.gguf`))]
