@@ -3,7 +3,8 @@
  */
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
-import { plain, sculptor, type SystemPrompt } from '../../runtime/agents/sculptor.js'
+import { plain, sculptor, type SculptorOptions, type SystemPrompt } from '../../runtime/agents/sculptor.js'
+import { Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -81,11 +82,17 @@ export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting w
 
 // The source whose prompts are the samples of a task. Each sample is one turn.
 
+/** A system prompt of the sculptor agent, or `none`. A server whose clients send no system message shows none. */
+export type TaughtPrompt = SystemPrompt | 'none'
+
+const withContextTools = (options: Omit<SculptorOptions, 'prompt'>, prompt: TaughtPrompt): Session =>
+  prompt === 'none' ? new Session({ ...options, contextTools: true }) : sculptor({ ...options, prompt })
+
 export interface TaskSourceOptions {
   readonly task: Task
   readonly agent: TaughtAgent
   /** The system prompt of the sculptor agent. Default: the task's. */
-  readonly prompt?: SystemPrompt
+  readonly prompt?: TaughtPrompt
   /** The most tokens that a step may generate. Default: the task's. */
   readonly maxTokens?: number
   /** The most calls in a turn. Default: 20. */
@@ -113,10 +120,14 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
         { asks: asksOf(acting) },
       )
-      const engine = stumble ? new StumblingEngine(tape, loaded(acting, NO_STUMBLE), STUMBLES[prompt]) : tape
+      const engine = stumble
+        ? new StumblingEngine(tape, loaded(acting, NO_STUMBLE), STUMBLES[prompt === 'none' ? task.prompt : prompt])
+        : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
       const session =
-        agent === 'plain' ? plain(common) : sculptor({ ...common, prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
+        agent === 'plain'
+          ? plain(common)
+          : withContextTools({ ...common, ...(maxCalls === undefined ? {} : { maxCalls }) }, prompt)
       try {
         for (const message of sample.messages) session.conversation.add(message)
         const outcome = await session.resume(signal === undefined ? {} : { signal })
@@ -186,7 +197,7 @@ export interface ChatSourceOptions {
   readonly data: string
   readonly agent: TaughtAgent
   /** The system prompt of the sculptor agent. Default: `general`. */
-  readonly prompt?: SystemPrompt
+  readonly prompt?: TaughtPrompt
   /** The most tokens of a model's answer. A longer answer is learned as far as it came, without an end. */
   readonly maxTokens: number
   /** Use only this many first rows. */
@@ -239,7 +250,7 @@ export async function openChatSource(
         )
       const tape = new Recorder(saying(model, answer))
       const common = { engine: tape, id: conversationId(name), generation: { maxTokens }, ...system }
-      const session = agent === 'plain' ? plain(common) : sculptor({ ...common, prompt, firstStep: 'auto' })
+      const session = agent === 'plain' ? plain(common) : withContextTools({ ...common, firstStep: 'auto' }, prompt)
       for (const message of asked.slice(first?.role === 'system' ? 1 : 0)) session.conversation.add(message)
       const outcome = await session.resume(signal === undefined ? {} : { signal })
       return {

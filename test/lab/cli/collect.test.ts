@@ -174,6 +174,9 @@ describe('kvfold collect', () => {
       expect(rows[1]!.prompt).toEqual(chats[1]!.slice(0, -1))
       expect(rows[0]!.prompt.map(({ role }) => role)).toEqual(['system', 'user'])
       expect(rows.every(({ tools }) => tools.includes('fold_fragment'))).toBe(true)
+      const bare = join(folder, 'chat-none.jsonl')
+      expect((await chat(bare, '--system-prompt', 'none')).code).toBe(0)
+      expect(rowsIn(bare).map(({ prompt }) => prompt[0]!.role)).toEqual(['user', 'system'])
     }, 120_000)
 
     it("learns a model's own answer without an end where the answer was cut off", async () => {

@@ -2,12 +2,12 @@
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
-import { type SystemPrompt, systemPrompts } from '../../../runtime/agents/sculptor.js'
+import { systemPrompts } from '../../../runtime/agents/sculptor.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import type { TrajectoryFile } from '../../collect/collect.js'
 import type { Format } from '../../collect/formats.js'
-import type { TrajectorySource } from '../../collect/sources.js'
+import type { TaughtPrompt, TrajectorySource } from '../../collect/sources.js'
 import { type TaughtAgent, taughtAgents } from '../../collect/trajectory.js'
 import { type Relation, relations } from '../../memtool/companies.js'
 import { type WayName, wayNames } from '../../memtool/session.js'
@@ -21,7 +21,7 @@ import type { Shell } from '../../../runtime/cli/shell.js'
 interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
   readonly seed: number
   readonly agent: TaughtAgent
-  readonly systemPrompt?: SystemPrompt
+  readonly systemPrompt?: TaughtPrompt
   readonly teacher?: 'script' | 'model'
   readonly rollouts: number
   readonly temperature: number
@@ -107,9 +107,10 @@ export function addCollect(program: Command, shell: Shell): void {
         .default('sculptor'),
     )
     .addOption(
-      new Option('--system-prompt <name>', "system prompt of the agent sculptor (default: the task's)").choices(
-        Object.keys(systemPrompts),
-      ),
+      new Option('--system-prompt <name>', "system prompt of the agent sculptor (default: the task's)").choices([
+        ...Object.keys(systemPrompts),
+        'none',
+      ]),
     )
     .option('--turns <count>', 'turns of a session (memtool, service)', integer(1, 1000), 12)
     .addOption(new Option('--way <name>', 'the way of managing tools (memtool)').choices(wayNames).default('hybrid'))
