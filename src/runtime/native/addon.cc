@@ -63,6 +63,15 @@ Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   });
 }
 
+// Loads the backends whose libraries are in the folder, of several CPU libraries the best for this processor (ggml-backend-reg.cpp). The
+// argument is the folder.
+Napi::Value loadBackends(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    ggml_backend_load_all_from_path(info[0].As<Napi::String>().Utf8Value().c_str());
+    return info.Env().Undefined();
+  });
+}
+
 // Returns the numbers of a tensor as floats (ggml_type_traits, ggml.h). The arguments are (ggml_type, bytes, count); the bytes are whole
 // blocks of `count` numbers.
 Napi::Value dequantise(const Napi::CallbackInfo &info) {
@@ -97,6 +106,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   llama_backend_init();
   env.SetInstanceData(new kvfold::Live());
   exports.Set("about", Napi::Function::New(env, kvfold::about));
+  exports.Set("loadBackends", Napi::Function::New(env, kvfold::loadBackends));
   exports.Set("useLibrary", Napi::Function::New(env, kvfold::useLibrary));
   exports.Set("dequantise", Napi::Function::New(env, kvfold::dequantise));
   exports.Set("shutdown", Napi::Function::New(env, kvfold::shutdown));

@@ -1,6 +1,8 @@
-/** Loads the C++ addon onto the llama.cpp library that node-llama-cpp chose, and declares the addon's raw functions. */
+/** Loads the C++ addon onto a llama.cpp library that node-llama-cpp ships, and declares the addon's raw functions. */
+import { existsSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { constants } from 'node:os'
-import { basename } from 'node:path'
+import { basename, join } from 'node:path'
 import type { Llama } from 'node-llama-cpp'
 import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
 import { builtAddon } from './built-addon.js'
@@ -93,6 +95,7 @@ export interface RawCaptured {
 export interface Addon {
   about(): AddonFacts
   /** Makes the backend in this file compute in place of the backend with ggml's name `backend`. Call it before a model is loaded. */
+  loadBackends(folder: string): void
   useLibrary(backend: string, path: string): void
   /**
    * Returns the numbers of a tensor as floats. `bytes` are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits,
@@ -215,23 +218,23 @@ export interface RawRun extends RawDrawn {
 
 export interface LoadedAddon {
   readonly addon: Addon
-  readonly llama: Llama
+  /** The kind of device that the loaded library computes on. */
+  readonly built: BackendInfo['gpu']
   /** The release of llama.cpp, e.g. `v0.5.0`. */
   readonly release: string
   readonly libraries: BackendInfo['libraries']
 }
 
 /**
- * Finds the backend through node-llama-cpp, makes its library's symbols global, and loads our addon on top.
+ * Loads llama.cpp's library, makes its symbols global, and loads our addon on top.
  * @throws KvfoldError native/build-failed when the addon is not built, native/library-mismatch when headers and library differ or there is
  * no library for `gpu`.
  */
 export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   const { file, release } = builtAddon()
-  const llama = await detect(gpu)
-  const installed = llama.llamaCppRelease.release
-  if (installed !== release) throw mismatch(release, installed)
-  openGlobally(llamaLibrary())
+  const isCpu = gpu === 'cpu' || (gpu === 'auto' && !GPU_FILES.some((path) => existsSync(path)))
+  const shipped = isCpu ? shippedCpu(release) : null
+  const built = shipped === null ? await openDetected(gpu, release) : 'cpu'
   const loaded: { exports: unknown } = { exports: {} }
   try {
     process.dlopen(loaded, file, constants.dlopen.RTLD_NOW)
@@ -243,11 +246,49 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
     )
   }
   const addon = loaded.exports as Addon
+  if (shipped !== null) addon.loadBackends(shipped)
   const libraries = useLibraries(addon)
   const { version } = addon.about()
   // The prebuilt libraries are built outside a release checkout and call themselves -dev of the same version.
   if (`v${version.replace(/-dev$/, '')}` !== release) throw mismatch(release, version)
-  return { addon, llama, release, libraries }
+  return { addon, built, release, libraries }
+}
+
+/** The files by which Linux gives programs a GPU: of any kind, of NVIDIA, in WSL, of AMD. Without one of them no driver finds a device. */
+const GPU_FILES = ['/dev/dri', '/dev/nvidiactl', '/dev/nvidia0', '/dev/dxg', '/dev/kfd']
+
+/**
+ * Opens the CPU library that node-llama-cpp ships and returns its folder. Returns null where node-llama-cpp has to find or check one: on
+ * other systems than Linux, beside a library that it compiled, and when the shipped one does not load. node-llama-cpp itself takes a second:
+ * it imports all of its modules, and tries the library in another process.
+ */
+function shippedCpu(release: string): string | null {
+  if (process.platform !== 'linux') return null
+  const name = `linux-${process.arch}`
+  const place = createRequire(import.meta.url)
+    .resolve.paths('node-llama-cpp')
+    ?.find((path) => existsSync(join(path, 'node-llama-cpp')))
+  if (place === undefined || existsSync(join(place, 'node-llama-cpp', 'llama', 'localBuilds'))) return null
+  const folder = join(place, '@node-llama-cpp', name, 'bins', name)
+  try {
+    const { buildOptions } = JSON.parse(readFileSync(join(folder, '_nlcBuildMetadata.json'), 'utf8')) as {
+      readonly buildOptions: { readonly llamaCpp: { readonly release: string } }
+    }
+    if (buildOptions.llamaCpp.release !== release) return null
+    openGlobally(join(folder, LIBRARY))
+    return folder
+  } catch {
+    return null
+  }
+}
+
+/** Opens the library that node-llama-cpp chooses. Returns the kind of device that it computes on. */
+async function openDetected(gpu: GpuChoice, release: string): Promise<BackendInfo['gpu']> {
+  const llama = await detect(gpu)
+  const installed = llama.llamaCppRelease.release
+  if (installed !== release) throw mismatch(release, installed)
+  openGlobally(llamaLibrary())
+  return llama.gpu === false ? 'cpu' : llama.gpu
 }
 
 /**
@@ -278,6 +319,9 @@ function mismatch(built: string, found: string): KvfoldError {
   )
 }
 
+/** The file of node-llama-cpp's addon. Opening it opens llama.cpp's library. */
+const LIBRARY = 'llama-addon.node'
+
 /** node-llama-cpp keeps its library's symbols local. Opening the library once more makes them visible to libraries loaded later. */
 function openGlobally(library: string): void {
   process.dlopen({ exports: {} }, library, constants.dlopen.RTLD_NOW | constants.dlopen.RTLD_GLOBAL)
@@ -296,7 +340,7 @@ export function loadedLibraries(): readonly string[] {
 
 /** The file of node-llama-cpp's addon in this process. The package does not say which of its variants it loaded. */
 function llamaLibrary(): string {
-  const library = loadedLibraries().find((path) => path.endsWith('llama-addon.node'))
+  const library = loadedLibraries().find((path) => path.endsWith(LIBRARY))
   if (library === undefined)
     throw new KvfoldError(
       'native/library-mismatch',

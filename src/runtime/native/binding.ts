@@ -38,13 +38,13 @@ export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } 
 async function open(gpu: GpuChoice): Promise<Native> {
   if (process.platform === 'win32')
     throw new KvfoldError('native/unsupported', 'kvfold runs on Linux and macOS, not yet on Windows; use WSL there.')
-  const { addon, llama, release, libraries } = await loadAddon(gpu)
+  const { addon, built, release, libraries } = await loadAddon(gpu)
   // Free llama.cpp's objects at exit, before a GPU's driver is unloaded.
   process.once('exit', () => {
     addon.shutdown()
   })
   const { devices, systemInfo, tensorTypes } = addon.about()
-  const computesOn = backendFor(gpu, llama.gpu === false ? 'cpu' : llama.gpu, devices)
+  const computesOn = backendFor(gpu, built, devices)
   const backend: BackendInfo = {
     gpu: computesOn,
     release,
