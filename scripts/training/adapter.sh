@@ -1,8 +1,9 @@
 #!/bin/bash
 # Trains the context tools into a LoRA adapter: bash scripts/training/adapter.sh FOLDER [SEED, 1 to 7] [more options of recipe.py].
 # Needs npm run build, npm run models:real -- --only qwen-0.5b, and node scripts/training-parts.mjs. A script that knows the
-# answers plays 314 samples in the model's own template, and the model answers 54 questions that need no tool. Then the adapter learns from
-# what was shown at each step. Finished files are kept, and an interrupted training continues from its last checkpoint.
+# answers plays 350 samples in the model's own template, and the model answers 54 questions that need no tool, with and without a system
+# prompt. Then the adapter learns from what was shown at each step. Finished files are kept, and an interrupted training continues from its
+# last checkpoint.
 set -euo pipefail
 folder=$1 seed=${2:-1}
 shift; shift || true
@@ -35,8 +36,12 @@ collect chain-stumble needles --needles 2,3 --length 512 --samples 4 --stumble
 collect similar similar --needles 2,3 --length 1k --samples 6
 # The tools are there, and the answer needs none. The words are the model's own.
 collect chat chat --data "$here/scripts/training/questions.jsonl" --teacher model --max-tokens 160
+# A server's clients send no system prompt that explains the tools. An adapter without these samples folded all of a stream there.
+collect none pi-llm --system-prompt none --keys 5 --n 10,12,16,20 --samples 6
+collect chain-none needles --system-prompt none --needles 2,3 --length 512 --samples 6
+collect chat-none chat --system-prompt none --data "$here/scripts/training/questions.jsonl" --teacher model --max-tokens 160
 
 # Large blocks of memory are kept instead of given back: without that, a step takes half as long again.
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
-"$python" "$here/scripts/training/recipe.py" --model "$model" --data "${files[@]}" --lora 8 --last 12 --half --batch 2 --steps 120 --rate 4e-4 --warm 5 \
+"$python" "$here/scripts/training/recipe.py" --model "$model" --data "${files[@]}" --lora 8 --last 12 --half --batch 2 --steps 140 --rate 4e-4 --warm 5 \
   --held 3 --checkpoint "$folder/checkpoint.pt" --adapter "$folder/acm.gguf" --record "$folder/record.json" "$@"
