@@ -192,11 +192,11 @@ function wordsOf(
       `The template changes the completion of step ${index + 1}, so its tokens cannot be found; collect from a model that samples it.`,
     )
   const words = sampled ?? said!.subarray(0, end)
+  if (finish !== 'stop' && finish !== 'tool-calls') return { prompt, completion: words }
   // A model whose step the runtime ended, behind a call or at a stop string, sampled no end of turn.
-  const ended =
-    (finish === 'stop' || finish === 'tool-calls') && (sampled === undefined || logprobs === undefined || drawn !== undefined)
-  if (ended && sampled !== undefined && drawn !== undefined) return { prompt, completion: joined(words, Int32Array.of(drawn)) }
-  return { prompt, completion: ended && end >= 0 ? joined(words, said!.subarray(end, end + 1)) : words }
+  if (sampled !== undefined && logprobs !== undefined)
+    return { prompt, completion: drawn === undefined ? words : joined(words, Int32Array.of(drawn)) }
+  return { prompt, completion: end >= 0 ? joined(words, said!.subarray(end, end + 1)) : words }
 }
 
 function joined(first: Int32Array, second: Int32Array): Int32Array {

@@ -8,6 +8,7 @@ import { Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
+import { definedFields } from '../../runtime/core/json.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
 import type { playEpisode, PlayOptions } from '../episode/episode.js'
@@ -217,9 +218,12 @@ export async function openChatSource(
   const rows = await openRows(data, opening)
   const chat = async (index: number) => readFields(Chat, await rows.row(index), rows.where(index)).messages
   const unusable = (index: number, why: string) => new KvfoldError('eval/bad-data', `${rows.where(index)}: ${why}`)
-  const answerTo = async (index: number, messages: readonly ChatMessage[], acting: Acting, signal?: AbortSignal) => {
-    if (acting.teacher === 'script') return null
-    const { engine, sampling } = acting
+  const answerTo = async (
+    index: number,
+    messages: readonly ChatMessage[],
+    { engine, sampling }: Extract<Acting, { readonly teacher: 'model' }>,
+    signal?: AbortSignal,
+  ): Promise<ScriptedReply> => {
     const conversation = conversationId(`chat-${index}`)
     const stop = signal === undefined ? {} : { signal }
     try {
@@ -237,21 +241,21 @@ export async function openChatSource(
     about: async (index) => ({ id: `chat-${index}`, cell: {}, group: hashed([prompt, agent, await chat(index)]) }),
     play: async (index, acting, name, signal) => {
       const messages = await chat(index)
-      const [first] = messages
-      const system = first?.role === 'system' ? { system: first.content } : {}
+      const [first, last] = [messages[0], messages.at(-1)]
       const model = loaded(acting, 'chat shows the answer in the tokens of a model that is loaded here; leave out --engine.')
-      const last = messages.findLast(({ role }, at) => role === 'assistant' && at === messages.length - 1) ?? null
-      const asked = last === null ? messages : messages.slice(0, -1)
-      const answer = (await answerTo(index, asked, acting, signal)) ?? last
+      const written = last?.role === 'assistant' ? last : null
+      const asked = written === null ? messages : messages.slice(0, -1)
+      const answer = acting.teacher === 'model' ? await answerTo(index, asked, acting, signal) : written
       if (answer === null)
         throw unusable(
           index,
           'The last message is not an answer of the assistant; add one, or let a model answer (--teacher model).',
         )
       const tape = new Recorder(saying(model, answer))
-      const common = { engine: tape, id: conversationId(name), generation: { maxTokens }, ...system }
+      const system = first?.role === 'system' ? first.content : undefined
+      const common = { engine: tape, id: conversationId(name), generation: { maxTokens }, ...definedFields({ system }) }
       const session = agent === 'plain' ? plain(common) : withContextTools({ ...common, firstStep: 'auto' }, prompt)
-      for (const message of asked.slice(first?.role === 'system' ? 1 : 0)) session.conversation.add(message)
+      for (const message of asked.slice(system === undefined ? 0 : 1)) session.conversation.add(message)
       const outcome = await session.resume(signal === undefined ? {} : { signal })
       return {
         steps: trajectoryOf(tape.done, []),

@@ -1,11 +1,10 @@
 /** Loads the C++ addon onto a llama.cpp library that node-llama-cpp ships, and declares the addon's raw functions. */
 import { existsSync, readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { constants } from 'node:os'
-import { basename, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import type { Llama } from 'node-llama-cpp'
 import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
-import { builtAddon } from './built-addon.js'
+import { builtAddon, nodeLlamaCpp } from './built-addon.js'
 import { backendOf, compiledPath, LIBRARY_KINDS, shippedLibrary, wantedLibrary } from './compiled-library.js'
 import type { Device } from './devices.js'
 import type { BackendInfo, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
@@ -94,8 +93,9 @@ export interface RawCaptured {
  */
 export interface Addon {
   about(): AddonFacts
-  /** Makes the backend in this file compute in place of the backend with ggml's name `backend`. Call it before a model is loaded. */
+  /** Loads the backends in this folder, of several CPU libraries the best for this processor. */
   loadBackends(folder: string): void
+  /** Makes the backend in this file compute in place of the backend with ggml's name `backend`. Call it before a model is loaded. */
   useLibrary(backend: string, path: string): void
   /**
    * Returns the numbers of a tensor as floats. `bytes` are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits,
@@ -265,11 +265,9 @@ const GPU_FILES = ['/dev/dri', '/dev/nvidiactl', '/dev/nvidia0', '/dev/dxg', '/d
 function shippedCpu(release: string): string | null {
   if (process.platform !== 'linux') return null
   const name = `linux-${process.arch}`
-  const place = createRequire(import.meta.url)
-    .resolve.paths('node-llama-cpp')
-    ?.find((path) => existsSync(join(path, 'node-llama-cpp')))
-  if (place === undefined || existsSync(join(place, 'node-llama-cpp', 'llama', 'localBuilds'))) return null
-  const folder = join(place, '@node-llama-cpp', name, 'bins', name)
+  const installed = nodeLlamaCpp()
+  if (installed === null || existsSync(join(installed, 'llama', 'localBuilds'))) return null
+  const folder = join(dirname(installed), '@node-llama-cpp', name, 'bins', name)
   try {
     const { buildOptions } = JSON.parse(readFileSync(join(folder, '_nlcBuildMetadata.json'), 'utf8')) as {
       readonly buildOptions: { readonly llamaCpp: { readonly release: string } }

@@ -1,5 +1,6 @@
-/** Finds the built addon, and the release of llama.cpp that it was built for. */
+/** Finds the built addon, the release of llama.cpp that it was built for, and the package whose libraries it runs on. */
 import { existsSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { KvfoldError } from '../core/errors.js'
@@ -27,3 +28,10 @@ export function builtAddon(): BuiltAddon {
     `The native addon is not built (${file}); install kvfold again, or run npm ci or npm run build in ${root}.`,
   )
 }
+
+/** Returns the folder of the installed package node-llama-cpp, hoisted or not; null when it is missing. */
+export const nodeLlamaCpp = (): string | null =>
+  createRequire(import.meta.url)
+    .resolve.paths('node-llama-cpp')
+    ?.map((path) => join(path, 'node-llama-cpp'))
+    .find((path) => existsSync(path)) ?? null

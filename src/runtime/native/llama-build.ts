@@ -1,10 +1,10 @@
 /** Builds parts of llama.cpp from its source, which the installed node-llama-cpp package contains as a git bundle. */
 import { spawn, spawnSync } from 'node:child_process'
 import { createWriteStream, existsSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { availableParallelism } from 'node:os'
 import { basename, join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
+import { nodeLlamaCpp } from './built-addon.js'
 
 /**
  * Compiler flags that avoid a fault of GCC 12. It thinks that `ldtilecfg` reads only 8 bytes and drops the stores of all other bytes. Then
@@ -37,10 +37,8 @@ export function need(programs: readonly string[], name: string, why: string): st
 
 /** Extracts llama.cpp's source as files into `folder`. */
 export function extractSource(folder: string, watched: WatchedBuild): Promise<void> {
-  const places = createRequire(import.meta.url).resolve.paths('node-llama-cpp') ?? []
-  const bundles = places.map((place) => join(place, 'node-llama-cpp', 'llama', 'gitRelease.bundle'))
-  const bundle = bundles.find((path) => existsSync(path))
-  if (bundle === undefined)
+  const bundle = join(nodeLlamaCpp() ?? '', 'llama', 'gitRelease.bundle')
+  if (!existsSync(bundle))
     throw new KvfoldError(
       'native/build-failed',
       "The installed node-llama-cpp package lacks llama.cpp's source (llama/gitRelease.bundle); install kvfold with npm.",

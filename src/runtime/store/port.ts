@@ -180,8 +180,8 @@ export interface SharedThreads {
    */
   unforgotten(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]>
   /**
-   * Claims the thread: no other server may claim it until this one releases it or dies. Several claims by one server share the thread. When another
-   * server has the thread, waits for it with `wait`, else returns null. @throws KvfoldError store/unreachable
+   * Claims the thread: no other server may claim it until this one releases it or dies. Several claims by one server share the thread.
+   * When another server has the thread, waits for it with `wait`, else returns null. @throws KvfoldError store/unreachable
    */
   claim(tenant: string, id: string, wait: boolean): Promise<Claim | null>
 }
