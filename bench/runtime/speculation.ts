@@ -2,7 +2,7 @@
  * Tokens a second with and without drafts, on work that repeats its prompt and on work that does not: an edit of code, a summary, a chat.
  * All kinds run in turns in one engine, so the machine is equally busy for each. Answers are greedy.
  * `npm run --silent bench -- speculation [--model GGUF] [--threads N] [--tokens 160] [--rounds 5] [--streams 1,4] [--work "code edit,chat"]
- * [--kinds auto,ngram] [--peer] [--json] [--write name]`. `--peer`: also llama-server with its own n-gram kinds; it is built when it is not there yet. There each kind is compared with no
+ * [--kinds auto,ngram] [--draft GGUF] [--peer] [--json] [--write name]`. `--draft`: a draft model, for `auto` and `draft`. `--peer`: also llama-server with its own n-gram kinds; it is built when it is not there yet. There each kind is compared with no
  * drafts of llama-server.
  */
 import { readFileSync } from 'node:fs'
@@ -79,7 +79,8 @@ export async function speculation(args: readonly string[]): Promise<void> {
       rounds: { type: 'string', default: '5' },
       streams: { type: 'string', default: '1,4' },
       work: { type: 'string', default: Object.keys(CASES).join() },
-      kinds: { type: 'string', default: SPECULATE_KINDS.filter((kind) => kind !== 'off').join() },
+      kinds: { type: 'string' },
+      draft: { type: 'string' },
       peer: { type: 'boolean', default: false },
     },
   })
@@ -87,10 +88,12 @@ export async function speculation(args: readonly string[]): Promise<void> {
   const [threads, tokens, rounds] = [Number(values.threads), Number(values.tokens), Number(values.rounds)]
   const streams = values.streams.split(',').map(Number)
   const work = values.work.split(',').map((name) => oneOf('work', Object.keys(CASES), name))
-  const kinds = values.kinds.split(',').map((name) => oneOf('kinds', SPECULATE_KINDS, name))
+  const draft = values.draft === undefined ? {} : { draft: { path: fileOf(values.draft) } }
+  const usual = values.draft === undefined ? 'auto,ngram' : 'auto,ngram,draft'
+  const kinds = (values.kinds ?? usual).split(',').map((name) => oneOf('kinds', SPECULATE_KINDS, name))
   const native = await openNative({ gpu: 'cpu' })
   const ended = beginRecord(['speculation', ...args], model, native.backend.release, threads)
-  const engine = await LlamaEngine.load(native, model, { cells: CELLS, slots: SLOTS, threads, batchThreads: threads })
+  const engine = await LlamaEngine.load(native, model, { cells: CELLS, slots: SLOTS, threads, batchThreads: threads, ...draft })
   const own = await rowsOf(work, ['off', ...kinds], streams, rounds, ownAsk(engine, tokens))
   await engine.dispose()
   const peer = values.peer ? await peerRows(work, model, threads, streams, rounds, tokens) : null

@@ -10,7 +10,7 @@ import { sharedSecret } from '../engine/cache-secret.js'
 import type { AdapterFile } from '../engine/adapters.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
-import { SPECULATE_KINDS, type SpeculateKind } from '../engine/speculate-terms.js'
+import { SPECULATE_KINDS } from '../engine/speculate-terms.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
 import { BUILTIN } from './builtin.js'
 
@@ -33,7 +33,7 @@ export interface ModelFlags {
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
   readonly bareCalls: 'on' | 'off'
-  readonly speculate: SpeculateKind
+  readonly speculate: Pick<LlamaEngineOptions, 'speculate' | 'draft'>
   readonly contract: ContractChoice
   readonly blend?: number
   readonly hostCache?: number
@@ -84,10 +84,11 @@ export function addModelOptions(command: Command): Command {
     .addOption(
       new Option(
         '--speculate <kind>',
-        'draft tokens that the conversation repeats, hidden text included: auto as far as it pays, ngram wherever they match',
+        'draft tokens that the conversation repeats, hidden text included: ngram wherever they match, auto as far as it pays; with ' +
+          'draft=MODEL a smaller model of the same family drafts, too, as far as it pays; or off',
       )
-        .choices(SPECULATE_KINDS)
-        .default('off'),
+        .argParser(speculateOf)
+        .default({ speculate: 'off' }, 'off'),
     )
     .addOption(
       new Option(
@@ -172,6 +173,17 @@ function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly 
   return [...before, { path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
 }
 
+/** A commander parser of `--speculate`. With a draft model `auto` decides how much is drafted. */
+function speculateOf(text: string): ModelFlags['speculate'] {
+  const [, path] = /^draft=(.+)$/s.exec(text) ?? []
+  if (path !== undefined) return { speculate: 'auto', draft: { path } }
+  const kind = SPECULATE_KINDS.find((each) => each === text)
+  if (kind !== undefined && kind !== 'draft') return { speculate: kind }
+  throw new InvalidArgumentError(
+    'It must be auto, ngram, off, or draft=MODEL, with the GGUF file or the name of a smaller model.',
+  )
+}
+
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
@@ -191,7 +203,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     }),
     flashAttention: flags.flashAttention,
     bareCalls: flags.bareCalls === 'on',
-    speculate: flags.speculate,
+    ...flags.speculate,
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
   }

@@ -21,6 +21,7 @@ const layers: Peer = {
 const context: Peer = { ours: '--context', drops: /^0$/ }
 const slots: Peer = { ours: '--slots', drops: /^(?:-1|auto)$/ }
 const hub: Peer = { ours: '--model', as: (value) => (/^(?:hf|huggingface):|^https?:/i.test(value) ? value : `hf:${value}`) }
+const draft: Peer = { ours: '--speculate', as: (value) => `draft=${value}` }
 const batch: Peer = { says: 'kvfold forms its batches itself; --ubatch says how many tokens are computed at once' }
 const mmap: Peer = { says: 'kvfold always maps model files into memory and does not lock them there' }
 
@@ -92,8 +93,9 @@ const PEERS: Readonly<Record<string, Peer>> = {
   },
   '--tool-call-parser': { says: 'the chat template says how tools are called' },
   '--context-shift': { says: '--overflow says what happens to a conversation that does not fit' },
-  '-md': { says: 'kvfold has no draft models' },
-  '--model-draft': { says: 'kvfold has no draft models' },
+  '-md': draft,
+  '--model-draft': draft,
+  '--spec-draft-model': draft,
   '--lora-scaled': { says: '--lora PATH=SCALE loads an adapter with its scale' },
   '--lora-init-without-apply': { says: '--lora PATH=0 loads an adapter that applies only where a request names it' },
   '--lora-modules': { says: '--lora PATH loads an adapter, and its file name is its name as a model' },

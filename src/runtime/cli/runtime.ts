@@ -196,15 +196,28 @@ export async function loadEngine(
   const tell = (sentence: string) => {
     notes.prose(sentence, notes.colours.yellow)
   }
-  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell }).finally(
-    () => {
-      notes.close()
-    },
-  )
+  const draft = settings.draft && {
+    ...settings.draft,
+    path: await draftPath(flags, settings.draft.path, trial, notes, signal, say),
+  }
+  const options = { ...settings, ...extra, ...definedFields({ draft }), calibrations: calibrationFolder(), tell }
+  const engine = await LlamaEngine.load(native, path, options).finally(() => {
+    notes.close()
+  })
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
   return engine
+}
+
+/** Returns the file of the draft model, after a trial like the model's. */
+function draftPath(
+  { lora: _, ...flags }: ModelFlags,
+  model: string,
+  trial: TrialUses | 'off',
+  ...rest: [Terminal, AbortSignal | undefined, Saying]
+): Promise<string> {
+  return enginePath({ ...flags, model }, trial === 'off' ? 'off' : {}, ...rest)
 }
 
 /** Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract. */

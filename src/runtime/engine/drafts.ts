@@ -6,12 +6,17 @@ import type { DraftingStream, Speculation } from './speculation.js'
  * Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft.
  * @param room the most tokens of the batch, these shares' own included
  */
-export function withDrafts(shares: readonly BatchShare[], speculation: Speculation, room: number): readonly BatchShare[] {
+export async function withDrafts(
+  shares: readonly BatchShare[],
+  speculation: Speculation,
+  room: number,
+): Promise<readonly BatchShare[]> {
   const streams = draftingStreams(shares, room)
   const counts = streams === null ? null : speculation.choose(streams)
-  if (counts === null) return shares
+  if (streams === null || counts === null) return shares
+  const proposals = await speculation.propose(streams, counts)
   return shares.map((share, at) => {
-    const drafts = counts[at] === 0 ? new Int32Array() : share.job.drafter!.propose(counts[at]!)
+    const drafts = proposals[at]!
     if (drafts.length === 0) return share
     const tokens = new Int32Array(1 + drafts.length)
     tokens.set(share.tokens)

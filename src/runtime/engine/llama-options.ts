@@ -9,6 +9,7 @@ import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { AdapterFile } from './adapters.js'
 import type { BlockOutlet } from './block-watch.js'
+import type { DraftModelOptions } from './draft-model.js'
 import { callableTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
@@ -42,6 +43,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
    * `off` there. Default `off`; commands use `auto`.
    */
   readonly speculate?: SpeculateKind
+  /** A smaller model with the same vocabulary that proposes tokens, for `auto` and `draft`. It gets as many cells. Default: none. */
+  readonly draft?: DraftModelOptions
   /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again, unless a request says otherwise. */
@@ -127,7 +130,8 @@ export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngin
 
 /**
  * Returns how a request's tokens are drafted.
- * @throws KvfoldError engine/bad-request for numbers out of bounds, and for `ngram` on a model that cannot take tokens back
+ * @throws KvfoldError engine/bad-request for numbers out of bounds, for `draft` without a draft model, and for `ngram` or `draft` on a model
+ * that cannot take tokens back
  */
 export function draftsOf(
   { speculate: asked }: Pick<EngineRequest, 'speculate'>,
@@ -135,9 +139,14 @@ export function draftsOf(
   defaults: LlamaEngineOptions,
 ): Required<SpeculateOptions> {
   const terms = speculateTerms(asked, defaults.speculate ?? 'off')
-  if (terms.kind === 'ngram' && refusal !== null) throw new KvfoldError('engine/bad-request', cannotSpeculate(refusal))
+  const isAlways = terms.kind === 'ngram' || terms.kind === 'draft'
+  if (isAlways && refusal !== null) throw new KvfoldError('engine/bad-request', cannotSpeculate(refusal))
+  if (terms.kind === 'draft' && defaults.draft === undefined) throw new KvfoldError('engine/bad-request', NO_DRAFT_MODEL)
   return terms
 }
+
+export const NO_DRAFT_MODEL =
+  'There is no draft model; load one with --speculate draft=PATH, or leave speculation at auto, ngram or off.'
 
 /** The sentence that refuses drafts. */
 export const cannotSpeculate = (refusal: string): string =>

@@ -54,12 +54,14 @@ import {
   draftsOf,
   isGuarded,
   type LlamaEngineOptions,
+  NO_DRAFT_MODEL,
   recomputesInBackground,
   samplerOptions,
   termsOf,
 } from './llama-options.js'
 import { deviceRates } from './tier-rates.js'
 import { CellPublisher, openSavedCells, type OpenCellPlaces } from './saved-cells.js'
+import { DraftModel } from './draft-model.js'
 import { cancelledBeforeBegin, Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
 import { WindowGuard } from './window-guard.js'
@@ -101,6 +103,33 @@ function* shownIn(messages: readonly ChatMessage[]): Steps<string[]> {
   return texts
 }
 
+/** Loads the engine's draft model; null if the options name none. Its context has as many cells, and the same threads and types. */
+async function draftModelOf(
+  native: Native,
+  model: NativeModel,
+  { cells }: NativeContext,
+  options: LlamaEngineOptions,
+): Promise<DraftModel | null> {
+  const {
+    draft,
+    slots = DEFAULT_SLOTS,
+    threads,
+    batchThreads,
+    flashAttention,
+    keyType,
+    valueType,
+    tell = () => undefined,
+  } = options
+  if (draft === undefined) return null
+  const own = {
+    cells,
+    sequences: slots,
+    batch: 512,
+    ...definedFields({ threads, batchThreads, flashAttention, keyType, valueType }),
+  }
+  return DraftModel.load(native, model, draft, own, tell)
+}
+
 const NO_BLOCKS = 'This model keeps states instead of cells, so no KV events tell of its blocks.'
 
 export class LlamaEngine implements Engine {
@@ -140,6 +169,7 @@ export class LlamaEngine implements Engine {
     private readonly options: LlamaEngineOptions,
     private readonly saved: OpenCellPlaces,
     adapters: Adapters,
+    private readonly draft: DraftModel | null,
   ) {
     const { disk, shared } = saved
     this.#adapters = adapters
@@ -170,6 +200,7 @@ export class LlamaEngine implements Engine {
       adapters: adapters.set(),
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
+      ...(draft === null ? {} : { draft }),
     })
     this.#publisher =
       shared === null
@@ -198,25 +229,29 @@ export class LlamaEngine implements Engine {
   /**
    * Loads the model and its adapters, and makes one context with a unified cache for all conversations. If that fails, the model's memory
    * is freed.
-   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name
+   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name and a missing draft model
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
+    if (options.speculate === 'draft' && options.draft === undefined) throw new KvfoldError('engine/bad-request', NO_DRAFT_MODEL)
     const model = await native.loadModel(path, options.model)
+    let draft: DraftModel | null = null
     try {
       const refusal = refusalOf(model.info)
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
       const abilities = abilitiesOf(model.info, options)
-      if (options.speculate === 'ngram' && abilities.refusal !== null)
-        throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
+      const isDrafting = options.speculate === 'ngram' || options.draft !== undefined
+      if (isDrafting && abilities.refusal !== null) throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
       const adapters = await Adapters.load(model, options.lora)
       const context = await model.createContext(contextOptions(model.info, abilities, options))
       context.useAdapters(adapters.set().applied)
       const rates = await deviceRates(native, model.info, context, options)
       const saved = await openSavedCells(model, context, options)
-      const engine = new LlamaEngine(native, model, context, options, saved, adapters)
+      draft = await draftModelOf(native, model, context, options)
+      const engine = new LlamaEngine(native, model, context, options, saved, adapters, draft)
       engine.useTierRates(rates)
       return engine
     } catch (error) {
+      await draft?.dispose()
       await model.dispose()
       throw error
     }
@@ -449,6 +484,7 @@ export class LlamaEngine implements Engine {
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
     await Promise.all([this.#offload.close(), this.saved.shared?.close()])
+    await this.draft?.dispose()
     await this.model.dispose()
   }
 

@@ -8,6 +8,7 @@ import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, t
 import type { TokenLogprob } from './engine.js'
 import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
+import type { DraftModel } from './draft-model.js'
 import { draftingStreams, withDrafts } from './drafts.js'
 import { Speculation } from './speculation.js'
 
@@ -20,6 +21,8 @@ export interface SchedulerOptions {
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
   /** The adapters that the context applies now. Default: none. */
   readonly adapters?: AdapterSet
+  /** Proposes tokens beside those that the conversation repeats. Default: none. */
+  readonly draft?: DraftModel
 }
 
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
@@ -68,7 +71,7 @@ export class Scheduler {
     private readonly options: SchedulerOptions,
   ) {
     this.#budget = new PrefillBudget(context.batch, options.maxGap)
-    this.#speculation = new Speculation((token) => model.isEndOfGeneration(token))
+    this.#speculation = new Speculation((token) => model.isEndOfGeneration(token), options.draft)
     this.#adapters = options.adapters ?? NO_ADAPTERS
     this.#fetching = new ReloadAhead(
       cache,
@@ -169,7 +172,8 @@ export class Scheduler {
           this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
         for (const errand of this.#errands.splice(0)) errand()
         await this.#admit()
-        const shares = this.#compose()
+        const composed = this.#compose()
+        const shares = this.#mayDraft(composed) ? await withDrafts(composed, this.#speculation, this.#draftRoom) : composed
         const steps = this.#ahead(shares)
         const begun = performance.now()
         if (steps > 1) await this.#run(shares, steps)
@@ -255,7 +259,7 @@ export class Scheduler {
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
-    return this.#mayDraft(shares) ? withDrafts(shares, this.#speculation, this.#draftRoom) : shares
+    return shares
   }
 
   /**
@@ -529,6 +533,7 @@ export class Scheduler {
     const at = this.#jobs.indexOf(job)
     if (at >= 0) this.#jobs.splice(at, 1)
     job.phase = { name: 'ended' }
+    if (job.drafter !== null) this.#speculation.ended(job.drafter)
     job.sampler.dispose()
   }
 }

@@ -2,12 +2,12 @@
 import { KvfoldError } from '../core/errors.js'
 
 /**
- * `ngram`: drafts whenever the last tokens occurred before. `auto`: drafts as many of them as pay by measured acceptance and measured time,
- * often none. `off`: drafts nothing.
+ * `ngram`: drafts whenever the last tokens occurred before. `draft`: the draft model always drafts. `auto`: drafts from both as many tokens
+ * as pay by measured acceptance and measured time, often none. `off`: drafts nothing.
  */
-export type SpeculateKind = 'auto' | 'off' | 'ngram'
+export type SpeculateKind = 'auto' | 'off' | 'ngram' | 'draft'
 
-export const SPECULATE_KINDS: readonly SpeculateKind[] = ['auto', 'off', 'ngram']
+export const SPECULATE_KINDS: readonly SpeculateKind[] = ['auto', 'off', 'ngram', 'draft']
 
 /** How the tokens of an answer are drafted. A field that is left out has the engine's value. */
 export interface SpeculateOptions {

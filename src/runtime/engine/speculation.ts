@@ -3,6 +3,7 @@
  * This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
  */
 import type { Prompt } from '../kv/prompt.js'
+import { type DraftModel, type DraftSequence, MOST_PROPOSED } from './draft-model.js'
 import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
 import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
@@ -28,9 +29,16 @@ const classOf = (matched: number): number => {
   return found
 }
 
+/** The share of the draft model's proposals that an engine expects to come true, and the number of outcomes that this counts as. */
+const EXPECTED_OF_MODEL = 0.7
+/** A token of the draft model is counted by its place in the proposal. Places from this one on count together. */
+const LAST_PLACE = CLASSES.length - 1
+/** Each answer takes this share of what the engine remembers of the draft model, so a model that was not worth it gets another try. */
+const FADES = 0.05
+
 /**
- * Counts by class how often the proposed token came. Every sampled token gives an outcome, whether or not it was drafted, so counting costs
- * no decode.
+ * Counts by class how often the proposed token came. Every sampled token gives an outcome for the conversation's repeats, whether or not it
+ * was drafted, so counting costs no decode. The draft model's proposals have outcomes only where they are drafted.
  */
 class Outcomes {
   readonly #hits = new Float64Array(CLASSES.length)
@@ -49,28 +57,67 @@ class Outcomes {
     this.#trials[at]! /= 2
   }
 
+  fade(): void {
+    for (const counts of [this.#hits, this.#trials]) for (const at of counts.keys()) counts[at]! *= 1 - FADES
+  }
+
   share(at: number): number {
     return (this.#hits[at]! + this.weight * this.expected(at)) / (this.#trials[at]! + this.weight)
   }
+}
+
+/** What the draft model has for one answer. */
+interface ModelDrafts {
+  readonly sequence: DraftSequence
+  readonly outcomes: Outcomes
 }
 
 /** Proposes tokens for one answer, and learns from those that come. */
 export class Drafter {
   readonly #lookup: PromptLookup
   readonly #outcomes: Outcomes
+  readonly #ofModel: Outcomes | null
+  /** The draft model's last proposal, and how many of its tokens came. */
+  #proposal: Int32Array = new Int32Array()
+  #came = 0
+  /** How many tokens the answer has. */
+  written = 0
 
   constructor(
     prompt: Prompt,
     readonly terms: Required<SpeculateOptions>,
     private readonly engine: Outcomes,
     private readonly isEnd: (token: number) => boolean,
+    private readonly model: ModelDrafts | null = null,
   ) {
     this.#lookup = new PromptLookup(repeatable(prompt))
     this.#outcomes = new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => engine.share(at))
+    this.#ofModel = model && new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => model.outcomes.share(at))
+  }
+
+  /** The answer's sequence of the draft model; null if it has none. */
+  get sequence(): DraftSequence | null {
+    return this.model?.sequence ?? null
+  }
+
+  /** Whether the next proposal is the draft model's: it is surer than the repeats are, or there are none. */
+  get isModels(): boolean {
+    if (this.#ofModel === null || this.terms.kind === 'ngram') return false
+    const { matched } = this.#lookup
+    return this.terms.kind === 'draft' || matched === 0 || this.#outcomes.share(classOf(matched)) < this.#ofModel.share(0)
   }
 
   /** Takes the next token of the answer. */
   push(token: number): void {
+    this.written++
+    this.model?.sequence.push(token)
+    if (this.#came < this.#proposal.length) {
+      const [at, hit] = [Math.min(this.#came, LAST_PLACE), this.#proposal[this.#came] === token]
+      this.model!.outcomes.record(at, hit)
+      this.#ofModel!.record(at, hit)
+      if (hit) this.#came++
+      else this.#proposal = new Int32Array()
+    }
     const trial = this.#lookup.push(token)
     if (trial === null) return
     const at = classOf(trial.matched)
@@ -78,25 +125,38 @@ export class Drafter {
     this.#outcomes.record(at, trial.hit)
   }
 
-  /** Returns up to `most` tokens. A token that ends the answer is never one of them: its cell would be taken back. */
+  /** Returns up to `most` tokens that the conversation repeats. */
   propose(most: number): Int32Array {
-    const proposed = this.#lookup.propose(most)
+    return this.#checked(this.#lookup.propose(most))
+  }
+
+  /** Takes a proposal of the draft model, and returns what is drafted of it. */
+  proposed(tokens: Int32Array): Int32Array {
+    this.#came = 0
+    return (this.#proposal = this.#checked(tokens))
+  }
+
+  /** Leaves out a token that ends the answer, and what follows: its cell would be taken back. */
+  #checked(proposed: Int32Array): Int32Array {
     const end = proposed.findIndex(this.isEnd)
     return end < 0 ? proposed : proposed.subarray(0, end)
   }
 
-  /** How many tokens `ngram` drafts: a long match promises a long repeat. */
+  /** How many tokens are drafted without regard to what pays: by `ngram`, where a long match promises a long repeat, or by `draft`. */
   get wanted(): number {
-    return Math.min(this.terms.most, 2 * this.#lookup.matched)
+    if (this.terms.kind === 'draft') return this.model === null ? 0 : Math.min(this.terms.most, MOST_PROPOSED)
+    return this.terms.kind === 'ngram' ? Math.min(this.terms.most, 2 * this.#lookup.matched) : 0
   }
 
   /** The chance that the first 1, 2, ... proposed tokens all come, for at most `most` tokens; empty without a match. */
   chances(most: number): number[] {
     const { matched } = this.#lookup
+    const isModels = this.isModels
+    const longest = isModels ? Math.min(most, MOST_PROPOSED) : matched > 0 ? most : 0
     const chances: number[] = []
     let all = 1
-    for (let at = 0; matched > 0 && at < most; at++) {
-      all *= this.#outcomes.share(classOf(matched + at))
+    for (let at = 0; at < longest; at++) {
+      all *= isModels ? this.#ofModel!.share(Math.min(at, LAST_PLACE)) : this.#outcomes.share(classOf(matched + at))
       if (all < LEAST_CHANCE) break
       chances.push(all)
     }
@@ -205,16 +265,43 @@ export interface DraftingStream {
 export class Speculation {
   readonly times = new TurnTimes()
   readonly outcomes = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, (at) => EXPECTED[at]!)
+  readonly #ofModel = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, () => EXPECTED_OF_MODEL)
   /** Number of batches until the next trial, and from that trial to the one after it. */
   #trialIn = 0
   #trialEvery = TRIALS.first
   #drafting = 0
 
-  constructor(private readonly isEnd: (token: number) => boolean) {}
+  constructor(
+    private readonly isEnd: (token: number) => boolean,
+    private readonly model: Pick<DraftModel, 'open' | 'close' | 'propose' | 'milliseconds' | 'readingTime'> | null = null,
+  ) {}
 
-  /** Returns the drafter of an answer; null if nothing is drafted. */
+  /** Returns the drafter of an answer; null if nothing is drafted. Give it back with `ended`. */
   drafter(prompt: Prompt, terms: Required<SpeculateOptions>): Drafter | null {
-    return terms.kind === 'off' ? null : new Drafter(prompt, terms, this.outcomes, this.isEnd)
+    if (terms.kind === 'off') return null
+    const sequence = terms.kind === 'ngram' ? null : (this.model?.open(prompt.tokens) ?? null)
+    if (sequence !== null) this.#ofModel.fade()
+    return new Drafter(prompt, terms, this.outcomes, this.isEnd, sequence && { sequence, outcomes: this.#ofModel })
+  }
+
+  /** Takes back the drafter of an answer that has ended. */
+  ended({ sequence }: Drafter): void {
+    if (sequence !== null) this.model!.close(sequence)
+  }
+
+  /** Returns the drafts of each stream: up to `counts` tokens, none for a stream that is null. */
+  async propose(streams: readonly (DraftingStream | null)[], counts: readonly number[]): Promise<readonly Int32Array[]> {
+    const asked = streams.flatMap((stream, at) => {
+      const sequence = counts[at] === 0 || stream?.drafter.isModels !== true ? null : stream.drafter.sequence
+      return sequence === null ? [] : [{ at, sequence, most: counts[at]! }]
+    })
+    const written = asked.length === 0 ? [] : await this.model!.propose(asked)
+    const ofModel = new Map(asked.map(({ at }, place) => [at, written[place]!]))
+    return streams.map((stream, at) => {
+      if (stream === null || counts[at] === 0) return new Int32Array()
+      const tokens = ofModel.get(at)
+      return tokens === undefined ? stream.drafter.propose(counts[at]!) : stream.drafter.proposed(tokens)
+    })
   }
 
   /** Updates the times by a batch of streams only. `rows`: streams and drafts. */
@@ -225,15 +312,14 @@ export class Speculation {
   }
 
   /**
-   * Returns how many tokens to draft for each stream; null if none. Streams of `ngram` get what their match promises. Streams of `auto` get
-   * as many as make the most tokens a second, by the chances of their tokens and the measured times.
+   * Returns how many tokens to draft for each stream; null if none. Streams of `ngram` get what their match promises, and streams of `draft`
+   * what the draft model may propose. Streams of `auto` get as many as make the most tokens a second, by the chances of their tokens and the
+   * measured times.
    * @param streams null for streams that draft nothing
    * @param asks True: the batch may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
    */
   choose(streams: readonly (DraftingStream | null)[], asks = true): number[] | null {
-    const counts = streams.map((stream) =>
-      stream?.drafter.terms.kind === 'ngram' ? enough(stream, Math.min(stream.room, stream.drafter.wanted)) : 0,
-    )
+    const counts = streams.map((stream) => (stream === null ? 0 : enough(stream, Math.min(stream.room, stream.drafter.wanted))))
     this.#addPaying(streams, counts, asks)
     return counts.some((count) => count > 0) ? counts : null
   }
@@ -241,8 +327,9 @@ export class Speculation {
   #addPaying(streams: readonly (DraftingStream | null)[], counts: number[], asks: boolean): void {
     const rows = streams.length + counts.reduce((sum, count) => sum + count, 0)
     if (!this.times.knows(streams.length) || this.#drafting >= PLAIN_EVERY) return
+    const alone = this.times.of(streams.length)
     const offers = streams.flatMap((stream, index) =>
-      stream?.drafter.terms.kind === 'auto'
+      stream?.drafter.terms.kind === 'auto' && this.#mayRead(stream.drafter, alone)
         ? stream.drafter.chances(Math.min(stream.room, stream.drafter.terms.most)).map((chance) => ({ index, chance }))
         : [],
     )
@@ -251,10 +338,13 @@ export class Speculation {
     offers.sort((a, b) => b.chance - a.chance)
     const best = (time: (of: number) => number, triable: number) => {
       const plain = streams.length / time(rows)
-      let [most, gain, tokens] = [0, 1, streams.length]
-      for (const [at, { chance }] of offers.slice(0, Math.max(0, triable - rows)).entries()) {
+      let [most, gain, tokens, deepest] = [0, 1, streams.length, 0]
+      const depths = new Array<number>(streams.length).fill(0)
+      for (const [at, { index, chance }] of offers.slice(0, Math.max(0, triable - rows)).entries()) {
         tokens += chance
-        const ratio = tokens / time(rows + at + 1) / plain
+        if (streams[index]!.drafter.isModels) deepest = Math.max(deepest, ++depths[index]!)
+        const writing = deepest === 0 ? 0 : this.model!.milliseconds(deepest, alone)
+        const ratio = tokens / (time(rows + at + 1) + writing) / plain
         if (ratio > gain) [most, gain] = [at + 1, ratio]
       }
       return { most, gain }
@@ -272,6 +362,15 @@ export class Speculation {
     const added = new Array<number>(streams.length).fill(0)
     for (const { index } of offers.slice(0, chosen.most)) added[index]!++
     for (const [index, count] of added.entries()) if (count > 0) counts[index] = enough(streams[index]!, count)
+  }
+
+  /**
+   * Whether the draft model may read what it lacks of the answer's text. It waits until the answer has taken as long as the reading would
+   * take: then the answer is likely to go on for as long again.
+   */
+  #mayRead(drafter: Drafter, alone: number): boolean {
+    const { sequence, isModels, written } = drafter
+    return !isModels || this.model!.readingTime(sequence!.behind, alone) <= written * alone
   }
 }
 

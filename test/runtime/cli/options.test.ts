@@ -63,6 +63,14 @@ describe('model options', () => {
     expect(() => parse('--lora', '')).toThrow('It must be the path of a GGUF file, or path=scale.')
   })
 
+  it('take a way to draft; a draft model is drafted from as far as it pays', () => {
+    const { speculate, draft } = engineOptions(parse('--speculate', 'draft=small.gguf'))
+    expect({ speculate, draft }).toEqual({ speculate: 'auto', draft: { path: 'small.gguf' } })
+    expect(engineOptions(parse('--speculate', 'ngram')).speculate).toBe('ngram')
+    for (const bad of ['draft', 'draft=', 'always'])
+      expect(() => parse('--speculate', bad)).toThrow('It must be auto, ngram, off, or draft=MODEL')
+  })
+
   it('default to the built-in model and leave the rest to the engine', () => {
     const flags = parse()
     expect(flags.model).toBe('builtin')

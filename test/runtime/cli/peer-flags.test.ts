@@ -25,6 +25,7 @@ describe('flags of peers', () => {
     ['serve --hf-repo hf:owner/repo', 'serve --model hf:owner/repo'],
     ['serve --max-model-len 4096 --served-model-name gpt a.gguf', 'serve --context 4096 --alias gpt a.gguf'],
     ['serve -ub 512 -ctk q8_0 -ctv q8_0', 'serve --ubatch 512 --cache-type-k q8_0 --cache-type-v q8_0'],
+    ['serve -m a.gguf -md b.gguf', 'serve -m a.gguf --speculate draft=b.gguf'],
     ['serve --models-dir models -t 0.7', 'serve --models models -t 0.7'],
     ['run -n 20 --temp 0 -p hi', 'run --max-tokens 20 --temperature 0 -p hi'],
     ['run -n -1 -p -fa', 'run -p -fa'],

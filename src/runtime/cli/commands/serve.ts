@@ -197,6 +197,8 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
   if (models.length === 0 && flags.lora !== undefined)
     throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
+  if (models.length === 0 && flags.speculate.draft !== undefined)
+    throw new KvfoldError('cli/bad-usage', 'A draft model belongs to the first --model; give that model, also beside --models.')
   const own = models[0] === undefined ? undefined : knownFile(models[0].model)?.parts[0]
   const base = flags.lora?.find(({ path }) => own !== undefined && resolve(path) === resolve(own))
   if (base !== undefined)
@@ -205,13 +207,16 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
       `${base.path}, given to --lora, is the model itself and no adapter; give a LoRA adapter that was converted to GGUF.`,
     )
   return models.map(({ name, model }, at) => ({
-    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell, events),
+    ...sourceOf(name, model, at === 0 ? flags : forOthers(flags), shell, events),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
 
-/** Removes the adapters from the flags. They fit only the first model that the flags name. */
-const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
+/** Removes the adapters and the draft model from the flags. They fit only the first model that the flags name. */
+const forOthers = ({ lora: _, speculate: { speculate = 'off' }, ...flags }: ServeFlags): ServeFlags => ({
+  ...flags,
+  speculate: { speculate },
+})
 
 function sourceOf(
   name: string,
@@ -273,7 +278,7 @@ function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | nu
     modelsIn(path).map((file) => {
       const key = JSON.stringify([file.path, file.size, file.modified, file.name, file.aliases])
       const source = known.get(key) ?? {
-        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell, events),
+        ...sourceOf(file.name, file.path, forOthers(flags), shell, events),
         ...{ file, aliases: [...file.aliases, ...aliasesOf(file.name)] },
       }
       known.set(key, source)

@@ -319,7 +319,7 @@ export const SpeculateFields = {
   'speculative.n_max': Type.Optional({ ...Drafted, description: 'the most tokens drafted at once; 0: none' }),
   'speculative.n_min': Type.Optional({ ...Drafted, description: 'fewer tokens than this are not drafted' }),
   'speculative.type': Type.Optional(
-    Type.String({ maxLength: 64, description: 'none, auto, or ngram; llama-server’s n-gram kinds mean ngram' }),
+    Type.String({ maxLength: 64, description: 'none, auto, ngram, or draft; llama-server’s n-gram kinds mean ngram' }),
   ),
 }
 
@@ -334,9 +334,11 @@ export function speculateOf(request: SpeculateRequest): SpeculateOptions | undef
 
 function kindOf(type: string): SpeculateKind {
   if (type === 'none') return 'off'
-  if (type === 'auto' || /^ngram(-|$)/u.test(type)) return type === 'auto' ? 'auto' : 'ngram'
+  if (type === 'auto') return 'auto'
+  if (/^ngram(-|$)/u.test(type)) return 'ngram'
+  if (type === 'draft' || type === 'draft-simple') return 'draft'
   throw new FieldError(
     'speculative.type',
-    `speculative.type ${JSON.stringify(type)} is not there; this server drafts by ngram, auto, or none.`,
+    `speculative.type ${JSON.stringify(type)} is not there; this server drafts by ngram, draft, auto, or none.`,
   )
 }
