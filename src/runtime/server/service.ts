@@ -331,7 +331,8 @@ export class ThreadService implements Service {
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))
         const { operatorTools = null } = this.options
         try {
-          const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, leftOut, save })
+          const ports = { operatorTools, embedder: this.#side.toolEmbedder }
+          const done = await answer({ ask, taken, engine, defaults: this.#defaults, ...ports, signal, emit, leftOut, save })
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, model: called, waited }
         } catch (error) {

@@ -3,7 +3,7 @@
  * request at a time.
  */
 import { KvfoldError } from '../core/errors.js'
-import type { Tenant } from '../core/ids.js'
+import { PUBLIC, type Tenant } from '../core/ids.js'
 import type { TextVectors } from '../engine/embedder.js'
 import type { TextScores } from '../engine/reranker.js'
 import {
@@ -15,6 +15,8 @@ import {
   type ScoreAsk,
   type SideModelStatus,
 } from './ask.js'
+import type { ToolEmbedder } from '../tools/catalogue.js'
+import { RecentVectors } from './tool-vectors.js'
 import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
@@ -117,7 +119,11 @@ export interface SideModelsOptions {
   readonly reranker?: SideModelSource<TextScores>
 }
 
+const NEVER = new AbortController().signal
+
 export class SideModels {
+  /** Makes vectors for searches of tools; null unless a model of its own makes embeddings. */
+  readonly toolEmbedder: ToolEmbedder | null
   readonly #embedder: SideModel<TextVectors> | null
   readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
@@ -132,6 +138,9 @@ export class SideModels {
     this.#embedder = embeddings === undefined ? null : new SideModel(embeddings, 'embeddings')
     this.#reranker = reranker === undefined ? null : new SideModel(reranker, 'rankings')
     this.#embeddings = new SideQueue(limit, 'embeddings')
+    const vectorsOf = async (inputs: readonly string[], signal = NEVER) =>
+      (await this.embed({ tenant: PUBLIC, inputs }, signal)).vectors
+    this.toolEmbedder = embeddings === undefined ? null : new RecentVectors(embeddings.name, vectorsOf)
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 

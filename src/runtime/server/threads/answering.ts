@@ -12,6 +12,7 @@ import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
 import { definedFields, weightOf } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
+import type { ToolEmbedder } from '../../tools/catalogue.js'
 import { type Answer, type Ask, type Asked, type AskEvent, MOST_OF_SCHEMA, nthSampling, variablesOf } from '../ask.js'
 import type { RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
@@ -49,6 +50,8 @@ export interface AnsweringOptions {
   readonly engine: ServedEngine
   readonly defaults: AskDefaults
   readonly operatorTools: OperatorTools | null
+  /** Makes vectors for searches of tools by meaning; null: tools are found by words. */
+  readonly embedder: ToolEmbedder | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
   /** Places in the ask's schemas that the answer cannot be held to, as `checkAsk` returns them. */
@@ -122,7 +125,7 @@ interface PreparedAnswer {
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
 
-async function prepare({ ask, taken, engine, defaults, operatorTools }: AnsweringOptions): Promise<PreparedAnswer> {
+async function prepare({ ask, taken, engine, defaults, operatorTools, embedder }: AnsweringOptions): Promise<PreparedAnswer> {
   const { thread } = taken
   if (ask.promptLogprobs !== undefined && engine.model === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${engine.info.model} reports no log-probabilities of prompts.`)
@@ -138,13 +141,13 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
     acm !== 'memtool' || !isAllowed
       ? null
       : await ManagedThread.of(thread, {
-          ...{ engine, generation: helpers, scope, operatorTools },
+          ...{ engine, generation: helpers, scope, operatorTools, embedder },
           mode: ask.memToolMode ?? defaults.memToolMode,
           tools: [...thread.tools, ...(ask.deferred?.tools ?? [])],
           restores: contract === 'splice' || contract === 'blend',
         })
   const deferred = managed === null ? ask.deferred : undefined
-  const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred)
+  const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred, embedder)
   const more = [...searches, ...(managed?.own ?? [])]
   const external = {
     definitions: managed === null ? thread.tools : [],

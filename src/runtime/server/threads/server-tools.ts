@@ -10,7 +10,7 @@ import { type ContextTool, defineTool } from '../../context/tools.js'
 import { invariant } from '../../core/errors.js'
 import { goodContext } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
-import { Catalogue } from '../../tools/catalogue.js'
+import { Catalogue, type ToolEmbedder } from '../../tools/catalogue.js'
 import { definitionIn, LateDefinitions, lineOf } from '../../tools/late-definitions.js'
 import { heldRemoval, managementTools, toolsFoundIn } from '../../tools/management.js'
 import { LOADED_SHARE, ToolMemory } from '../../tools/tool-memory.js'
@@ -39,6 +39,8 @@ interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation' | '
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly operatorTools: OperatorTools | null
+  /** Makes vectors for the search by meaning; null: tools are found by words. */
+  readonly embedder: ToolEmbedder | null
   /** Whether a tool that is loaded again is shown at its old place. */
   readonly restores: boolean
 }
@@ -50,6 +52,28 @@ const catalogues = new WeakMap<
   Thread,
   { readonly of: string; readonly others: readonly ToolDefinition[]; readonly catalogue: Catalogue }
 >()
+
+/** Catalogues of more tools are searched by words alone: their vectors would keep a request waiting for minutes. */
+const MOST_BY_MEANING = 1000
+
+/** Makes a catalogue that finds tools by words, and by meaning if there is an embedder that works. */
+async function catalogueOf(tools: readonly ToolDefinition[], embedder: ToolEmbedder | null): Promise<Catalogue> {
+  if (embedder === null || tools.length > MOST_BY_MEANING) return Catalogue.of(tools)
+  return Catalogue.of(tools, { embedder }).catch(() => Catalogue.of(tools))
+}
+
+/** The same catalogue, which searches by words alone while the embedder is busy or fails. */
+function searched(catalogue: Catalogue): Pick<Catalogue, 'search' | 'get'> {
+  return {
+    get: (name) => catalogue.get(name),
+    search: (words, k, ranking, signal) =>
+      catalogue.search(words, k, ranking, signal).catch((error: unknown) => {
+        signal?.throwIfAborted()
+        if (ranking !== undefined || catalogue.rankings.length === 1) throw error
+        return catalogue.search(words, k, 'bm25', signal)
+      }),
+  }
+}
 
 export class ManagedThread implements LoadedTools {
   /** Loaded tools in the prompt's list of definitions: none, because the conversation shows them. */
@@ -87,19 +111,20 @@ export class ManagedThread implements LoadedTools {
 
   /** Makes the managed tools of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
-    const { tools, operatorTools } = setting
-    // A client without tools uses the operator's catalogue, which all threads share.
-    if (tools.length === 0 && operatorTools !== null) return new ManagedThread(thread, operatorTools.catalogue, setting)
+    const { tools, operatorTools, embedder } = setting
+    // A client without tools uses the operator's catalogue, which all threads share. It finds by words.
+    if (tools.length === 0 && operatorTools !== null && embedder === null)
+      return new ManagedThread(thread, operatorTools.catalogue, setting)
     const of = writeJson(tools)
     const others = operatorTools?.tools ?? NONE
     const known = catalogues.get(thread)
-    if (known?.of === of && known.others === others) return new ManagedThread(thread, known.catalogue, setting)
+    if (known?.of === of && known.others === others) return new ManagedThread(thread, searched(known.catalogue), setting)
     const names = new Set(tools.map(({ name }) => name))
     // A client's tool replaces a server's tool of the same name.
-    const catalogue = await Catalogue.of([...tools, ...others.filter(({ name }) => !names.has(name))])
+    const catalogue = await catalogueOf([...tools, ...others.filter(({ name }) => !names.has(name))], embedder)
     known?.catalogue.close()
     catalogues.set(thread, { of, others, catalogue })
-    return new ManagedThread(thread, catalogue, setting)
+    return new ManagedThread(thread, searched(catalogue), setting)
   }
 
   /** The client's loaded tools, which the conversation shows and the model may call. */
@@ -182,16 +207,20 @@ const about = (how: string) =>
 export const foundText = (tools: readonly ToolDefinition[]): string =>
   tools.length === 0 ? 'No tool found.' : tools.map(lineOf).join('\n')
 
-/** Returns the request's searches as tools for the model. They search `tools`, which are indexed at the first search. */
-export function searchTools({ tools, searches }: DeferredTools): readonly ContextTool[] {
+/**
+ * Returns the request's searches as tools for the model. They search `tools`, which are indexed at the first search.
+ * @param embedder makes vectors for the search by meaning; null: words are searched
+ */
+export function searchTools({ tools, searches }: DeferredTools, embedder: ToolEmbedder | null = null): readonly ContextTool[] {
   let catalogue: Promise<Catalogue> | null = null
-  const made = () => (catalogue ??= Catalogue.of(tools))
+  const made = () => (catalogue ??= catalogueOf(tools, embedder))
   return searches.map(({ name, by }) =>
     by === 'words'
       ? defineTool({
           ...{ name, description: about(''), arguments: strict({ query: QUERY }) },
           async run(_, { query }, signal) {
-            return { text: foundText(await (await made()).search(query, FOUND, undefined, signal)), modifies: false }
+            const found = await searched(await made()).search(query, FOUND, undefined, signal)
+            return { text: foundText(found), modifies: false }
           },
         })
       : defineTool({

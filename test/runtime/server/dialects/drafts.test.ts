@@ -30,12 +30,14 @@ async function ask(path: string, body: object, status = 200): Promise<Answer> {
 }
 
 const NGRAM = { 'speculative.type': 'ngram-simple', 'speculative.n_max': 8 }
-const grammar = 'root ::= "abcdefgh abcdefgh abcdefgh abcdefgh"'
+// Long enough that several batches see the repeats, however many tokens the first run takes.
+const text = Array.from({ length: 12 }, () => 'abcdefgh').join(' ')
+const grammar = `root ::= "${text}"`
 const prompt = 'abcdefgh abcdefgh abcdefgh '
 
 it('counts drafts in the usage of OpenAI’s routes, and answers the same', async () => {
-  const plain = await ask('/v1/completions', { prompt, max_tokens: 60, temperature: 0, grammar })
-  const drafting = await ask('/v1/completions', { prompt, max_tokens: 60, temperature: 0, grammar, ...NGRAM })
+  const plain = await ask('/v1/completions', { prompt, max_tokens: 200, temperature: 0, grammar })
+  const drafting = await ask('/v1/completions', { prompt, max_tokens: 200, temperature: 0, grammar, ...NGRAM })
   expect(drafting.choices[0]?.text).toBe(plain.choices[0]?.text)
   expect(plain.usage.completion_tokens_details.accepted_prediction_tokens).toBeUndefined()
   const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } = drafting.usage.completion_tokens_details
@@ -44,16 +46,16 @@ it('counts drafts in the usage of OpenAI’s routes, and answers the same', asyn
 
   const messages = [{ role: 'user', content: prompt }]
   const chat = await ask('/v1/chat/completions', { messages, temperature: 0, grammar, timings_per_token: true, ...NGRAM })
-  expect(chat.choices[0]?.message?.content).toBe('abcdefgh abcdefgh abcdefgh abcdefgh')
+  expect(chat.choices[0]?.message?.content).toBe(text)
   expect(chat.timings.draft_n_accepted).toBe(chat.usage.completion_tokens_details.accepted_prediction_tokens)
 })
 
 it('counts drafts in llama-server’s timings; n_max 0 and none turn them off', async () => {
-  const drafting = await ask('/completion', { prompt, n_predict: 60, temperature: 0, grammar, ...NGRAM })
+  const drafting = await ask('/completion', { prompt, n_predict: 200, temperature: 0, grammar, ...NGRAM })
   expect(drafting.timings.draft_n).toBeGreaterThanOrEqual(drafting.timings.draft_n_accepted!)
   expect(drafting.timings.draft_n_accepted).toBeGreaterThan(5)
   for (const off of [{ 'speculative.n_max': 0 }, { 'speculative.type': 'none' }]) {
-    const plain = await ask('/completion', { prompt, n_predict: 60, temperature: 0, grammar, ...NGRAM, ...off })
+    const plain = await ask('/completion', { prompt, n_predict: 200, temperature: 0, grammar, ...NGRAM, ...off })
     expect(plain.content).toBe(drafting.content)
     expect(plain.timings.draft_n).toBeUndefined()
   }

@@ -5,6 +5,11 @@ import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/m
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
+import { Embedder } from '../../../../src/runtime/engine/embedder.js'
+import { openNative } from '../../../../src/runtime/native/binding.js'
+import { RecentVectors } from '../../../../src/runtime/server/tool-vectors.js'
+import { TEST_GPU } from '../../../support/device.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
 const tools: readonly ToolDefinition[] = ['size_moon', 'age_moon', 'size_mars', 'age_mars'].map((name) => ({
@@ -104,4 +109,54 @@ it('a call of a tool that is not loaded gets an error, and no tool can be forced
     acm: 'memtool',
   } as const
   await expect(service.ask(forced).answer).rejects.toThrow('With acm: memtool calls cannot be kept to named tools')
+})
+
+it.each(['memtool', 'deferred'] as const)(
+  '%s: a model for embeddings finds tools that share no word with the search',
+  async (way) => {
+    const words = way === 'memtool' ? { keywords: ['zzz'] } : { query: 'zzz' }
+    const find = way === 'memtool' ? 'search_tools' : 'find'
+    const play = ({ messages }: EngineRequest): ScriptedReply => {
+      const last = messages.at(-1)!
+      return last.role === 'tool' ? { content: last.content } : { calls: [{ name: find, arguments: words }] }
+    }
+    const embeddings = {
+      name: 'vectors',
+      load: async () => Embedder.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 }),
+    }
+    const answers: string[] = []
+    for (const more of [{}, { embeddings }]) {
+      const service = await ThreadService.open({
+        models: [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(play)) }],
+        defaults: { memToolMode: 'autonomous' },
+        ...more,
+      })
+      const asked =
+        way === 'memtool'
+          ? ({ tools, acm: 'memtool' } as const)
+          : ({ tools: [], deferred: { tools, searches: [{ name: 'find', by: 'words' }] } } as const)
+      const messages = [{ role: 'user', content: 'hello' }] as const
+      const { message } = await service.ask({ tenant: 't', messages, toolChoice: 'auto', ...asked }).answer
+      answers.push(message.content)
+      await service.close()
+    }
+    expect(answers[0]).not.toContain('size_moon')
+    expect(answers[1]).toContain('size_moon')
+  },
+)
+
+it('vectors of tools are made once, and the latest are kept', async () => {
+  const made: string[][] = []
+  const vectors = new RecentVectors(
+    'test',
+    (texts) => {
+      made.push([...texts])
+      return Promise.resolve(texts.map((text) => Float32Array.of(text.length)))
+    },
+    3,
+  )
+  expect(await vectors.embed(['a', 'bb', 'a'])).toEqual([Float32Array.of(1), Float32Array.of(2), Float32Array.of(1)])
+  await vectors.embed(['bb', 'ccc', 'dddd'])
+  await vectors.embed(['ccc', 'a'])
+  expect(made).toEqual([['a', 'bb'], ['ccc', 'dddd'], ['a']])
 })
