@@ -1,11 +1,12 @@
 """A real model learns from snapshots: first what was shown, or from its own tries by reward (Sculptor, equations 1 to 3). PyTorch and transformers, one loop.
 
   python recipe.py --model MODEL --data shown.parquet --loss shown
-  python recipe.py --model MODEL --data tries.parquet --loss gspo
+  python recipe.py --model MODEL --data tries.parquet --loss gspo      (or grpo: a ratio for each token, DeepSeekMath's)
 
 MODEL is a folder of transformers, or a GGUF file, whose values are unpacked. A step takes the snapshots of some trajectories, computes each
 token that they share once, and joins all learned tokens of a trajectory before it takes a ratio or a mean. `--record` writes the result of
-each step. `--lora RANK` trains an adapter in place of weights. With `--checkpoint` an interrupted run continues where it was saved.
+each step. `--lora RANK` trains an adapter in place of weights. With `--checkpoint` an interrupted run continues where it was saved; `--begin`
+starts with the adapter of another run's checkpoint.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ from snapshots import trajectories
 from tree import tree
 
 LOWER, UPPER, LM = 3e-4, 4e-4, 0.1  # Sculptor, table 4
+TOKEN_CLIP = 0.2  # of GRPO, whose ratios are single tokens' (DeepSeekMath)
 
 
 def reward(rows):
@@ -79,8 +81,9 @@ def shown_step(model, tries, a):
     return {"loss": total, "tokens": tokens}
 
 
-def gspo_step(model, group, a, kept):
-    """Equation 1 over the tries of a group, and the loss of a language model on the best ones, times 0.1."""
+def reward_step(model, group, a, kept):
+    """Equation 1 over the tries of a group (of GRPO: its mean over tokens), and the loss of a language model on the best ones, times 0.1."""
+    lower, upper = (LOWER, UPPER) if a.loss == "gspo" else (TOKEN_CLIP, TOKEN_CLIP)
     best = max(value for _, value, _ in group)
     right = [value == best and value > 0 for _, value, _ in group]
     told = {"loss": 0.0, "objective": 0.0, "lm": 0.0, "ratioAway": 0.0, "clipped": 0, "apart": 0.0}
@@ -90,17 +93,18 @@ def gspo_step(model, group, a, kept):
         if key not in kept:
             told["apart"] = max(told["apart"], float(np.abs(new.detach().cpu().numpy() - before(rows)).mean()))
             kept[key] = new.detach() if a.old == "trainer" else torch.tensor(before(rows), dtype=new.dtype, device=new.device)
-        ratio = torch.exp((new - kept[key]).mean())
-        free, held = ratio * gain, torch.clamp(ratio, 1 - LOWER, 1 + UPPER) * gain
-        raised = torch.minimum(free, held) / len(group)
+        change = new - kept[key]
+        ratio = torch.exp(change.mean() if a.loss == "gspo" else change)
+        free, held = ratio * gain, torch.clamp(ratio, 1 - lower, 1 + upper) * gain
+        raised = torch.minimum(free, held).mean() / len(group)
         likely = -new.mean() / max(1, sum(right)) if is_right else torch.zeros((), device=new.device)
         loss = -raised + LM * likely
         loss.backward()
         told["loss"] += loss.item()
         told["objective"] += raised.item()
         told["lm"] += likely.item()
-        told["clipped"] += int((held < free).item())
-        told["ratioAway"] += abs(ratio.item() - 1) / len(group)
+        told["clipped"] += (held < free).float().mean().item()
+        told["ratioAway"] += (ratio - 1).abs().mean().item() / len(group)
     return told
 
 
@@ -124,18 +128,19 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--model", required=True)
     p.add_argument("--data", required=True, nargs="+", help="Parquet files of kvfold collect --format verl, in this model's tokens; several are shuffled together (shown)")
-    p.add_argument("--loss", choices=["shown", "gspo"], default="shown")
+    p.add_argument("--loss", choices=["shown", "gspo", "grpo"], default="shown")
     p.add_argument("--reward", choices=["appendix-f", "points"], default="appendix-f")
-    p.add_argument("--shuffle", action="store_true", help="a control: the advantages of a group are dealt out among its tries by chance (gspo)")
+    p.add_argument("--shuffle", action="store_true", help="a control: the advantages of a group are dealt out among its tries by chance (gspo, grpo)")
     p.add_argument("--old", choices=["runtime", "trainer"], default="trainer", help="whose log-probabilities ratios are taken to: those in the file, or the trainer's own at first sight")
     p.add_argument("--steps", type=int, default=10)
-    p.add_argument("--batch", type=int, default=2, help="trajectories of a step (shown); of gspo a step is a group")
+    p.add_argument("--batch", type=int, default=2, help="trajectories of a step (shown); of gspo and grpo a step is a group")
     p.add_argument("--rate", type=float, default=1e-5)
     p.add_argument("--warm", type=int, default=0, help="steps in which the rate rises from 0; afterwards it falls to 0 at the last step (default: the rate stays)")
     p.add_argument("--last", type=int, default=0, help="only so many of the last layers learn, for machines without a GPU (default: all of the model)")
     p.add_argument("--lora", type=int, default=0, metavar="RANK", help="an adapter of this rank learns, and all weights of the model stay")
     p.add_argument("--adapter", help="file for the adapter as GGUF, written at every checkpoint and at the end (with --lora)")
     p.add_argument("--checkpoint", help="file with the state of the run; a run that finds it continues from there (with --lora)")
+    p.add_argument("--begin", help="checkpoint of another run, whose adapter this one starts with (with --lora)")
     p.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     p.add_argument("--minutes", type=float, default=float("inf"), help="saves and ends after so many minutes")
     p.add_argument("--held", type=int, default=2, help="last trajectories of the file that are not learned, to be looked at before and after (shown)")
@@ -176,9 +181,12 @@ def main():
     held = all_rows[len(all_rows) - a.held :] if a.loss == "shown" else []
     learned = all_rows[: len(all_rows) - len(held)]
     shuffle = np.random.default_rng(1) if a.shuffle else None
-    groups = grouped(all_rows, reward if a.reward == "appendix-f" else share, shuffle) if a.loss == "gspo" else []
-    if a.loss == "gspo" and not groups:
+    by_reward = a.loss != "shown"
+    groups = grouped(all_rows, reward if a.reward == "appendix-f" else share, shuffle) if by_reward else []
+    if by_reward and not groups:
         raise SystemExit("in every group all tries are worth the same: there is nothing to learn; collect more of them, or try --reward points")
+    if a.begin:
+        model.load_state_dict(torch.load(a.begin, weights_only=True)["adapter"], strict=False)
     if a.checkpoint and os.path.exists(a.checkpoint):
         state = torch.load(a.checkpoint, weights_only=True)
         model.load_state_dict(state["adapter"], strict=False)
@@ -195,7 +203,7 @@ def main():
         if a.loss == "shown":
             told = shown_step(model, [learned[(at * a.batch + n) % len(learned)] for n in range(a.batch)], a)
         else:
-            told = gspo_step(model, groups[at % len(groups)], a, kept)
+            told = reward_step(model, groups[at % len(groups)], a, kept)
         told["gradient"] = float(torch.nn.utils.clip_grad_norm_(taught, 1.0))
         optimizer.step()
         optimizer.zero_grad()
@@ -203,7 +211,8 @@ def main():
         print(json.dumps(steps[-1]), flush=True)
         if len(steps) % a.every == 0:
             keep(model, optimizer, steps, outside, a)
-    keep(model, optimizer, steps, outside, a)
+    if len(steps) % a.every:
+        keep(model, optimizer, steps, outside, a)
     if held and len(steps) == a.steps:
         outside.append(held_out(model, held, a))
         print(json.dumps({"held": outside}), flush=True)
