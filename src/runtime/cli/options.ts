@@ -184,6 +184,12 @@ function speculateOf(text: string): ModelFlags['speculate'] {
   )
 }
 
+/** The same flags without a draft model, for further engines of a command. */
+export const withoutDrafts = <Flags extends Pick<ModelFlags, 'speculate'>>(flags: Flags): Flags => ({
+  ...flags,
+  speculate: { speculate: 'off' },
+})
+
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {

@@ -197,7 +197,7 @@ export async function loadEngine(
     notes.prose(sentence, notes.colours.yellow)
   }
   const draft = settings.draft && {
-    ...settings.draft,
+    ...definedFields({ model: settings.model }),
     path: await draftPath(flags, settings.draft.path, trial, notes, signal, say),
   }
   const options = { ...settings, ...extra, ...definedFields({ draft }), calibrations: calibrationFolder(), tell }

@@ -6,7 +6,7 @@ export const errorTable = {
   'native/build-failed': 500,
   /** The addon is not built, or it runs on a library that is not the pinned release. */
   'native/library-mismatch': 500,
-  /** An unsupported feature: Windows, activated LoRA, multimodal input, a draft model. */
+  /** An unsupported feature: Windows, activated LoRA, multimodal input. */
   'native/unsupported': 501,
   /** The addon or llama.cpp failed in a way that no other code names. */
   'native/failed': 500,

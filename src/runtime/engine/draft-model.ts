@@ -1,9 +1,10 @@
 /**
  * The draft model: a second, smaller model with the same vocabulary. It proposes the next tokens of answers, and the large model checks
- * them. It reads what is shown, so it follows folds by reading the text behind them again.
+ * them. It reads each prompt as the large model sees it. After a fold it reads the text behind the fold again.
  */
 import { KvfoldError } from '../core/errors.js'
-import { type SeqId, seqId } from '../core/ids.js'
+import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
+import { type CacheSalt, sameSalt } from '../kv/tenant-salts.js'
 import type { ContextOptions, ModelOptions, Native, NativeContext, NativeModel, NativeSampler } from '../native/types.js'
 import { abilitiesOf, refusalOf } from './model-facts.js'
 import { followed } from './running-time.js'
@@ -14,28 +15,46 @@ export interface DraftModelOptions {
   readonly model?: ModelOptions
 }
 
+/** The conversation of a text, and its tenant's salt. Texts of different tenants share no cells. */
+export interface TextOwner {
+  readonly conversation: ConversationId
+  readonly salt?: CacheSalt
+}
+
+/** A text to propose tokens for, and how many. */
+export interface AskedDraft {
+  readonly text: DraftedText
+  readonly most: number
+}
+
 /** The most tokens that one proposal has. Later ones are seldom right. */
 export const MOST_PROPOSED = 16
-/** The most tokens that are read before one proposal. A longer text is read over several batches of the large model. */
-const SLICE = 512
+/** Tokens that are read before one proposal: as many as take this many milliseconds. All streams wait meanwhile. */
+const SLICE_TIME = 100
+/** Before a measurement, so many tokens are read at once. */
+const FIRST_SLICE = 128
 /** Reading so few tokens takes about as long as reading one. */
 const FEW = 8
 /** Two vocabularies may differ by this many tokens at their ends, which llama.cpp allows, too. */
 const MORE_TOKENS = 128
 
-/** What to propose for one answer, and how much. */
-export interface Asked {
-  readonly sequence: DraftSequence
-  readonly most: number
+/** One sequence of the draft model's cache. */
+interface Sequence {
+  readonly id: SeqId
+  /** The token of each cell, in order. */
+  cells: number[]
+  owner: TextOwner | null
+  /** The running answer that uses it. */
+  user: DraftedText | null
 }
 
 export class DraftModel {
-  /** Sequences of no running answer, the least lately used first. They keep their cells, since conversations come back. */
-  readonly #idle: DraftSequence[]
+  /** The least lately used first. An answer's cells stay, because conversations come back. */
+  readonly #sequences: Sequence[]
   readonly #samplers: readonly NativeSampler[]
-  /** Milliseconds: to read what few tokens are missing, and to write one token for all streams. Null before the first measurement. */
+  /** Milliseconds to read the few tokens that are missing; and, by the number of streams, to write one token for each. */
   #reading: number | null = null
-  #step: number | null = null
+  readonly #steps = new Map<number, number>()
   /** Milliseconds to read a token of a long text. */
   #bulk: number | null = null
   /** Why the model drafts no more; null while it works. */
@@ -45,13 +64,15 @@ export class DraftModel {
     private readonly model: NativeModel,
     private readonly context: NativeContext,
     /** How many tokens both models have. */
-    readonly vocabulary: number,
+    private readonly vocabulary: number,
     /** The size of this model divided by the large one's. */
     private readonly share: number,
     private readonly tell: (sentence: string) => void,
   ) {
-    this.#idle = Array.from({ length: context.sequences }, (_, at) => new DraftSequence(seqId(at)))
-    this.#samplers = this.#idle.map(() => model.createSampler({ temperature: 0 }))
+    this.#sequences = Array.from({ length: context.sequences }, (_, at) => ({
+      ...{ id: seqId(at), cells: [], owner: null, user: null },
+    }))
+    this.#samplers = this.#sequences.map(() => model.createSampler({ temperature: 0 }))
   }
 
   /**
@@ -80,211 +101,275 @@ export class DraftModel {
     }
   }
 
-  /** Returns a sequence for an answer to this prompt; null if there is none. The caller gives it back with `close`. */
-  open(prompt: Int32Array): DraftSequence | null {
-    if (this.#failed !== null || prompt.some((token) => token >= this.vocabulary)) return null
-    let best: DraftSequence | undefined
-    let longest = -1
-    for (const each of this.#idle) {
-      const shared = each.shares(prompt)
-      if (shared > longest) [best, longest] = [each, shared]
-    }
-    if (best === undefined) return null
-    this.#idle.splice(this.#idle.indexOf(best), 1)
-    best.begin(prompt, longest)
-    return best
+  /** Begins the text of an answer. Give it back with `close`. */
+  open(prompt: Int32Array, owner: TextOwner): DraftedText {
+    const text = new DraftedText(prompt, owner, this.vocabulary)
+    text.known = Math.max(0, ...this.#sequences.map((each) => (mayShare(each.owner, owner) ? text.shares(each.cells) : 0)))
+    return text
   }
 
-  close(sequence: DraftSequence): void {
-    this.#idle.push(sequence)
+  close(text: DraftedText): void {
+    const at = this.#sequences.findIndex(({ user }) => user === text)
+    if (at < 0) return
+    const [sequence] = this.#sequences.splice(at, 1)
+    sequence!.user = null
+    this.#sequences.push(sequence!)
+  }
+
+  /** Whether the model may propose tokens for this text. */
+  can(text: DraftedText): boolean {
+    return this.#failed === null && text.isAble && this.#sequences.some(({ user }) => user === null || user === text)
   }
 
   /**
-   * Returns the expected milliseconds of a proposal of `depth` tokens for every stream. `plain`: milliseconds of a batch of the large model
-   * without drafts, for what was not measured yet.
+   * Returns the expected milliseconds of a proposal of `depth` tokens for each of these streams.
+   * @param plain milliseconds of a batch of the large model without drafts, for what was not measured yet
+   * @param isFavourable True: no measured time counts for more than what the model's size promises, since the first ones may be too long.
    */
-  milliseconds(depth: number, plain: number): number {
-    if (this.#failed !== null) return Infinity
+  milliseconds(depth: number, streams: number, plain: number, isFavourable = false): number {
     const guess = this.share * plain
-    return (this.#reading ?? guess) + depth * (this.#step ?? guess)
+    const [reading, step] = [this.#reading ?? guess, this.#steps.get(streams) ?? guess]
+    return isFavourable ? Math.min(reading, guess) + depth * Math.min(step, guess) : reading + depth * step
   }
 
-  /** Returns the expected milliseconds to read so many tokens of a text. `plain`: as for `milliseconds`. */
-  readingTime(tokens: number, plain: number): number {
-    return tokens * (this.#bulk ?? (this.share * plain) / FEW)
+  /** Returns the expected milliseconds until all of a text is read. `plain`: as for `milliseconds`. */
+  readingTime(text: DraftedText, plain: number): number {
+    return text.behind * (this.#bulk ?? (this.share * plain) / FEW)
   }
 
   /**
-   * Returns up to `most` tokens for each answer, in the given order. An answer of whose text much is unread gets none: a part of it is
-   * read. Never throws: a model that fails says so once, and drafts no more.
+   * Returns up to `most` tokens for each text, in the given order. A text of which much is unread gets none; a part of it is read. Never
+   * throws: a model that fails says so once, and drafts no more.
    */
-  async propose(asked: readonly Asked[]): Promise<readonly Int32Array[]> {
+  async propose(asked: readonly AskedDraft[]): Promise<readonly Int32Array[]> {
+    const drawn = new Map<DraftedText, number[]>()
     try {
-      if (this.#failed === null && (await this.#read(asked))) return await this.#write(asked)
+      const texts = this.#failed === null ? asked.map(({ text }) => text).filter((text) => text.isAble && this.#seat(text)) : []
+      await this.#read(texts)
+      const ready = asked.filter(({ text }) => texts.includes(text) && text.isRead)
+      await this.#write(ready, drawn)
     } catch (error) {
       this.#failed = error instanceof Error ? error.message : String(error)
       this.tell(`The draft model ${this.model.info.path} failed, and drafts no more: ${this.#failed}`)
     }
-    return asked.map(() => new Int32Array())
+    return asked.map(({ text, most }) => {
+      const tokens = drawn.get(text) ?? []
+      const end = tokens.findIndex((token) => token < 0 || token >= this.vocabulary)
+      return Int32Array.from(tokens.slice(0, end < 0 ? most : Math.min(end, most)))
+    })
+  }
+
+  /** Empties what a conversation has in the cache. Call it while no proposal is written. */
+  forget(conversation: ConversationId): void {
+    for (const each of this.#sequences) if (each.owner?.conversation === conversation && each.user === null) this.#clear(each)
   }
 
   async dispose(): Promise<void> {
     await this.model.dispose()
   }
 
-  /** Reads all but the last token of each text, up to a slice of them. Returns false if the cells do not suffice. */
-  async #read(asked: readonly Asked[]): Promise<boolean> {
-    for (const { sequence } of asked) sequence.cut(this.context)
-    const begun = performance.now()
-    let room = Math.min(SLICE, this.context.batch)
-    const parts = asked.map(({ sequence }) => {
-      const tokens = sequence.unread(room)
-      room -= tokens.length
-      return { sequence, tokens }
-    })
-    const count = parts.reduce((sum, { tokens }) => sum + tokens.length, 0)
-    if (count === 0) return true
-    const batch = {
-      tokens: Int32Array.from(parts.flatMap(({ tokens }) => tokens)),
-      positions: Int32Array.from(parts.flatMap(({ sequence, tokens }) => tokens.map((_, at) => sequence.filled + at))),
-      sequences: Int32Array.from(parts.flatMap(({ sequence, tokens }) => tokens.map(() => sequence.id))),
-      outputs: new Uint8Array(count),
+  /**
+   * Gives the text a sequence: the one of its conversation, else an empty one or the one that was used least lately, which then gets the
+   * cells of the longest equal beginning. Returns false if all are in use.
+   */
+  #seat(text: DraftedText): boolean {
+    if (text.sequence === null) {
+      const idle = this.#sequences.filter(({ user }) => user === null)
+      const { conversation } = text.owner
+      const own = idle.find(({ owner }) => mayShare(owner, text.owner) && owner?.conversation === conversation)
+      const chosen = own ?? idle.find(({ cells }) => cells.length === 0) ?? idle[0]
+      if (chosen === undefined) return false
+      if (own === undefined) {
+        this.#clear(chosen)
+        this.#lend(chosen, text)
+      }
+      chosen.owner = text.owner
+      chosen.user = text
+      text.take(chosen)
     }
-    if ((await this.context.decode(batch)) !== 'done') {
-      this.#makeRoom()
-      return false
-    }
-    for (const { sequence, tokens } of parts) sequence.read(tokens.length)
-    const elapsed = performance.now() - begun
-    if (count <= FEW * asked.length) this.#reading = followed(this.#reading, elapsed)
-    else this.#bulk = followed(this.#bulk, elapsed / count)
+    const kept = text.keep()
+    const { id, cells } = text.sequence!
+    if (cells.length > kept) this.context.untag(id, { start: kept, end: cells.length })
+    cells.length = kept
     return true
   }
 
-  /** Writes tokens behind the texts that are read. */
-  async #write(asked: readonly Asked[]): Promise<readonly Int32Array[]> {
-    const ready = asked.filter(({ sequence }) => sequence.isRead)
-    const steps = Math.max(0, ...ready.map(({ most }) => most))
-    const drawn = new Map(ready.map(({ sequence }) => [sequence, [] as number[]]))
-    if (steps > 0) {
-      const take = (tokens: Int32Array) => {
-        for (const [at, token] of tokens.entries()) drawn.get(ready[at % ready.length]!.sequence)!.push(token)
-      }
-      const begun = performance.now()
-      const end = await this.context.generate(
-        {
-          tokens: Int32Array.from(ready, ({ sequence }) => sequence.last),
-          positions: Int32Array.from(ready, ({ sequence }) => sequence.filled),
-          sequences: Int32Array.from(ready, ({ sequence }) => sequence.id),
-          samplers: ready.map((_, at) => this.#samplers[at]!),
-          limits: new Int32Array(ready.length).fill(steps),
-          steps,
-        },
-        ({ tokens }) => {
-          take(tokens)
-        },
-      )
-      if (end.status === 'failed') throw end.failure ?? new Error('a decode failed')
-      take(end.drawn.tokens)
-      if (end.status === 'no-room') this.#makeRoom()
-      const done = drawn.get(ready[0]!.sequence)!.length
-      if (done > 0) this.#step = followed(this.#step, (performance.now() - begun) / done)
-      for (const { sequence } of ready) sequence.wrote(drawn.get(sequence)!)
+  /** Tags the cells of the longest beginning that the text shares with another sequence. */
+  #lend(to: Sequence, text: DraftedText): void {
+    let [from, longest]: [Sequence | null, number] = [null, 0]
+    for (const each of this.#sequences) {
+      const shared = mayShare(each.owner, text.owner) ? text.shares(each.cells) : 0
+      if (shared > longest) [from, longest] = [each, shared]
     }
-    return asked.map(({ sequence, most }) => {
-      const tokens = drawn.get(sequence) ?? []
-      const end = tokens.findIndex((token) => token < 0 || token >= this.vocabulary)
-      return Int32Array.from(tokens.slice(0, end < 0 ? most : Math.min(end, most)))
-    })
+    if (from === null) return
+    this.context.tag(from.id, to.id, { start: 0, end: longest })
+    to.cells = from.cells.slice(0, longest)
   }
 
-  /** Frees the cells of the idle sequence that was used least lately. Without one, no tokens are proposed until an answer ends. */
-  #makeRoom(): void {
-    this.#idle.find(({ filled }) => filled > 0)?.clear(this.context)
+  #clear(sequence: Sequence): void {
+    if (sequence.cells.length > 0) this.context.untag(sequence.id, { start: 0, end: sequence.cells.length })
+    sequence.cells = []
+    sequence.owner = null
+  }
+
+  /** Reads a slice of what the texts lack, those first that lack least. Their last tokens stay unread: writing begins with them. */
+  async #read(texts: readonly DraftedText[]): Promise<void> {
+    const slice = this.#bulk === null ? FIRST_SLICE : Math.round(SLICE_TIME / this.#bulk)
+    let room = Math.min(Math.max(slice, FEW * texts.length), this.context.batch)
+    const parts: { readonly sequence: Sequence; readonly tokens: readonly number[] }[] = []
+    for (const text of texts.toSorted((a, b) => a.behind - b.behind)) {
+      const tokens = text.unread(room)
+      room -= tokens.length
+      if (tokens.length > 0) parts.push({ sequence: text.sequence!, tokens })
+    }
+    if (parts.length === 0 || (await this.#decoded(parts))) return
+    for (const each of this.#sequences) if (each.user === null) this.#clear(each)
+    if (await this.#decoded(parts)) return
+    const [longest] = texts.toSorted((a, b) => b.length - a.length)
+    longest!.isAble = false
+    this.#clear(longest!.sequence!)
+  }
+
+  /** Returns false if the cells do not suffice. */
+  async #decoded(parts: readonly { readonly sequence: Sequence; readonly tokens: readonly number[] }[]): Promise<boolean> {
+    const tokens = Int32Array.from(parts.flatMap((part) => part.tokens))
+    const begun = performance.now()
+    const status = await this.context.decode({
+      tokens,
+      positions: Int32Array.from(parts.flatMap(({ sequence, tokens }) => tokens.map((_, at) => sequence.cells.length + at))),
+      sequences: Int32Array.from(parts.flatMap(({ sequence, tokens }) => tokens.map(() => sequence.id))),
+      outputs: new Uint8Array(tokens.length),
+    })
+    if (status !== 'done') return false
+    for (const part of parts) part.sequence.cells.push(...part.tokens)
+    const elapsed = performance.now() - begun
+    if (tokens.length <= FEW * parts.length) this.#reading = followed(this.#reading, elapsed)
+    else this.#bulk = followed(this.#bulk, elapsed / tokens.length)
+    return true
+  }
+
+  /** Writes behind texts that are read, into `drawn`. A run ends when one text ends; then the others go on. */
+  async #write(ready: readonly AskedDraft[], drawn: Map<DraftedText, number[]>): Promise<void> {
+    for (const { text } of ready) drawn.set(text, [])
+    let active = ready
+    while (active.length > 0) {
+      const written = await this.#run(active, drawn)
+      if (!written) return
+      active = active.filter(({ text, most }) => {
+        const tokens = drawn.get(text)!
+        return tokens.length < most && !this.model.isEndOfGeneration(tokens.at(-1)!)
+      })
+    }
+  }
+
+  /** Writes until one of the texts has its tokens, or ends. Returns false if nothing was written, because the cells do not suffice. */
+  async #run(active: readonly AskedDraft[], drawn: Map<DraftedText, number[]>): Promise<boolean> {
+    const steps = Math.min(...active.map(({ text, most }) => most - drawn.get(text)!.length))
+    const lasts = active.map(({ text }) => drawn.get(text)!.at(-1) ?? text.last)
+    const made = active.map((): number[] => [])
+    const take = (tokens: Int32Array) => {
+      for (const [at, token] of tokens.entries()) made[at % active.length]!.push(token)
+    }
+    const begun = performance.now()
+    const end = await this.context.generate(
+      {
+        tokens: Int32Array.from(lasts),
+        positions: Int32Array.from(active, ({ text }) => text.sequence!.cells.length),
+        sequences: Int32Array.from(active, ({ text }) => text.sequence!.id),
+        samplers: active.map((_, at) => this.#samplers[at]!),
+        limits: new Int32Array(active.length).fill(steps),
+        steps,
+      },
+      ({ tokens }) => {
+        take(tokens)
+      },
+    )
+    if (end.status === 'failed') throw end.failure ?? new Error('a decode failed')
+    take(end.drawn.tokens)
+    const count = made[0]!.length
+    if (count === 0) return false
+    const step = (performance.now() - begun) / count
+    this.#steps.set(active.length, followed(this.#steps.get(active.length) ?? null, step))
+    for (const [at, { text }] of active.entries()) {
+      const tokens = made[at]!
+      // The last token was sampled, and has no cell.
+      text.sequence!.cells.push(lasts[at]!, ...tokens.slice(0, -1))
+      drawn.get(text)!.push(...tokens)
+    }
+    return end.status === 'done'
   }
 }
 
-/** The text of one answer, and how much of it is in the draft model's cache. */
-export class DraftSequence {
-  #text: number[] = []
-  /** How many cells the sequence has. The first `#agreed` of them hold the text's first tokens. */
-  filled = 0
+const mayShare = (one: TextOwner | null, other: TextOwner): boolean =>
+  one !== null && (one.salt === undefined || other.salt === undefined ? one.salt === other.salt : sameSalt(one.salt, other.salt))
+
+/** The text of one answer, prompt included, and how much of it is in the draft model's cache. */
+export class DraftedText {
+  readonly #tokens: number[]
+  /** The sequence that the text uses, from its first proposal on. */
+  sequence: Sequence | null = null
+  /** How many of the text's first tokens its cells hold for certain. */
   #agreed = 0
-  /** The tokens in the cells from `#agreed` on that were written as a proposal. */
-  #written: readonly number[] = []
+  /** How many of its first tokens were in the cache when it began. */
+  known = 0
+  /** Whether tokens may be proposed. Not when it has tokens that the draft model lacks, or when its cells do not suffice. */
+  isAble: boolean
 
-  constructor(readonly id: SeqId) {}
+  constructor(
+    prompt: Int32Array,
+    readonly owner: TextOwner,
+    private readonly vocabulary: number,
+  ) {
+    this.#tokens = Array.from(prompt)
+    this.isAble = !prompt.some((token) => token >= vocabulary)
+  }
 
-  /** Returns how many tokens of this text are in the cells. */
-  shares(text: Int32Array): number {
-    const most = Math.min(text.length, this.#agreed)
-    let at = 0
-    while (at < most && text[at] === this.#text[at]) at++
+  get length(): number {
+    return this.#tokens.length
+  }
+
+  get last(): number {
+    return this.#tokens.at(-1)!
+  }
+
+  push(token: number): void {
+    this.#tokens.push(token)
+    if (token >= this.vocabulary) this.isAble = false
+  }
+
+  take(sequence: Sequence): void {
+    this.sequence = sequence
+    this.#agreed = 0
+  }
+
+  /** Returns how many of the text's first tokens are these. */
+  shares(cells: readonly number[], from = 0): number {
+    const most = Math.min(cells.length, this.#tokens.length)
+    let at = from
+    while (at < most && cells[at] === this.#tokens[at]) at++
     return at
   }
 
-  /** Begins a text, of which `agreed` tokens are in the cells. */
-  begin(text: Int32Array, agreed: number): void {
-    this.#text = Array.from(text)
-    this.#agreed = agreed
-    this.#written = []
-  }
-
-  /** Takes the next token of the text. */
-  push(token: number): void {
-    this.#text.push(token)
-    if (this.#written.length > 0 && this.#written[0] === token) {
-      this.#agreed++
-      this.#written = this.#written.slice(1)
-    } else this.#written = []
-  }
-
-  /** Removes the cells behind the text, and that of its last token, which is written on from. */
-  cut(context: NativeContext): void {
-    const kept = Math.min(this.#agreed, this.#text.length - 1)
-    if (this.filled > kept) context.untag(this.id, { start: kept, end: this.filled })
-    this.filled = kept
-    this.#agreed = kept
-    this.#written = []
-  }
-
-  /** Returns up to `most` tokens that are not in the cells; never the last one of the text. */
-  unread(most: number): number[] {
-    return this.#text.slice(this.filled, Math.min(this.#text.length - 1, this.filled + most))
-  }
-
-  /** Takes that so many tokens of the text were read. */
-  read(count: number): void {
-    this.filled += count
-    this.#agreed = this.filled
+  /** Returns how many cells of the sequence can stay: those of the text without its last token. */
+  keep(): number {
+    this.#agreed = Math.min(this.shares(this.sequence!.cells, this.#agreed), this.#tokens.length - 1)
+    return this.#agreed
   }
 
   /** How many tokens are to be read before the first proposal. */
   get behind(): number {
-    return Math.max(0, this.#text.length - 1 - this.#agreed)
+    const held = this.sequence === null ? this.known : this.shares(this.sequence.cells, this.#agreed)
+    return Math.max(0, this.#tokens.length - 1 - held)
+  }
+
+  /** Returns up to `most` tokens that are not in the cells; never the last one of the text. */
+  unread(most: number): readonly number[] {
+    const held = this.sequence!.cells.length
+    return this.#tokens.slice(held, Math.min(this.#tokens.length - 1, held + most))
   }
 
   get isRead(): boolean {
-    return this.filled === this.#text.length - 1
-  }
-
-  get last(): number {
-    return this.#text.at(-1)!
-  }
-
-  /** Takes the tokens that were written behind the text. The last one has no cell. */
-  wrote(tokens: readonly number[]): void {
-    if (tokens.length === 0) return
-    this.#agreed = this.#text.length
-    this.filled += tokens.length
-    this.#written = tokens.slice(0, -1)
-  }
-
-  clear(context: NativeContext): void {
-    context.untag(this.id, { start: 0, end: this.filled })
-    this.filled = 0
-    this.#agreed = 0
-    this.#written = []
+    return this.isAble && this.sequence!.cells.length === this.#tokens.length - 1
   }
 }
 
@@ -292,16 +377,13 @@ export class DraftSequence {
 function foreign(draft: NativeModel, large: NativeModel): string | null {
   const [own, other] = [draft.info, large.info]
   const { addBos } = large.special
-  const isAlike =
-    own.vocabType === other.vocabType &&
-    Math.abs(own.vocabulary - other.vocabulary) <= MORE_TOKENS &&
-    draft.special.addBos === addBos &&
-    (!addBos || draft.special.bos === large.special.bos)
+  const not = (why: string) => `its vocabulary is not that of ${other.path}: ${why}. Give a smaller model of the same family.`
+  if (own.vocabType !== other.vocabType || Math.abs(own.vocabulary - other.vocabulary) > MORE_TOKENS)
+    return not(`${own.vocabulary} tokens (${own.vocabType}) instead of ${other.vocabulary} (${other.vocabType})`)
+  if (draft.special.addBos !== addBos || (addBos && draft.special.bos !== large.special.bos))
+    return not('texts begin with another token')
   const both = Math.min(own.vocabulary, other.vocabulary)
-  let at = isAlike ? 0 : -1
-  while (at >= 0 && at < both && Buffer.compare(draft.piece(at), large.piece(at)) === 0) at++
-  if (at === both) return null
-  const where =
-    at < 0 ? `${own.vocabulary} and ${other.vocabulary} tokens, ${own.vocabType} and ${other.vocabType}` : `token ${at}`
-  return `its vocabulary is not that of ${other.path} (${where}). Give a smaller model of the same family.`
+  for (let at = 0; at < both; at++)
+    if (Buffer.compare(draft.piece(at), large.piece(at)) !== 0) return not(`token ${at} is another one`)
+  return null
 }

@@ -12,16 +12,16 @@ export async function withDrafts(
   room: number,
 ): Promise<readonly BatchShare[]> {
   const streams = draftingStreams(shares, room)
-  const counts = streams === null ? null : speculation.choose(streams)
-  if (streams === null || counts === null) return shares
-  const proposals = await speculation.propose(streams, counts)
+  const drafts = streams === null ? null : speculation.choose(streams)
+  if (streams === null || drafts === null) return shares
+  const proposals = await speculation.propose(streams, drafts)
   return shares.map((share, at) => {
-    const drafts = proposals[at]!
-    if (drafts.length === 0) return share
-    const tokens = new Int32Array(1 + drafts.length)
+    const proposed = proposals[at]!
+    if (proposed.length === 0) return share
+    const tokens = new Int32Array(1 + proposed.length)
     tokens.set(share.tokens)
-    tokens.set(drafts, 1)
-    return { ...share, tokens, drafted: drafts.length }
+    tokens.set(proposed, 1)
+    return { ...share, tokens, drafted: proposed.length }
   })
 }
 

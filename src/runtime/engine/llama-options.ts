@@ -146,7 +146,7 @@ export function draftsOf(
 }
 
 export const NO_DRAFT_MODEL =
-  'There is no draft model; load one with --speculate draft=PATH, or leave speculation at auto, ngram or off.'
+  'There is no draft model here; start with --speculate draft=MODEL, or leave speculation at auto, ngram or off.'
 
 /** The sentence that refuses drafts. */
 export const cannotSpeculate = (refusal: string): string =>

@@ -376,7 +376,10 @@ export class LlamaEngine implements Engine {
 
   async #forgetHidden(name: ConversationId, { tokens, origin }: Rendered): Promise<void> {
     this.#drop(shadowOf(name))
-    await this.#scheduler.between(() => this.#cache.forgetHidden(name, { tokens, messages: [], origin }))
+    await this.#scheduler.between(() => {
+      this.draft?.forget(name)
+      return this.#cache.forgetHidden(name, { tokens, messages: [], origin })
+    })
   }
 
   /**
@@ -464,7 +467,10 @@ export class LlamaEngine implements Engine {
     for (const rendering of this.#rendering) if (rendering.conversation === name) rendering.forgotten = true
     const both = [name, shadowOf(name)]
     for (const each of both) this.#scheduler.cancel(each)
-    return this.#scheduler.between(() => both.map(how))
+    return this.#scheduler.between(() => {
+      for (const each of both) this.draft?.forget(each)
+      return both.map(how)
+    })
   }
 
   /** Compares the cache's records with llama.cpp's cells, between two decodes. `full` copies the whole cache. @throws internal/invariant */
@@ -484,8 +490,11 @@ export class LlamaEngine implements Engine {
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
     await Promise.all([this.#offload.close(), this.saved.shared?.close()])
-    await this.draft?.dispose()
-    await this.model.dispose()
+    try {
+      await this.draft?.dispose()
+    } finally {
+      await this.model.dispose()
+    }
   }
 
   async #respond(given: EngineRequest, stream: EventStream): Promise<EngineReply> {
@@ -505,6 +514,7 @@ export class LlamaEngine implements Engine {
     const sampler = sampling instanceof Promise ? await sampling : sampling
     const forgets = edits.some(({ forget }) => forget)
     if (forgets) this.#drop(shadowOf(request.conversation))
+    if (forgets && this.draft !== null) await this.#scheduler.between(() => this.draft!.forget(request.conversation))
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
       ? await this.#renderedInTurns(request.conversation, format, shown)

@@ -1,6 +1,7 @@
 /** The decode loop. It chooses which tokens of which running steps go into the next batch, and acts on the outcome. */
 import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import { definedFields } from '../core/json.js'
 import { computedIn } from '../kv/plan/plan.js'
 import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
@@ -174,6 +175,8 @@ export class Scheduler {
         await this.#admit()
         const composed = this.#compose()
         const shares = this.#mayDraft(composed) ? await withDrafts(composed, this.#speculation, this.#draftRoom) : composed
+        // A draft model takes its time, in which a job may have been cancelled.
+        if (shares !== composed && shares.some(({ job }) => job.cancelled)) continue
         const steps = this.#ahead(shares)
         const begun = performance.now()
         if (steps > 1) await this.#run(shares, steps)
@@ -466,7 +469,10 @@ export class Scheduler {
         job.firstToken = performance.now()
         const { speculate, prompt } = job.request
         if (speculate !== undefined && job.watch === null && this.cache.verified !== undefined)
-          job.drafter = this.#speculation.drafter(prompt, speculate)
+          job.drafter = this.#speculation.drafter(prompt, speculate, {
+            conversation: job.asked.conversation,
+            ...definedFields({ salt: job.request.salt }),
+          })
       }
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }
@@ -534,6 +540,7 @@ export class Scheduler {
     if (at >= 0) this.#jobs.splice(at, 1)
     job.phase = { name: 'ended' }
     if (job.drafter !== null) this.#speculation.ended(job.drafter)
+    job.drafter = null
     job.sampler.dispose()
   }
 }

@@ -3,7 +3,7 @@
  * This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
  */
 import type { Prompt } from '../kv/prompt.js'
-import { type DraftModel, type DraftSequence, MOST_PROPOSED } from './draft-model.js'
+import { type DraftedText, type DraftModel, MOST_PROPOSED, type TextOwner } from './draft-model.js'
 import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
 import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
@@ -66,9 +66,13 @@ class Outcomes {
   }
 }
 
+/** What the speculation uses of a draft model. */
+type Model = Pick<DraftModel, 'open' | 'close' | 'can' | 'propose' | 'milliseconds' | 'readingTime'>
+
 /** What the draft model has for one answer. */
 interface ModelDrafts {
-  readonly sequence: DraftSequence
+  readonly model: Model
+  readonly text: DraftedText
   readonly outcomes: Outcomes
 }
 
@@ -81,39 +85,52 @@ export class Drafter {
   #proposal: Int32Array = new Int32Array()
   #came = 0
   /** How many tokens the answer has. */
-  written = 0
+  #written = 0
 
   constructor(
     prompt: Prompt,
     readonly terms: Required<SpeculateOptions>,
     private readonly engine: Outcomes,
     private readonly isEnd: (token: number) => boolean,
-    private readonly model: ModelDrafts | null = null,
+    private readonly drafts: ModelDrafts | null = null,
   ) {
     this.#lookup = new PromptLookup(repeatable(prompt))
     this.#outcomes = new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => engine.share(at))
-    this.#ofModel = model && new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => model.outcomes.share(at))
+    this.#ofModel = drafts && new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => drafts.outcomes.share(at))
   }
 
-  /** The answer's sequence of the draft model; null if it has none. */
-  get sequence(): DraftSequence | null {
-    return this.model?.sequence ?? null
+  /** The answer's text for the draft model; null if it has none. */
+  get text(): DraftedText | null {
+    return this.drafts?.text ?? null
   }
 
-  /** Whether the next proposal is the draft model's: it is surer than the repeats are, or there are none. */
-  get isModels(): boolean {
-    if (this.#ofModel === null || this.terms.kind === 'ngram') return false
+  /** Whether the draft model is surer of the next token than the conversation's repeats are, or there are none. */
+  get prefersModel(): boolean {
+    if (!this.#canModel) return false
     const { matched } = this.#lookup
-    return this.terms.kind === 'draft' || matched === 0 || this.#outcomes.share(classOf(matched)) < this.#ofModel.share(0)
+    return matched === 0 || this.#outcomes.share(classOf(matched)) < this.#ofModel!.share(0)
+  }
+
+  get #canModel(): boolean {
+    return this.drafts !== null && this.drafts.model.can(this.drafts.text)
+  }
+
+  /**
+   * Whether the draft model may read what it lacks of the text. It waits until the answer has taken as long as the reading would take. The
+   * rule of thumb is that an answer goes on for as long as it has already taken.
+   * @param alone milliseconds of a batch without drafts
+   */
+  mayRead(alone: number): boolean {
+    return this.drafts !== null && this.drafts.model.readingTime(this.drafts.text, alone) <= this.#written * alone
   }
 
   /** Takes the next token of the answer. */
   push(token: number): void {
-    this.written++
-    this.model?.sequence.push(token)
+    this.#written++
+    this.text?.push(token)
     if (this.#came < this.#proposal.length) {
       const [at, hit] = [Math.min(this.#came, LAST_PLACE), this.#proposal[this.#came] === token]
-      this.model!.outcomes.record(at, hit)
+      this.drafts!.outcomes.record(at, hit)
       this.#ofModel!.record(at, hit)
       if (hit) this.#came++
       else this.#proposal = new Int32Array()
@@ -144,19 +161,22 @@ export class Drafter {
 
   /** How many tokens are drafted without regard to what pays: by `ngram`, where a long match promises a long repeat, or by `draft`. */
   get wanted(): number {
-    if (this.terms.kind === 'draft') return this.model === null ? 0 : Math.min(this.terms.most, MOST_PROPOSED)
-    return this.terms.kind === 'ngram' ? Math.min(this.terms.most, 2 * this.#lookup.matched) : 0
+    const { kind, most } = this.terms
+    if (kind === 'draft') return this.#canModel ? Math.min(most, MOST_PROPOSED) : 0
+    return kind === 'ngram' ? Math.min(most, 2 * this.#lookup.matched) : 0
   }
 
-  /** The chance that the first 1, 2, ... proposed tokens all come, for at most `most` tokens; empty without a match. */
-  chances(most: number): number[] {
+  /**
+   * The chance that the first 1, 2, ... proposed tokens all come, for at most `most` tokens; empty where nothing is proposed.
+   * @param byModel whether the draft model proposes, or the conversation's repeats do
+   */
+  chances(most: number, byModel: boolean): number[] {
     const { matched } = this.#lookup
-    const isModels = this.isModels
-    const longest = isModels ? Math.min(most, MOST_PROPOSED) : matched > 0 ? most : 0
+    const longest = byModel ? Math.min(most, MOST_PROPOSED) : matched > 0 ? most : 0
     const chances: number[] = []
     let all = 1
     for (let at = 0; at < longest; at++) {
-      all *= isModels ? this.#ofModel!.share(Math.min(at, LAST_PLACE)) : this.#outcomes.share(classOf(matched + at))
+      all *= byModel ? this.#ofModel!.share(Math.min(at, LAST_PLACE)) : this.#outcomes.share(classOf(matched + at))
       if (all < LEAST_CHANCE) break
       chances.push(all)
     }
@@ -261,6 +281,22 @@ export interface DraftingStream {
   readonly room: number
 }
 
+/** What a stream gets: how many tokens, and whether the draft model proposes them. */
+export interface Draft {
+  readonly count: number
+  readonly byModel: boolean
+}
+
+const NOTHING: Draft = { count: 0, byModel: false }
+
+/** Drafts that pay: the first `most` offers, for each stream in order, and how many times the tokens a second they promise. */
+interface Plan {
+  readonly offers: readonly { readonly index: number; readonly chance: number }[]
+  readonly byModel: readonly boolean[]
+  readonly most: number
+  readonly gain: number
+}
+
 /** Chooses the drafts for all answers of one engine. */
 export class Speculation {
   readonly times = new TurnTimes()
@@ -273,34 +309,37 @@ export class Speculation {
 
   constructor(
     private readonly isEnd: (token: number) => boolean,
-    private readonly model: Pick<DraftModel, 'open' | 'close' | 'propose' | 'milliseconds' | 'readingTime'> | null = null,
+    private readonly model: Model | null = null,
   ) {}
 
   /** Returns the drafter of an answer; null if nothing is drafted. Give it back with `ended`. */
-  drafter(prompt: Prompt, terms: Required<SpeculateOptions>): Drafter | null {
+  drafter(prompt: Prompt, terms: Required<SpeculateOptions>, owner: TextOwner): Drafter | null {
+    const { model } = this
     if (terms.kind === 'off') return null
-    const sequence = terms.kind === 'ngram' ? null : (this.model?.open(prompt.tokens) ?? null)
-    if (sequence !== null) this.#ofModel.fade()
-    return new Drafter(prompt, terms, this.outcomes, this.isEnd, sequence && { sequence, outcomes: this.#ofModel })
+    if (model === null || terms.kind === 'ngram') return new Drafter(prompt, terms, this.outcomes, this.isEnd)
+    this.#ofModel.fade()
+    const drafts = { model, text: model.open(prompt.tokens, owner), outcomes: this.#ofModel }
+    return new Drafter(prompt, terms, this.outcomes, this.isEnd, drafts)
   }
 
   /** Takes back the drafter of an answer that has ended. */
-  ended({ sequence }: Drafter): void {
-    if (sequence !== null) this.model!.close(sequence)
+  ended({ text }: Drafter): void {
+    if (text !== null) this.model!.close(text)
   }
 
-  /** Returns the drafts of each stream: up to `counts` tokens, none for a stream that is null. */
-  async propose(streams: readonly (DraftingStream | null)[], counts: readonly number[]): Promise<readonly Int32Array[]> {
+  /** Returns the proposed tokens of each stream: none for a stream that is null. */
+  async propose(streams: readonly (DraftingStream | null)[], drafts: readonly Draft[]): Promise<readonly Int32Array[]> {
     const asked = streams.flatMap((stream, at) => {
-      const sequence = counts[at] === 0 || stream?.drafter.isModels !== true ? null : stream.drafter.sequence
-      return sequence === null ? [] : [{ at, sequence, most: counts[at]! }]
+      const { count, byModel } = drafts[at]!
+      const text = count > 0 && byModel ? stream?.drafter.text : undefined
+      return text == null ? [] : [{ at, text, most: count }]
     })
     const written = asked.length === 0 ? [] : await this.model!.propose(asked)
     const ofModel = new Map(asked.map(({ at }, place) => [at, written[place]!]))
     return streams.map((stream, at) => {
-      if (stream === null || counts[at] === 0) return new Int32Array()
       const tokens = ofModel.get(at)
-      return tokens === undefined ? stream.drafter.propose(counts[at]!) : stream.drafter.proposed(tokens)
+      if (stream === null || drafts[at]!.count === 0) return new Int32Array()
+      return tokens === undefined ? stream.drafter.propose(drafts[at]!.count) : stream.drafter.proposed(tokens)
     })
   }
 
@@ -312,66 +351,101 @@ export class Speculation {
   }
 
   /**
-   * Returns how many tokens to draft for each stream; null if none. Streams of `ngram` get what their match promises, and streams of `draft`
-   * what the draft model may propose. Streams of `auto` get as many as make the most tokens a second, by the chances of their tokens and the
-   * measured times.
+   * Returns what to draft for each stream; null if nothing. Streams of `ngram` get what their match promises, and streams of `draft` what the
+   * draft model may propose. Streams of `auto` get as many tokens as make the most tokens a second, by their chances and the measured times.
    * @param streams null for streams that draft nothing
    * @param asks True: the batch may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
    */
-  choose(streams: readonly (DraftingStream | null)[], asks = true): number[] | null {
-    const counts = streams.map((stream) => (stream === null ? 0 : enough(stream, Math.min(stream.room, stream.drafter.wanted))))
-    this.#addPaying(streams, counts, asks)
-    return counts.some((count) => count > 0) ? counts : null
-  }
-
-  #addPaying(streams: readonly (DraftingStream | null)[], counts: number[], asks: boolean): void {
-    const rows = streams.length + counts.reduce((sum, count) => sum + count, 0)
-    if (!this.times.knows(streams.length) || this.#drafting >= PLAIN_EVERY) return
-    const alone = this.times.of(streams.length)
-    const offers = streams.flatMap((stream, index) =>
-      stream?.drafter.terms.kind === 'auto' && this.#mayRead(stream.drafter, alone)
-        ? stream.drafter.chances(Math.min(stream.room, stream.drafter.terms.most)).map((chance) => ({ index, chance }))
-        : [],
+  choose(streams: readonly (DraftingStream | null)[], asks = true): readonly Draft[] | null {
+    const drafts = streams.map((stream) =>
+      stream === null
+        ? NOTHING
+        : {
+            count: enough(stream, Math.min(stream.room, stream.drafter.wanted)),
+            byModel: stream.drafter.terms.kind === 'draft',
+          },
     )
-    if (offers.length === 0) return
-    // The chances of one stream fall from token to token, so its tokens stay in order.
-    offers.sort((a, b) => b.chance - a.chance)
-    const best = (time: (of: number) => number, triable: number) => {
-      const plain = streams.length / time(rows)
-      let [most, gain, tokens, deepest] = [0, 1, streams.length, 0]
-      const depths = new Array<number>(streams.length).fill(0)
-      for (const [at, { index, chance }] of offers.slice(0, Math.max(0, triable - rows)).entries()) {
-        tokens += chance
-        if (streams[index]!.drafter.isModels) deepest = Math.max(deepest, ++depths[index]!)
-        const writing = deepest === 0 ? 0 : this.model!.milliseconds(deepest, alone)
-        const ratio = tokens / (time(rows + at + 1) + writing) / plain
-        if (ratio > gain) [most, gain] = [at + 1, ratio]
-      }
-      return { most, gain }
+    const plan = this.#paying(
+      streams,
+      drafts.reduce((sum, { count }) => sum + count, streams.length),
+      asks,
+    )
+    if (plan !== null) {
+      const added = new Array<number>(streams.length).fill(0)
+      for (const { index } of plan.offers.slice(0, plan.most)) added[index]!++
+      for (const [index, count] of added.entries())
+        if (count > 0) drafts[index] = { count: enough(streams[index]!, count), byModel: plan.byModel[index]! }
     }
-    let chosen = best((of) => this.times.of(of), this.times.triable(streams.length))
-    if (chosen.gain < MARGIN) {
-      const favourable = (of: number) => Math.min(this.times.of(of), this.times.least(of, streams.length))
-      chosen = best(favourable, streams.length + FIRST_DRAFT)
-      if (chosen.gain < TRIAL_MARGIN || this.#trialIn > 0) return
-      if (asks) {
-        this.#trialIn = this.#trialEvery
-        this.#trialEvery = Math.min(2 * this.#trialEvery, TRIALS.last)
-      }
-    } else if (asks) this.#trialEvery = TRIALS.first
-    const added = new Array<number>(streams.length).fill(0)
-    for (const { index } of offers.slice(0, chosen.most)) added[index]!++
-    for (const [index, count] of added.entries()) if (count > 0) counts[index] = enough(streams[index]!, count)
+    return drafts.some(({ count }) => count > 0) ? drafts : null
   }
 
-  /**
-   * Whether the draft model may read what it lacks of the answer's text. It waits until the answer has taken as long as the reading would
-   * take: then the answer is likely to go on for as long again.
-   */
-  #mayRead(drafter: Drafter, alone: number): boolean {
-    const { sequence, isModels, written } = drafter
-    return !isModels || this.model!.readingTime(sequence!.behind, alone) <= written * alone
+  /** Returns the drafts of `auto` that pay, beside `rows` other rows of the batch; null if none do. */
+  #paying(streams: readonly (DraftingStream | null)[], rows: number, asks: boolean): Plan | null {
+    if (!this.times.knows(streams.length) || this.#drafting >= PLAIN_EVERY) return null
+    const alone = this.times.of(streams.length)
+    const isAuto = streams.map((stream) => stream?.drafter.terms.kind === 'auto')
+    const byModel = streams.map((stream, at) => isAuto[at]! && stream!.drafter.prefersModel && stream!.drafter.mayRead(alone))
+    // Repeats cost nothing to propose, so they may pay where the draft model does not.
+    const ways = byModel.includes(true) ? [byModel, byModel.map(() => false)] : [byModel]
+    const offered = ways.map((way) => ({ byModel: way, offers: offersOf(streams, isAuto, way) }))
+    const best = (time: (of: number) => number, triable: number, isFavourable: boolean) => {
+      const plans = offered.map((way) => this.#best(way, streams.length, rows, time, triable, isFavourable))
+      return plans.reduce((one, other) => (other.gain > one.gain ? other : one))
+    }
+    const chosen = best((of) => this.times.of(of), this.times.triable(streams.length), false)
+    if (chosen.gain >= MARGIN) {
+      if (asks) this.#trialEvery = TRIALS.first
+      return chosen
+    }
+    const favourable = (of: number) => Math.min(this.times.of(of), this.times.least(of, streams.length))
+    const trial = best(favourable, streams.length + FIRST_DRAFT, true)
+    if (trial.gain < TRIAL_MARGIN || this.#trialIn > 0) return null
+    if (asks) {
+      this.#trialIn = this.#trialEvery
+      this.#trialEvery = Math.min(2 * this.#trialEvery, TRIALS.last)
+    }
+    return trial
   }
+
+  /** Returns how many of the offers make the most tokens a second. */
+  #best(
+    { offers, byModel }: Pick<Plan, 'offers' | 'byModel'>,
+    streams: number,
+    rows: number,
+    time: (of: number) => number,
+    triable: number,
+    isFavourable: boolean,
+  ): Plan {
+    const [plain, alone] = [streams / time(rows), time(streams)]
+    const writers = byModel.filter(Boolean).length
+    const depths = byModel.map(() => 0)
+    let [most, gain, tokens, deepest] = [0, 1, streams, 0]
+    for (const [at, { index, chance }] of offers.slice(0, Math.max(0, triable - rows)).entries()) {
+      tokens += chance
+      if (byModel[index]!) deepest = Math.max(deepest, ++depths[index]!)
+      const writing = deepest === 0 ? 0 : this.model!.milliseconds(deepest, writers, alone, isFavourable)
+      const ratio = tokens / (time(rows + at + 1) + writing) / plain
+      if (ratio > gain) [most, gain] = [at + 1, ratio]
+    }
+    return { offers, byModel, most, gain }
+  }
+}
+
+/** The tokens that `auto` may draft, likeliest first. The chances of one stream fall from token to token, so its tokens stay in order. */
+function offersOf(
+  streams: readonly (DraftingStream | null)[],
+  isAuto: readonly boolean[],
+  byModel: readonly boolean[],
+): Plan['offers'] {
+  return streams
+    .flatMap((stream, index) =>
+      stream === null || !isAuto[index]!
+        ? []
+        : stream.drafter
+            .chances(Math.min(stream.room, stream.drafter.terms.most), byModel[index]!)
+            .map((chance) => ({ index, chance })),
+    )
+    .sort((a, b) => b.chance - a.chance)
 }
 
 const enough = ({ drafter }: DraftingStream, count: number): number => (count < drafter.terms.least ? 0 : count)

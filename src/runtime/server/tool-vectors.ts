@@ -1,33 +1,53 @@
 /** Vectors for searches of tools by meaning, made by the server's model for embeddings. */
+import { isContextFull } from '../core/errors.js'
 import type { ToolEmbedder } from '../tools/catalogue.js'
 
-/** How many vectors are kept, the latest used. A vector of 384 numbers takes 1.5 KB. */
-const MOST_KEPT = 20_000
+/** The most numbers of all kept vectors, 64 MB: 40,000 vectors of 384 numbers. */
+const MOST_NUMBERS = 2 ** 24
+/** A text that the model cannot read as a whole is cut to half so many times. */
+const HALVINGS = 5
 
 /** An embedder that keeps its latest vectors in memory, because clients send the same tools with every request. */
 export class RecentVectors implements ToolEmbedder {
   readonly #kept = new Map<string, Float32Array>()
+  #numbers = 0
 
   constructor(
     readonly name: string,
     private readonly make: (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>,
-    private readonly most = MOST_KEPT,
+    private readonly most = MOST_NUMBERS,
   ) {}
 
-  /** @throws what the model throws */
+  /** A single text is a query, whose vector is not kept. @throws what the model throws */
   async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
     const missing = [...new Set(texts.filter((text) => !this.#kept.has(text)))]
-    const made = missing.length === 0 ? [] : await this.make(missing, signal)
+    const made = missing.length === 0 ? [] : await this.#made(missing, signal)
     const fresh = new Map(missing.map((text, at) => [text, made[at]!]))
     const vectors = texts.map((text) => fresh.get(text) ?? this.#kept.get(text)!)
-    for (const [at, text] of texts.entries()) {
-      this.#kept.delete(text)
-      this.#kept.set(text, vectors[at]!)
-    }
-    for (const oldest of this.#kept.keys()) {
-      if (this.#kept.size <= this.most) break
-      this.#kept.delete(oldest)
-    }
+    if (texts.length > 1) for (const [at, text] of texts.entries()) this.#keep(text, vectors[at]!)
     return vectors
+  }
+
+  async #made(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
+    let cut = texts
+    for (let halvings = 0; ; halvings++)
+      try {
+        return await this.make(cut, signal)
+      } catch (error) {
+        if (!isContextFull(error) || halvings === HALVINGS) throw error
+        const longest = Math.max(...cut.map(({ length }) => length)) / 2
+        cut = cut.map((text) => text.slice(0, longest))
+      }
+  }
+
+  #keep(text: string, vector: Float32Array): void {
+    this.#numbers += vector.length - (this.#kept.get(text)?.length ?? 0)
+    this.#kept.delete(text)
+    this.#kept.set(text, vector)
+    for (const [oldest, { length }] of this.#kept) {
+      if (this.#numbers <= this.most) break
+      this.#kept.delete(oldest)
+      this.#numbers -= length
+    }
   }
 }

@@ -1,11 +1,12 @@
 /** Tests drafts by a second model, on real GGUFs: answers, ledger and cells are those without drafts. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
-import { DraftModel, DraftSequence } from '../../../src/runtime/engine/draft-model.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { DraftedText, DraftModel, type TextOwner } from '../../../src/runtime/engine/draft-model.js'
 import { type Completion, LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
 import type { JobResult } from '../../../src/runtime/engine/job.js'
 import { speculateTerms } from '../../../src/runtime/engine/speculate-terms.js'
 import { Speculation } from '../../../src/runtime/engine/speculation.js'
+import { CacheSalts, type CacheSalt } from '../../../src/runtime/kv/tenant-salts.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { neverEnding } from '../../../bench/random-tokens.js'
 import { adapterFor } from '../../support/adapters.js'
@@ -165,52 +166,98 @@ describe('drafts by a draft model', () => {
 })
 
 describe('a draft model', () => {
-  const CONTEXT = { cells: 512, sequences: 2, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
+  const CONTEXT = { cells: 2048, sequences: 2, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
+  const loadDraft = async (path: string, more = {}) =>
+    DraftModel.load(await openNative({ gpu: TEST_GPU }), engine.model, { path }, { ...CONTEXT, ...more }, fail)
+  const owner = (name: string) => ({ conversation: conversationId(name) })
+  /** Proposes for one text until it is read. */
+  async function proposed(draft: DraftModel, text: DraftedText, most: number) {
+    for (let turn = 0; turn < 64; turn++) {
+      const [tokens] = await draft.propose([{ text, most }])
+      if (tokens!.length > 0) return tokens!
+    }
+    throw new Error('nothing was proposed')
+  }
 
-  it('proposes its own greedy continuation, and reads only what is new of a text', async () => {
+  it('proposes its own greedy continuation, wherever the text leaves the proposal', async () => {
     const path = await tinyModel()
-    const native = await openNative({ gpu: TEST_GPU })
-    const [plain, draft] = [await load(path), await DraftModel.load(native, engine.model, { path }, CONTEXT, fail)]
+    const [plain, draft] = [await load(path), await loadDraft(path)]
+    const greedy = async (tokens: readonly number[]) =>
+      (await complete({ tokens: Int32Array.from(tokens), maxTokens: 8, sampling: { logitBias: [] } }, plain)).tokens
     try {
-      const tokens = prompt(7, 50)
-      const whole = (await complete({ tokens, maxTokens: 24, sampling: { logitBias: [] } }, plain)).tokens
-      const sequence = draft.open(tokens)!
-      const [first] = await draft.propose([{ sequence, most: 8 }])
-      expect(first).toEqual(whole.slice(0, first!.length))
-      // Two tokens as proposed, then another one.
-      const text = [...tokens, ...whole.slice(0, 2), whole[2] === 9 ? 10 : 9]
-      for (const token of text.slice(tokens.length)) sequence.push(token)
-      expect(sequence.behind).toBeLessThanOrEqual(1)
-      const [second] = await draft.propose([{ sequence, most: 4 }])
-      const after = await complete({ tokens: Int32Array.from(text), maxTokens: 4, sampling: { logitBias: [] } }, plain)
-      expect(second).toEqual(after.tokens.slice(0, second!.length))
-      draft.close(sequence)
-      const again = draft.open(Int32Array.from([...text, 5, 6]))!
-      expect(again).toBe(sequence)
-      expect(again.behind).toBeLessThanOrEqual(2)
-      // Both sequences are taken now.
-      expect([draft.open(tokens) === null, draft.open(tokens)]).toEqual([false, null])
+      const tokens = Array.from(prompt(7, 50))
+      const text = draft.open(Int32Array.from(tokens), owner('a'))
+      for (const right of [0, 3, 8, 1]) {
+        const made = await proposed(draft, text, 8)
+        expect(made).toEqual((await greedy(tokens)).slice(0, made.length))
+        const next = [...made.subarray(0, right), 7]
+        for (const token of next) text.push(token)
+        tokens.push(...next)
+      }
     } finally {
       await draft.dispose()
       await plain.dispose()
     }
   })
 
-  it('reads a long text in slices, without proposals until it has read it', async () => {
-    const path = await tinyModel()
-    const draft = await DraftModel.load(
-      await openNative({ gpu: TEST_GPU }),
-      engine.model,
-      { path },
-      { ...CONTEXT, cells: 2048 },
-      fail,
-    )
+  it('reads only what is new: of a conversation that comes back, and of a beginning that another one has', async () => {
+    const draft = await loadDraft(await tinyModel())
     try {
-      const sequence = draft.open(prompt(3, 1200))!
-      const lengths: number[] = []
-      for (let turn = 0; turn < 4; turn++) lengths.push((await draft.propose([{ sequence, most: 4 }]))[0]!.length)
-      expect(lengths.slice(0, 2)).toEqual([0, 0])
-      expect(lengths[3]).toBeGreaterThan(0)
+      const begun = (tokens: Int32Array, name: string, salt?: CacheSalt) =>
+        draft.open(tokens, { ...owner(name), ...(salt === undefined ? {} : { salt }) })
+      const first = begun(prompt(3, 60), 'a')
+      await proposed(draft, first, 4)
+      draft.close(first)
+      const again = begun(Int32Array.from([...prompt(3, 60), 5, 6, 7]), 'a')
+      expect(again.behind).toBeLessThanOrEqual(3)
+      const branch = begun(Int32Array.from([...prompt(3, 40), 9, 9, 9, 9]), 'b')
+      expect(branch.behind).toBe(3)
+      await proposed(draft, again, 4)
+      await proposed(draft, branch, 4)
+      // The other conversation kept its cells.
+      expect(again.behind).toBeLessThanOrEqual(1)
+      expect(draft.can(begun(prompt(1), 'c'))).toBe(false)
+      draft.close(again)
+      draft.close(branch)
+      // Another tenant finds nothing of it.
+      const salts = new CacheSalts()
+      const other = begun(prompt(3, 60), 'a', salts.of('other', ''))
+      expect(other.behind).toBe(59)
+      // What is forgotten is read anew.
+      draft.forget(conversationId('a'))
+      draft.forget(conversationId('b'))
+      expect(begun(prompt(3, 60), 'a').behind).toBe(59)
+    } finally {
+      await draft.dispose()
+    }
+  })
+
+  it('reads a long text in slices, and a short one beside it first', async () => {
+    const draft = await loadDraft(await tinyModel())
+    try {
+      const [long, short] = [draft.open(prompt(3, 1200), owner('long')), draft.open(prompt(4, 20), owner('short'))]
+      const [nothing, early] = await draft.propose([
+        { text: long, most: 4 },
+        { text: short, most: 4 },
+      ])
+      expect(nothing!.length).toBe(0)
+      expect(early!.length).toBeGreaterThan(0)
+      expect((await proposed(draft, long, 4)).length).toBeGreaterThan(0)
+    } finally {
+      await draft.dispose()
+    }
+  })
+
+  it('leaves out a text that its cells cannot hold, and one with a token that it lacks', async () => {
+    const draft = await loadDraft(await tinyModel(), { cells: 256 })
+    try {
+      const [long, short] = [draft.open(prompt(3, 400), owner('long')), draft.open(prompt(4, 20), owner('short'))]
+      for (let turn = 0; turn < 12; turn++) await draft.propose([long, short].map((text) => ({ text, most: 4 })))
+      expect(draft.can(long)).toBe(false)
+      expect(draft.can(short)).toBe(true)
+      expect((await proposed(draft, short, 4)).length).toBeGreaterThan(0)
+      short.push(4000)
+      expect(draft.can(short)).toBe(false)
     } finally {
       await draft.dispose()
     }
@@ -234,7 +281,7 @@ describe('a draft model', () => {
     try {
       await expect(complete({ tokens: prompt(1), speculate: DRAFT }, none)).rejects.toMatchObject({
         code: 'engine/bad-request',
-        message: expect.stringMatching(/no draft model; load one with --speculate draft=PATH/u) as string,
+        message: expect.stringMatching(/no draft model here; start with --speculate draft=MODEL/u) as string,
       })
     } finally {
       await none.dispose()
@@ -243,44 +290,50 @@ describe('a draft model', () => {
 })
 
 describe('auto with a draft model', () => {
-  /** Plays turns in which a proposed token comes with the chance `right`; returns the gain over turns without drafts. */
-  function play(right: number, share: number, row = 0.1): number {
+  /**
+   * Plays turns in which a proposed token comes with the chance `right`. Returns the gain over turns without drafts. `repeats`: the answer
+   * repeats itself with this period, which n-grams find.
+   */
+  function play(right: number, share: number, row = 0.1, repeats = 0): number {
     let chance = 0.5
     const lucky = () => (chance = (chance * 9301 + 0.49297) % 1) < right
     const milliseconds = (depth: number) => 10 * share * (1 + depth)
-    const sequence = new DraftSequence(seqId(0))
     const model = {
-      open: (text: Int32Array) => {
-        sequence.begin(text, text.length)
-        return sequence
-      },
-      ...{ close: () => undefined, milliseconds, readingTime: () => 0 },
-      propose: (asked: readonly { readonly most: number }[]) =>
-        Promise.resolve(asked.map(({ most }) => new Int32Array(most).fill(7))),
+      open: (text: Int32Array, of: TextOwner) => new DraftedText(text, of, 10_000),
+      ...{ close: () => undefined, can: () => true, milliseconds, readingTime: () => 0 },
+      propose: () => Promise.reject(new Error('not asked here')),
     }
     const speculation = new Speculation(() => false, model)
-    const drafter = speculation.drafter({ tokens: prompt(1), messages: [] }, speculateTerms(undefined, 'auto'))!
+    const conversation = conversationId('played')
+    const drafter = speculation.drafter({ tokens: prompt(1), messages: [] }, speculateTerms(undefined, 'auto'), { conversation })!
     const time = (rows: number) => 10 * (1 + row * (rows - 1))
     speculation.times.tookPrompt(512, 512 * 10 * row)
     let [tokens, spent] = [0, 0]
+    const answer = (at: number) => (repeats === 0 ? 1000 + at : 300 + (at % repeats))
+    drafter.push(answer(0))
     for (let turn = 0; turn < 600; turn++) {
-      const [most = 0] = speculation.choose([{ drafter, room: 64 }]) ?? []
-      const drafts = most === 0 || !drafter.isModels ? [] : drafter.proposed(new Int32Array(most).fill(7))
+      const [{ count, byModel } = { count: 0, byModel: false }] = speculation.choose([{ drafter, room: 64 }]) ?? []
+      // What the model proposes is right or wrong by chance.
+      const own = Int32Array.from({ length: count }, (_, at) => (lucky() ? answer(tokens + 1 + at) : 9999))
+      const drafts = count === 0 ? [] : byModel ? drafter.proposed(own) : drafter.propose(count)
       let kept = 0
-      while (kept < drafts.length && lucky()) {
-        drafter.push(7)
+      while (kept < drafts.length && drafts[kept] === answer(tokens + 1)) {
+        drafter.push(answer(++tokens))
         kept++
       }
-      drafter.push(1000 + turn)
-      tokens += kept + 1
+      drafter.push(answer(++tokens))
       speculation.took(1 + drafts.length, drafts.length, time(1 + drafts.length))
-      spent += time(1 + drafts.length) + (drafts.length === 0 ? 0 : milliseconds(drafts.length))
+      spent += time(1 + drafts.length) + (byModel && count > 0 ? milliseconds(count) : 0)
     }
     return (tokens * time(1)) / spent
   }
 
   it('drafts where the model is cheap and right', () => {
     expect(play(0.8, 0.05)).toBeGreaterThan(1.6)
+  })
+
+  it('takes repeats where the model does not pay for them', () => {
+    expect(play(0.8, 2, 0.1, 50)).toBeGreaterThan(2)
   })
 
   it('is never slower than 0.97 of no drafts: not where the model is dear, nor where it is wrong', () => {

@@ -424,7 +424,7 @@ describe('auto', () => {
     const next = () => (tokens % period === period - 1 ? 1000 + tokens : text[tokens % text.length]!)
     drafter.push(next())
     for (let turn = 0; turn < turns; turn++) {
-      const [most = 0] = speculation.choose([{ drafter, room: 64 }]) ?? []
+      const [{ count: most } = { count: 0 }] = speculation.choose([{ drafter, room: 64 }]) ?? []
       const drafts = drafter.propose(most)
       let kept = 0
       tokens++

@@ -17,7 +17,15 @@ import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/fl
 import { FOLLOW, Follower } from '../eval/follow.js'
 import { addMemTool } from '../eval/memtool.js'
 import { oneOf } from '../lists.js'
-import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../../../runtime/cli/options.js'
+import {
+  addModelOptions,
+  decimal,
+  integer,
+  integers,
+  type ModelFlags,
+  readText,
+  withoutDrafts,
+} from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
@@ -274,5 +282,5 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })
-    : loadEngine({ ...flags, model: name }, notes, interrupt.signal, { slots: 1 })
+    : loadEngine({ ...withoutDrafts(flags), model: name }, notes, interrupt.signal, { slots: 1 })
 }

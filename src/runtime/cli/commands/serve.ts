@@ -21,7 +21,7 @@ import { modelCalled, modelsFolder, modelsIn, pull } from '../../models/folder.j
 import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
-import { sampling, toolTextsOf, type ModelFlags } from '../options.js'
+import { sampling, toolTextsOf, type ModelFlags, withoutDrafts } from '../options.js'
 import type { KvEventPublisher } from '../../../fleet/events/kv-events.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, nativeLibrary, warnOfContract } from '../runtime.js'
@@ -299,7 +299,12 @@ const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
  */
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
-  return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
+  return {
+    ...withoutDrafts(rest),
+    flashAttention: 'off',
+    hostCache: 0,
+    ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }),
+  }
 }
 
 /** Returns the source of a separate model that makes embeddings, for when the served models make none. */

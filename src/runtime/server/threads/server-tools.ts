@@ -47,32 +47,52 @@ interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation' | '
 
 const NONE: readonly ToolDefinition[] = []
 
-/** For each thread its catalogue, and the tools that it was made of. */
+/** What searches for tools need of a catalogue. */
+type Searched = Pick<Catalogue, 'search' | 'get'>
+
+/** For each thread its catalogues, and the tools that they were made of. */
 const catalogues = new WeakMap<
   Thread,
-  { readonly of: string; readonly others: readonly ToolDefinition[]; readonly catalogue: Catalogue }
+  {
+    readonly of: string
+    readonly others: readonly ToolDefinition[]
+    readonly catalogue: Catalogue
+    readonly searched: Searched
+  }
 >()
 
-/** Catalogues of more tools are searched by words alone: their vectors would keep a request waiting for minutes. */
+/** Catalogues of more tools are searched by words alone, because their vectors would take minutes. */
 const MOST_BY_MEANING = 1000
 
-/** Makes a catalogue that finds tools by words, and by meaning if there is an embedder that works. */
-async function catalogueOf(tools: readonly ToolDefinition[], embedder: ToolEmbedder | null): Promise<Catalogue> {
-  if (embedder === null || tools.length > MOST_BY_MEANING) return Catalogue.of(tools)
-  return Catalogue.of(tools, { embedder }).catch(() => Catalogue.of(tools))
+/**
+ * Returns a catalogue that also searches by meaning. The first search makes the vectors. While the embedder is busy or fails, words are
+ * searched, and the next search tries again.
+ * @param byWords a catalogue of the same tools
+ */
+function searched(byWords: Searched, tools: readonly ToolDefinition[], embedder: ToolEmbedder | null): Searched {
+  if (embedder === null || tools.length === 0 || tools.length > MOST_BY_MEANING) return byWords
+  let both: Catalogue | null = null
+  return {
+    get: (name) => byWords.get(name),
+    async search(words, k, ranking, signal) {
+      try {
+        both ??= await Catalogue.of(tools, { embedder, ...definedFields({ signal }) })
+        return await both.search(words, k, ranking, signal)
+      } catch {
+        signal?.throwIfAborted()
+        return byWords.search(words, k, 'bm25', signal)
+      }
+    },
+  }
 }
 
-/** The same catalogue, which searches by words alone while the embedder is busy or fails. */
-function searched(catalogue: Catalogue): Pick<Catalogue, 'search' | 'get'> {
-  return {
-    get: (name) => catalogue.get(name),
-    search: (words, k, ranking, signal) =>
-      catalogue.search(words, k, ranking, signal).catch((error: unknown) => {
-        signal?.throwIfAborted()
-        if (ranking !== undefined || catalogue.rankings.length === 1) throw error
-        return catalogue.search(words, k, 'bm25', signal)
-      }),
-  }
+/** The operator's catalogue, which threads of clients without tools share. It is made anew when the operator's tools change. */
+const operators = new WeakMap<readonly ToolDefinition[], Searched>()
+
+function operatorCatalogue({ catalogue, tools }: OperatorTools, embedder: ToolEmbedder | null): Searched {
+  const known = operators.get(tools) ?? searched(catalogue, tools, embedder)
+  operators.set(tools, known)
+  return known
 }
 
 export class ManagedThread implements LoadedTools {
@@ -112,19 +132,20 @@ export class ManagedThread implements LoadedTools {
   /** Makes the managed tools of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
     const { tools, operatorTools, embedder } = setting
-    // A client without tools uses the operator's catalogue, which all threads share. It finds by words.
-    if (tools.length === 0 && operatorTools !== null && embedder === null)
-      return new ManagedThread(thread, operatorTools.catalogue, setting)
+    if (tools.length === 0 && operatorTools !== null)
+      return new ManagedThread(thread, operatorCatalogue(operatorTools, embedder), setting)
     const of = writeJson(tools)
     const others = operatorTools?.tools ?? NONE
     const known = catalogues.get(thread)
-    if (known?.of === of && known.others === others) return new ManagedThread(thread, searched(known.catalogue), setting)
+    if (known?.of === of && known.others === others) return new ManagedThread(thread, known.searched, setting)
     const names = new Set(tools.map(({ name }) => name))
     // A client's tool replaces a server's tool of the same name.
-    const catalogue = await catalogueOf([...tools, ...others.filter(({ name }) => !names.has(name))], embedder)
+    const all = [...tools, ...others.filter(({ name }) => !names.has(name))]
+    const catalogue = await Catalogue.of(all)
     known?.catalogue.close()
-    catalogues.set(thread, { of, others, catalogue })
-    return new ManagedThread(thread, searched(catalogue), setting)
+    const made = { of, others, catalogue, searched: searched(catalogue, all, embedder) }
+    catalogues.set(thread, made)
+    return new ManagedThread(thread, made.searched, setting)
   }
 
   /** The client's loaded tools, which the conversation shows and the model may call. */
@@ -213,13 +234,15 @@ export const foundText = (tools: readonly ToolDefinition[]): string =>
  */
 export function searchTools({ tools, searches }: DeferredTools, embedder: ToolEmbedder | null = null): readonly ContextTool[] {
   let catalogue: Promise<Catalogue> | null = null
-  const made = () => (catalogue ??= catalogueOf(tools, embedder))
+  const made = () => (catalogue ??= Catalogue.of(tools))
+  let meant: Searched | null = null
   return searches.map(({ name, by }) =>
     by === 'words'
       ? defineTool({
           ...{ name, description: about(''), arguments: strict({ query: QUERY }) },
           async run(_, { query }, signal) {
-            const found = await searched(await made()).search(query, FOUND, undefined, signal)
+            meant ??= searched(await made(), tools, embedder)
+            const found = await meant.search(query, FOUND, undefined, signal)
             return { text: foundText(found), modifies: false }
           },
         })

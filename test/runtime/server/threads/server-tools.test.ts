@@ -6,6 +6,7 @@ import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
+import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { Embedder } from '../../../../src/runtime/engine/embedder.js'
 import { openNative } from '../../../../src/runtime/native/binding.js'
 import { RecentVectors } from '../../../../src/runtime/server/tool-vectors.js'
@@ -145,12 +146,13 @@ it.each(['memtool', 'deferred'] as const)(
   },
 )
 
-it('vectors of tools are made once, and the latest are kept', async () => {
+it('vectors of tools are made once, the latest are kept, and a text that is too long is cut', async () => {
   const made: string[][] = []
   const vectors = new RecentVectors(
     'test',
     (texts) => {
       made.push([...texts])
+      if (texts.some(({ length }) => length > 100)) throw new KvfoldError('context/full', 'too long')
       return Promise.resolve(texts.map((text) => Float32Array.of(text.length)))
     },
     3,
@@ -158,5 +160,10 @@ it('vectors of tools are made once, and the latest are kept', async () => {
   expect(await vectors.embed(['a', 'bb', 'a'])).toEqual([Float32Array.of(1), Float32Array.of(2), Float32Array.of(1)])
   await vectors.embed(['bb', 'ccc', 'dddd'])
   await vectors.embed(['ccc', 'a'])
-  expect(made).toEqual([['a', 'bb'], ['ccc', 'dddd'], ['a']])
+  // A query is not kept.
+  await vectors.embed(['query'])
+  await vectors.embed(['query'])
+  expect(made).toEqual([['a', 'bb'], ['ccc', 'dddd'], ['a'], ['query'], ['query']])
+  const [long, short] = await vectors.embed(['x'.repeat(300), 'yy'])
+  expect([long, short]).toEqual([Float32Array.of(75), Float32Array.of(2)])
 })
