@@ -2,8 +2,9 @@
  * How a real model answers tasks: alone, with an adapter, and beside another model. Each row is a cell of `kvfold eval`. With an adapter
  * also general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
  * `npm run --silent bench -- answers --model MODEL [--lora ADAPTER] [--beside MODEL] [--tasks "pi-llm --keys 6 --n 16;logbook"]
- * [--agent plain,sculptor] [--contract exact] [--samples 20] [--seed 9001] [--only general|tasks] [--write name]`. A stopped run continues
- * where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and
+ * [--agent plain,sculptor] [--contract exact] [--samples 20] [--base-samples 4] [--seed 9001] [--only general|tasks] [--write name]`.
+ * `--base-samples`: fewer samples of models without the adapter, which may use up all their calls with tools; 0: none. A stopped run
+ * continues where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and
  * sources of this repository; trajectories of `kvfold collect` contain none of them.
  */
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -74,6 +75,7 @@ export async function answers(args: readonly string[]): Promise<void> {
       lora: { type: 'string' },
       beside: { type: 'string' },
       samples: { type: 'string', default: '20' },
+      'base-samples': { type: 'string' },
       seed: { type: 'string', default: '9001' },
       tasks: { type: 'string', default: TASKS.join(';') },
       agent: { type: 'string', default: 'plain,sculptor' },
@@ -96,10 +98,13 @@ export async function answers(args: readonly string[]): Promise<void> {
     ...(lora === undefined || adapter === null ? [] : [{ name: 'with the adapter', model, lora, hash: hashOf(base, adapter) }]),
     ...(values.beside === undefined || other === null ? [] : [{ name: other.name, model: values.beside, hash: hashOf(other) }]),
   ]
-  const options = `--agent ${values.agent} --contract ${values.contract} --samples ${values.samples} --seed ${values.seed}`
+  const samplesOf = ({ lora: own }: Variant) => (own === undefined ? (values['base-samples'] ?? values.samples) : values.samples)
+  const optionsOf = (variant: Variant) =>
+    `--agent ${values.agent} --contract ${values.contract} --samples ${samplesOf(variant)} --seed ${values.seed}`
+  const measured = variants.filter((variant) => samplesOf(variant) !== '0')
   const tasks: TaskRow[] = []
   for (const words of part === 'general' ? [] : values.tasks.split(';'))
-    for (const variant of variants) tasks.push(...(await taskRows(variant, words.trim(), options)))
+    for (const variant of measured) tasks.push(...(await taskRows(variant, words.trim(), optionsOf(variant))))
   const general = part === 'tasks' || lora === undefined ? [] : await generalRows(native, model, lora)
   const about = { ...(adapter && { adapter }), ...(other && { beside: other }) }
   const record = { ...origin(), ...about, tasks, general }

@@ -29,6 +29,8 @@ interface Checked {
   readonly unlearned: readonly number[]
   readonly before: readonly number[]
   readonly after: readonly number[]
+  /** The difference of the steps of GSPO and GRPO, for tokens that became likelier by 0, 0.1 and 0.3 nats. */
+  readonly rewards: readonly number[]
 }
 
 describe.skipIf(!existsSync(python))('the recipe', () => {
@@ -48,11 +50,17 @@ describe.skipIf(!existsSync(python))('the recipe', () => {
     const ids = Array.from({ length: 60 }, (_, at) => (at * 7919) % 380)
     const { status, stdout, stderr } = spawnSync(python, [checks, path, lora, JSON.stringify(ids)], { encoding: 'utf8' })
     expect(status, stderr).toBe(0)
-    const { learned, apart, untaught, unlearned, before, after } = JSON.parse(stdout.trim().split('\n').at(-1)!) as Checked
+    const { learned, apart, untaught, unlearned, before, after, rewards } = JSON.parse(
+      stdout.trim().split('\n').at(-1)!,
+    ) as Checked
     expect(learned).toBe(118)
     expect(apart).toBeLessThan(1e-4)
     expect(untaught).toBe(0)
     expect(unlearned).toEqual([200, 201])
+    // Within both clips the steps are the same, and beyond both. Between them GSPO no longer raises the right try.
+    const [within, between, beyond] = rewards
+    for (const same of [within, beyond]) expect(same).toBeLessThan(1e-3)
+    expect(between).toBeGreaterThan(0.1)
     const model = await (await openNative({ gpu: 'cpu' })).loadModel(path)
     const adapter = await model.loadAdapter(lora)
     const context = await model.createContext({ ...SETTINGS, sequences: 1 })

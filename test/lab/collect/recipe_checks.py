@@ -2,13 +2,14 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "training"))
 
 import torch
 
 import adapter
-from recipe import loaded, said
+from recipe import loaded, reward_step, said
 
 model_path, adapter_path, ids = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 torch.manual_seed(5)
@@ -42,6 +43,22 @@ with torch.no_grad():
         value.copy_(value.half())
     after = predicted()
 adapter.write(model, adapter_path, "base")
+
+
+def gradient(loss, shift):
+    """Of one step on two tries, when all tokens became likelier by `shift` nats since they were sampled."""
+    model.zero_grad()
+    tries = [[{**row, "trajectory": name} for row in rows[:1]] for name in ("right", "wrong")]
+    kept = {each[0]["trajectory"]: said(model, each, "cpu", False).detach() - shift for each in tries}
+    reward_step(model, [(tries[0], 1.0, 1.0), (tries[1], 0.0, -1.0)], SimpleNamespace(loss=loss, device="cpu", half=False, old="trainer"), kept)
+    return torch.cat([value.grad.flatten() for value in adapter.weights(model).values()])
+
+
+def between(shift):
+    one, other = gradient("gspo", shift), gradient("grpo", shift)
+    return ((one - other).norm() / one.norm()).item()
+
+
 print(json.dumps({
     "learned": len(together),
     "apart": (together - apart).abs().max().item(),
@@ -49,4 +66,5 @@ print(json.dumps({
     "unlearned": unlearned,
     "before": before.tolist(),
     "after": after.tolist(),
+    "rewards": [between(shift) for shift in (0, 0.1, 0.3)],
 }))  # fmt: skip
