@@ -14,7 +14,14 @@ const GUIDES = [
     .filter((name) => name.endsWith('.md'))
     .map((name) => `docs/${name}`),
 ]
-const PAGES = [...GUIDES, 'AGENTS.md', 'CONTRIBUTING.md', 'native-models/README.md', 'bench/results/README.md']
+const PAGES = [
+  ...GUIDES,
+  'AGENTS.md',
+  'CONTRIBUTING.md',
+  'native-models/README.md',
+  'native-models/acm/README.md',
+  'bench/results/README.md',
+]
 const read = (path: string) => readFileSync(path, 'utf8')
 
 /** Prefixes each finding with its page. */

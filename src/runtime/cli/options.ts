@@ -12,7 +12,7 @@ import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
 import { SPECULATE_KINDS } from '../engine/speculate-terms.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
-import { BUILTIN } from './builtin.js'
+import { ACM, acmAdapter, BUILTIN } from './builtin.js'
 
 const GPUS: readonly GpuChoice[] = ['auto', 'cpu', 'cuda', 'vulkan', 'metal']
 const CACHE_TYPES: readonly CacheType[] = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'iq4_nl']
@@ -54,7 +54,7 @@ export function addModelOptions(command: Command): Command {
     .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
     .option(
       '--lora <path[=scale]>',
-      'LoRA adapter of the model, a GGUF file, and how strongly it applies (default: 1); may be given several times',
+      'LoRA adapter of the model, a GGUF file or `acm` (for Qwen2.5-Coder 0.5B), and how strongly it applies (default: 1); may be given several times',
       adapterOf,
     )
     .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
@@ -166,11 +166,11 @@ export function integers(least: number, most: number): (text: string) => number[
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
-/** A commander parser of adapters such as `policy.gguf=0.5`. */
+/** A commander parser of adapters such as `policy.gguf=0.5`, or `acm`. */
 function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly AdapterFile[] {
   const [, path = '', scale] = /^(.+?)(?:=([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?$/i.exec(text) ?? []
-  if (path === '') throw new InvalidArgumentError('It must be the path of a GGUF file, or path=scale.')
-  return [...before, { path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
+  if (path === '') throw new InvalidArgumentError('It must be the path of a GGUF file, `acm`, or either with =scale.')
+  return [...before, { path: path === ACM ? acmAdapter() : path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
 }
 
 /** A commander parser of `--speculate`. With a draft model `auto` decides how much is drafted. */

@@ -16,6 +16,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../../../src/runtime/cli/options.js'
+import { acmAdapter } from '../../../src/runtime/cli/builtin.js'
 import { definedFields } from '../../../src/runtime/core/json.js'
 
 function parse(...words: string[]): ModelFlags & SamplingFlags {
@@ -60,7 +61,9 @@ describe('model options', () => {
       { path: 'e=f.gguf', scale: -0.1 },
     ])
     expect(engineOptions(parse('--lora', 'a.gguf')).lora).toEqual([{ path: 'a.gguf' }])
-    expect(() => parse('--lora', '')).toThrow('It must be the path of a GGUF file, or path=scale.')
+    const [shipped] = parse('--lora', 'acm=0.5').lora!
+    expect(shipped).toEqual({ path: acmAdapter(), scale: 0.5 })
+    expect(() => parse('--lora', '')).toThrow('It must be the path of a GGUF file, `acm`, or either with =scale.')
   })
 
   it('take a way to draft; a draft model is drafted from as far as it pays', () => {

@@ -40,7 +40,10 @@ const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', ar
 /** Compiled files that a bundle must have. Without them kvfold does not run, or the server has no dashboard. */
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
 /** Files of the package that kvfold reads, besides its compiled program. */
-const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json']
+const OWN_FILES = [
+  ...['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json'],
+  ...['native-models/acm/acm.gguf', 'native-models/acm/README.md'],
+]
 /** The folder of the built-in model. Its ONNX export is left out of bundles, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
 /** The sources of llama.cpp, 35 MB, which are needed only to compile it. Bundles leave them out. */
