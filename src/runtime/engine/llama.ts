@@ -514,7 +514,10 @@ export class LlamaEngine implements Engine {
     const sampler = sampling instanceof Promise ? await sampling : sampling
     const forgets = edits.some(({ forget }) => forget)
     if (forgets) this.#drop(shadowOf(request.conversation))
-    if (forgets && this.draft !== null) await this.#scheduler.between(() => this.draft!.forget(request.conversation))
+    if (forgets && this.draft !== null)
+      await this.#scheduler.between(() => {
+        this.draft!.forget(request.conversation)
+      })
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
       ? await this.#renderedInTurns(request.conversation, format, shown)
