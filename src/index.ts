@@ -76,6 +76,7 @@ export type { LazyGrammar, ReasoningTags } from './runtime/chat/grammar.js'
 
 // Engines: run messages with their edits, and return the next message with its ledger entry.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './runtime/engine/llama.js'
+export type { DraftModelOptions } from './runtime/engine/draft-model.js'
 export type { SpeculateKind, SpeculateOptions } from './runtime/engine/speculate-terms.js'
 export type { AdapterFile, AdapterInfo } from './runtime/engine/adapters.js'
 export type { ShelfPlace } from './runtime/engine/disk-tier.js'
