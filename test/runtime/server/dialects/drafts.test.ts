@@ -61,7 +61,12 @@ it('counts drafts in llama-server’s timings; n_max 0 and none turn them off', 
   }
 })
 
-it.each(['draft-simple', 'ngrammar'])('refuses the kind %s by name', async (type) => {
+it.each(['draft-eagle3', 'ngrammar'])('refuses the kind %s by name', async (type) => {
   const refused = (await ask('/completion', { prompt, 'speculative.type': type }, 400)) as unknown
   expect(JSON.stringify(refused)).toContain(type)
+})
+
+it('refuses drafts by a model where none is loaded', async () => {
+  const refused = await ask('/completion', { prompt, 'speculative.type': 'draft-simple' }, 400)
+  expect(JSON.stringify(refused)).toContain('There is no draft model here')
 })
