@@ -30,6 +30,7 @@ import { tau2 } from './lab/tau2.js'
 import { traces } from './runtime/traces.js'
 import { travel } from './fleet/travel.js'
 import { visitors } from './lab/visitors.js'
+import { wordings } from './lab/wordings.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   acm: () => acm(process.argv.slice(3)),
@@ -72,6 +73,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   traces: () => traces(process.argv.slice(3)),
   travel: () => travel(process.argv.slice(3)),
   visitors: () => visitors(process.argv.slice(3)),
+  wordings: () => wordings(process.argv.slice(3)),
 }
 
 const [name = '', ...flags] = process.argv.slice(2)
