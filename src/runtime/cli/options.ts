@@ -184,10 +184,10 @@ function speculateOf(text: string): ModelFlags['speculate'] {
   )
 }
 
-/** The same flags without a draft model, for further engines of a command. */
-export const withoutDrafts = <Flags extends Pick<ModelFlags, 'speculate'>>(flags: Flags): Flags => ({
+/** The same flags without the draft model, which belongs to one model, for further engines of a command. */
+export const withoutDraftModel = <Flags extends Pick<ModelFlags, 'speculate'>>(flags: Flags): Flags => ({
   ...flags,
-  speculate: { speculate: 'off' },
+  speculate: { speculate: flags.speculate.speculate ?? 'off' },
 })
 
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */

@@ -10,7 +10,7 @@ import { left, right, table, terminal } from '../../../runtime/figures/table.js'
 import { signed } from '../../../runtime/figures/numbers.js'
 import { writeHeadAdapter } from '../../../runtime/native/head-adapter.js'
 import type { AttentionHead } from '../../../runtime/native/types.js'
-import { addModelOptions, integer, type ModelFlags, readText, withoutDrafts } from '../../../runtime/cli/options.js'
+import { addModelOptions, integer, type ModelFlags, readText, withoutDraftModel } from '../../../runtime/cli/options.js'
 import { enginePath, nativeLibrary, optionsOf, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 import { headFigure } from '../../attention/figures.js'
@@ -163,7 +163,7 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
     const adapters = [join(flags.out, `without-${name}.gguf`), ...draws.map((_, at) => join(temporary, `${at}.gguf`))]
     for (const [at, heads] of [chosen, ...draws].entries()) await writeHeadAdapter(native, adapters[at]!, path, heads)
     const lora = adapters.map((adapter) => ({ path: adapter, scale: 0 }))
-    const engine = await LlamaEngine.load(native, path, { ...optionsOf(withoutDrafts(plain)), slots: 1, lora })
+    const engine = await LlamaEngine.load(native, path, { ...optionsOf(withoutDraftModel(plain)), slots: 1, lora })
     const progress = new ProgressLine(notes, flags.json === true)
     try {
       const measured: HeadLosses[] = []

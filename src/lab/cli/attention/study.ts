@@ -7,7 +7,7 @@ import { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { percent, probability, signed } from '../../../runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
 import { listContracts } from '../lists.js'
-import { addModelOptions, integers, type ModelFlags, withoutDrafts } from '../../../runtime/cli/options.js'
+import { addModelOptions, integers, type ModelFlags, withoutDraftModel } from '../../../runtime/cli/options.js'
 import { enginePath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 
@@ -38,7 +38,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
       'cli/bad-usage',
       'Flash attention does not compute the weights that this command measures; leave out --flash-attention on.',
     )
-  const settings = optionsOf({ ...withoutDrafts(flags), contract: 'exact' })
+  const settings = optionsOf({ ...withoutDraftModel(flags), contract: 'exact' })
   const path = await enginePath({ ...flags, contract: 'exact' }, { attention: true }, notes, interrupt.signal)
   const native = await nativeLibrary(flags.gpu)
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })

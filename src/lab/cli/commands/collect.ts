@@ -13,7 +13,7 @@ import { type Relation, relations } from '../../memtool/companies.js'
 import { type WayName, wayNames } from '../../memtool/session.js'
 import { type FrameworkName, frameworkNames } from '../../service/frameworks.js'
 import { addTaskOptions, askedTasks, type TaskFlags } from '../eval/flags.js'
-import { addModelOptions, decimal, integer, type ModelFlags, withoutDrafts } from '../../../runtime/cli/options.js'
+import { addModelOptions, decimal, integer, type ModelFlags, withoutDraftModel } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
@@ -267,7 +267,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   }
   const engine = await remote.load()
   const own =
-    tokenizer === undefined ? null : await loadEngine({ ...withoutDrafts(flags), model: tokenizer }, notes, interrupt.signal)
+    tokenizer === undefined ? null : await loadEngine({ ...withoutDraftModel(flags), model: tokenizer }, notes, interrupt.signal)
   const { model: name, release } = engine.info
   const takes = engine.flavour.sampling
   // The neutral values are sent explicitly, because engines have defaults of their own.

@@ -24,7 +24,7 @@ import {
   integers,
   type ModelFlags,
   readText,
-  withoutDrafts,
+  withoutDraftModel,
 } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
@@ -282,5 +282,5 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })
-    : loadEngine({ ...withoutDrafts(flags), model: name }, notes, interrupt.signal, { slots: 1 })
+    : loadEngine({ ...withoutDraftModel(flags), model: name }, notes, interrupt.signal, { slots: 1 })
 }

@@ -21,7 +21,7 @@ import { modelCalled, modelsFolder, modelsIn, pull } from '../../models/folder.j
 import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
-import { sampling, toolTextsOf, type ModelFlags, withoutDrafts } from '../options.js'
+import { sampling, toolTextsOf, type ModelFlags, withoutDraftModel } from '../options.js'
 import type { KvEventPublisher } from '../../../fleet/events/kv-events.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, nativeLibrary, warnOfContract } from '../runtime.js'
@@ -213,10 +213,7 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
 }
 
 /** Removes the adapters and the draft model from the flags. They fit only the first model that the flags name. */
-const forOthers = ({ lora: _, speculate: { speculate = 'off' }, ...flags }: ServeFlags): ServeFlags => ({
-  ...flags,
-  speculate: { speculate },
-})
+const forOthers = ({ lora: _, ...flags }: ServeFlags): ServeFlags => withoutDraftModel(flags)
 
 function sourceOf(
   name: string,
@@ -300,7 +297,7 @@ const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
   return {
-    ...withoutDrafts(rest),
+    ...withoutDraftModel(rest),
     flashAttention: 'off',
     hostCache: 0,
     ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }),
