@@ -5,6 +5,7 @@ import { count, duration, plural } from '../figures/numbers.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
 import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
 import { useHouse } from './hooks.js'
+import { PacedDrawing } from './paced-drawing.js'
 import { Markdown, WithFiles } from './conversation.js'
 import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
@@ -78,9 +79,12 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
     const nothing = { reasoning: '', notes: [], problem: null }
     let state: Pending = { question, thread, before: before ?? 0, text: begun ?? '', ...nothing, state: 'running' }
+    const drawing = new PacedDrawing(() => {
+      setPending(state)
+    }, painted)
     const show = (changes: Partial<Pending>) => {
       state = { ...state, ...changes }
-      setPending(state)
+      drawing.now()
     }
     let cut = false
     setDone(null)
@@ -104,18 +108,20 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         const delta = choice?.delta
         cut ||= choice?.finish_reason === 'length'
         const note = event === undefined ? null : noteOf(event)
-        show({
+        state = {
+          ...state,
           text: state.text + (delta?.content ?? ''),
           reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
           notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
-        })
+        }
+        drawing.soon()
         if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : ''), cut })
       }
       show({ state: 'answered' })
     } catch (error) {
       if (signal.aborted) {
+        show({ state: 'stopped' })
         if (state.text + state.reasoning === '') setPending(null)
-        else show({ state: 'stopped' })
         setDone({ thread: state.thread, text: 'Stopped.', cut: false })
       } else show({ problem: sentenceOf(error), state: 'failed' })
     }
@@ -134,6 +140,14 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     stop: () => control.current?.abort(),
   }
 }
+
+/** Waits until the browser has laid out and painted the page. A hidden page is painted once it is shown. */
+const painted = (): Promise<void> =>
+  new Promise((resolve) => {
+    requestAnimationFrame(() => {
+      setTimeout(resolve)
+    })
+  })
 
 /**
  * How many messages the thread has at least once it contains the question and the answer. A request that was stopped between two steps may
