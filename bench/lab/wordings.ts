@@ -1,35 +1,24 @@
 /**
  * Streams of updates in other words than those of PI-LLM: does a model with an adapter still fold, and say the last values? Asked over
- * HTTP of `kvfold serve`, with the context tools (`tools`), without them (`off`), and without the adapter either (`base`).
+ * HTTP of `kvfold serve`, with the context tools (`tools`), without them (`off`), and without the adapter either (`base`). The wordings are
+ * those of `wordings.json`, which no lesson of an adapter has.
  * `npm run --silent bench -- wordings --model MODEL --lora ADAPTER [--samples 4] [--seed 9101] [--ways tools,off,base] [--write name]`
+ * `[--wordings FILE]`
  */
+import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
-import { ownWords, type PiSample, piSample } from '../../src/lab/pi-llm.js'
+import type { PiTruth } from '../../src/lab/pi-llm.js'
+import { nearScore, wordingsIn } from '../../src/lab/pi-wordings.js'
+import { openPiLlm } from '../../src/lab/tasks/pi-llm.js'
 import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS } from '../record.js'
 import { HERE, startKvfold } from '../runtime/serve/servers.js'
 import { bootstrap } from '../statistics.js'
 
 const SHAPE = { updates: 16, keys: 6 } as const
-/** A value stands at most so many characters behind its key. */
-const NEAR = 60
-
-const WORDINGS: Readonly<Record<string, (sample: PiSample) => string>> = {
-  'PI-LLM': ({ prompt }) => prompt,
-  'lines of settings': ({ keys, shown }) =>
-    `This is a log of settings, one change a line.\n\n${shown.map(({ key, value }) => `${key} = ${value}`).join('\n')}\n\n` +
-    `What is each of these settings now: ${keys.join(', ')}? Write "<setting> = <value>", one a line.`,
-  'lines of JSON': ({ keys, shown }) =>
-    `${shown.map(({ key, value }) => JSON.stringify({ set: key, to: value })).join('\n')}\n\n` +
-    `Above are updates. Tell me the newest value of ${keys.join(', ')}.`,
-  German: ({ keys, shown }) =>
-    `Hier ist ein Protokoll von Änderungen.\n\n${shown.map(({ key, value }) => `${key}: ${value};`).join(' ')}\n\n` +
-    `Das Protokoll ist zu Ende. Welchen Wert haben jetzt ${keys.join(', ')}? Schreibe für jeden einen Satz.`,
-  sentences: ({ keys, shown }) =>
-    `${shown.map(({ key, value }) => `Then ${key} was changed to ${value}.`).join(' ')} So what are the current values of ${keys.join(', ')}?`,
-}
+const FILE = fileURLToPath(new URL('wordings.json', import.meta.url))
 
 const WAYS = {
   tools: { kvfold: { acm: 'tools', ledger: true } },
@@ -50,6 +39,7 @@ export async function wordings(args: readonly string[]): Promise<void> {
       lora: { type: 'string', default: 'acm' },
       samples: { type: 'string', default: '4' },
       seed: { type: 'string', default: '9101' },
+      wordings: { type: 'string', default: FILE },
       ways: { type: 'string', default: Object.keys(WAYS).join() },
     },
   })
@@ -60,22 +50,31 @@ export async function wordings(args: readonly string[]): Promise<void> {
   const server = await startKvfold('kvfold', HERE, { model, slots: 1, threads: 2, cells: 8192 }, ['--lora', values.lora])
   const rows = []
   try {
-    for (const [wording, write] of Object.entries(WORDINGS))
-      for (const way of ways) {
-        const shares: number[] = []
-        let [calls, folded] = [0, 0]
-        for (let sample = 0; sample < Number(values.samples); sample++) {
-          const made = piSample({ words: ownWords(), ...SHAPE, seed: Number(values.seed), sample })
-          const messages = [{ role: 'user', content: write(made) }]
-          const { choices, kvfold } = await ask(server.url, { messages, temperature: 0, max_tokens: 400, ...WAYS[way] })
-          shares.push(shareSaid(made, choices[0].message.content))
-          calls += kvfold.context_calls
-          const shown = kvfold.ledger.map((each) => each.shown)
-          if (shown.at(-1)! < Math.max(...shown)) folded++
+    for (const [options, names] of [
+      [{}, ['PI-LLM']],
+      [{ wordings: values.wordings }, wordingsIn(values.wordings).map(({ name }) => name)],
+    ] as const) {
+      const samples = Number(values.samples)
+      const task = await openPiLlm({
+        task: 'pi-llm',
+        options: { updates: [SHAPE.updates], keys: SHAPE.keys, samples, seed: Number(values.seed), ...options },
+      })
+      for (const [at, wording] of names.entries())
+        for (const way of ways) {
+          const shares: number[] = []
+          let [calls, folded] = [0, 0]
+          for (let sample = 0; sample < samples; sample++) {
+            const { messages, truth } = await task.sample(sample * names.length + at)
+            const { choices, kvfold } = await ask(server.url, { messages, temperature: 0, max_tokens: 400, ...WAYS[way] })
+            shares.push(nearScore(truth as PiTruth, choices[0].message.content).accuracy)
+            calls += kvfold.context_calls
+            const shown = kvfold.ledger.map((each) => each.shown)
+            if (shown.at(-1)! < Math.max(...shown)) folded++
+          }
+          const accuracy = shares.reduce((sum, share) => sum + share, 0) / shares.length
+          rows.push({ wording, way, samples: shares.length, accuracy, interval: bootstrap(shares), calls, folded })
         }
-        const accuracy = shares.reduce((sum, share) => sum + share, 0) / shares.length
-        rows.push({ wording, way, samples: shares.length, accuracy, interval: bootstrap(shares), calls, folded })
-      }
+    }
   } finally {
     await server.close()
   }
@@ -93,15 +92,4 @@ async function ask(url: string, body: object): Promise<Completion> {
   const response = await fetch(`${url}/v1/chat/completions`, { method: 'POST', headers, body: JSON.stringify(body) })
   if (!response.ok) throw new Error(await response.text())
   return (await response.json()) as Completion
-}
-
-/** Returns the share of the keys whose last value the answer says behind the key. */
-function shareSaid({ keys, updates }: PiSample, answer: string): number {
-  const text = answer.toLowerCase()
-  const last = new Map(updates.map(({ key, value }) => [key, value]))
-  const right = keys.filter((key) => {
-    const at = text.lastIndexOf(key.toLowerCase())
-    return at >= 0 && text.slice(at + key.length, at + key.length + NEAR).includes(last.get(key)!.toLowerCase())
-  })
-  return right.length / keys.length
 }

@@ -4,11 +4,13 @@ A model has rows in its output matrix for tokens that it never learned to write,
 rows are alike, so that no change inside the model makes one of the tokens likely. The adapter changes the rows of those it needs.
 """
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from gguf import GGUFWriter
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from names import LINEAR
 
@@ -36,9 +38,13 @@ class Rows(torch.nn.Module):
 
     def __init__(self, head, tokens):
         super().__init__()
+        self.is_on = True
         self.register_buffer("tokens", torch.tensor(tokens))
         self.change = torch.nn.Parameter(torch.zeros(len(tokens), head.in_features, device=head.weight.device))
-        head.register_forward_hook(lambda _, states, logits: logits.index_add(-1, self.tokens, (states[0] @ self.change.T.to(states[0].dtype)).to(logits.dtype)))
+        head.register_forward_hook(lambda _, states, logits: self.changed(states[0], logits) if self.is_on else None)
+
+    def changed(self, states, logits):
+        return logits.index_add(-1, self.tokens, (states @ self.change.T.to(states.dtype)).to(logits.dtype))
 
 
 def attach(model, rank, last, half, tokens=()):
@@ -59,6 +65,25 @@ def attach(model, rank, last, half, tokens=()):
         for value in model.parameters():
             if not value.requires_grad:
                 value.data = value.data.to(torch.bfloat16)
+
+
+@contextmanager
+def off(model):
+    """The model within is as it was before the adapter."""
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    rows = [model.rows] if hasattr(model, "rows") else []
+
+    def switch(on):
+        for layer in layers:
+            layer.enable_adapters(on)
+        for each in rows:
+            each.is_on = on
+
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)
 
 
 def weights(model):

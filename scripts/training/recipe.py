@@ -5,7 +5,8 @@
 
 MODEL is a folder of transformers, or a GGUF file, whose values are unpacked. A step takes the snapshots of some trajectories, computes each
 token that they share once, and joins all learned tokens of a trajectory before it takes a ratio or a mean. `--record` writes the result of
-each step. `--lora RANK` trains an adapter in place of weights. With `--checkpoint` an interrupted run continues where it was saved; `--begin`
+each step. `--lora RANK` trains an adapter in place of weights. `--plain FILES` keeps what it predicts in other texts near to what the model
+predicts alone. With `--checkpoint` an interrupted run continues where it was saved; `--begin`
 starts with the adapter of another run's checkpoint.
 """
 import argparse
@@ -15,7 +16,7 @@ import time
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import adapter
 from snapshots import trajectories
@@ -23,6 +24,7 @@ from tree import tree
 
 LOWER, UPPER, LM = 3e-4, 4e-4, 0.1  # Sculptor, table 4
 TOKEN_CLIP = 0.2  # of GRPO, whose ratios are single tokens' (DeepSeekMath)
+PLAIN = 256  # tokens of a plain text
 
 
 def reward(rows):
@@ -35,11 +37,15 @@ def share(rows):
     return rows[0]["points"]
 
 
+def place(path):
+    """Of a model: its folder, and which GGUF file in it, as arguments of transformers."""
+    folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    return {"pretrained_model_name_or_path": folder, "gguf_file": name} if name.endswith(".gguf") else {"pretrained_model_name_or_path": path}
+
+
 def loaded(path, device):
     """In 32 bits: what 16 are good for is computing, not small steps of weights."""
-    folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
-    of = {"gguf_file": name} if name.endswith(".gguf") else {}
-    return AutoModelForCausalLM.from_pretrained(folder if of else path, dtype=torch.float32, attn_implementation="sdpa", **of).to(device)
+    return AutoModelForCausalLM.from_pretrained(**place(path), dtype=torch.float32, attn_implementation="sdpa").to(device)
 
 
 def said(model, rows, device, half):
@@ -50,6 +56,33 @@ def said(model, rows, device, half):
         states = model.model(ids[None], position_ids=places[None], attention_mask=seen if seen is None else seen[None, None]).last_hidden_state[0, learned[:, 1]]
         logits = model.lm_head(states)
     return torch.log_softmax(logits.float(), -1).gather(1, ids[learned[:, :1]])[:, 0]
+
+
+def plain_texts(a):
+    """The beginning of each plain text, in tokens, as a user says it."""
+    tokenizer = AutoTokenizer.from_pretrained(**place(a.model))
+    made = []
+    for path in a.plain:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            text = f.read(40 * PLAIN)
+        body = text.split("\n\n", 1)[-1]  # without the head of a file
+        text = tokenizer.decode(tokenizer(body)["input_ids"][:PLAIN])
+        made.append(torch.tensor(tokenizer.apply_chat_template([{"role": "user", "content": text}], return_dict=False)))
+    return made
+
+
+def plain_step(model, ids, a):
+    """The mean distance (KL) of what the adapted model predicts in a text from what the model alone predicts, in nats a token."""
+
+    def predicted():
+        with torch.autocast(a.device, torch.bfloat16, enabled=a.half):
+            return torch.log_softmax(model(ids.to(a.device)[None]).logits[0].float(), -1)
+
+    with torch.no_grad(), adapter.off(model):
+        alone = predicted()
+    distance = torch.nn.functional.kl_div(predicted(), alone, reduction="batchmean", log_target=True)
+    distance.backward()
+    return distance.item()
 
 
 def before(rows):
@@ -141,6 +174,7 @@ def main():
     p.add_argument("--adapter", help="file for the adapter as GGUF, written at every checkpoint and at the end (with --lora)")
     p.add_argument("--checkpoint", help="file with the state of the run; a run that finds it continues from there (with --lora)")
     p.add_argument("--begin", help="checkpoint of another run, whose adapter this one starts with (with --lora)")
+    p.add_argument("--plain", nargs="+", default=[], help="text files; at each step the adapter stays near the model on one of them (with --lora)")
     p.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     p.add_argument("--minutes", type=float, default=float("inf"), help="saves and ends after so many minutes")
     p.add_argument("--held", type=int, default=2, help="last trajectories of the file that are not learned, to be looked at before and after (shown)")
@@ -153,6 +187,8 @@ def main():
     a = p.parse_args()
     if a.adapter and not a.lora:
         p.error("--adapter writes what --lora RANK trains; name a rank, too")
+    if a.plain and not a.lora:
+        p.error("--plain compares the model with and without the adapter of --lora RANK; name a rank, too")
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
     model = loaded(a.model, a.device)
@@ -178,6 +214,7 @@ def main():
         print(json.dumps({"trajectory": rows[0]["trajectory"], "tokens": len(away), "mean": round(float(away.mean()), 5), "most": round(float(away.max()), 4)}), flush=True)
     if a.apart:
         return
+    plain = plain_texts(a) if a.plain else []
     held = all_rows[len(all_rows) - a.held :] if a.loss == "shown" else []
     learned = all_rows[: len(all_rows) - len(held)]
     shuffle = np.random.default_rng(1) if a.shuffle else None
@@ -204,6 +241,8 @@ def main():
             told = shown_step(model, [learned[(at * a.batch + n) % len(learned)] for n in range(a.batch)], a)
         else:
             told = reward_step(model, groups[at % len(groups)], a, kept)
+        if plain:
+            told["plain"] = plain_step(model, plain[at % len(plain)], a)
         told["gradient"] = float(torch.nn.utils.clip_grad_norm_(taught, 1.0))
         optimizer.step()
         optimizer.zero_grad()
@@ -219,7 +258,7 @@ def main():
     if a.save:
         model.save_pretrained(a.save)
     if a.record:
-        about = {name: value for name, value in vars(a).items() if name not in ("record", "save", "data", "model", "adapter", "checkpoint")}
+        about = {name: value for name, value in vars(a).items() if name not in ("record", "save", "data", "plain", "model", "adapter", "checkpoint")}
         with open(a.record, "w", encoding="utf-8") as f:
             json.dump({"model": os.path.basename(a.model), "settings": about, "trajectories": len(all_rows), "groups": len(groups), "steps": steps, "held": outside}, f)
 

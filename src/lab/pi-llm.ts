@@ -280,6 +280,8 @@ export interface PiTruth {
   readonly last: Readonly<Record<string, string>>
   /** Every key's earlier values that the prompt shows. The last value may be among them, because the scorer compares with `last` first. */
   readonly earlier: Readonly<Record<string, readonly string[]>>
+  /** Of a prompt in another wording: the words around its stream, the form of an update, and the right answer. */
+  readonly worded?: { readonly start: string; readonly end: string; readonly update: string; readonly answer: string }
 }
 
 /**

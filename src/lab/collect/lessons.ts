@@ -4,6 +4,7 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 import type { ScriptedReply, Teacher } from '../taught-engine.js'
 import { PI_STREAM_END, PI_STREAM_START, piAnswer, type PiTruth } from '../pi-llm.js'
+import { filled } from '../pi-wordings.js'
 import type { TaskName, TaskSample } from '../task.js'
 import { LONGEST_TEXT, type MrcrTruth } from '../tasks/mrcr.js'
 import type { NeedlesTruth } from '../tasks/needles.js'
@@ -50,17 +51,22 @@ const MOST_TO_GO_BACK = 7
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
   const elsewhere = cell['order'] !== undefined
-  const { last } = truth as PiTruth
+  const { last, earlier, worded } = truth as PiTruth
   const asked = Object.keys(last)
-  const answer = piAnswer(asked, new Map(Object.entries(last)))
+  const { start, end, update, answer } = worded ?? {
+    ...{ start: PI_STREAM_START, end: PI_STREAM_END, update: '{key}: {value};' },
+    answer: piAnswer(asked, new Map(Object.entries(last))),
+  }
+  const updatesOf = (key: string) => [last[key]!, ...earlier[key]!].map((value) => filled(update, { key, value }))
+  const missingIn = (text: string) => asked.filter((key) => !updatesOf(key).some((one) => text.includes(one)))
   const most = elsewhere ? MOST_TO_GO_BACK : MOST_FRAGMENTS
   const wanted = updates <= SHORT ? 1 : Math.min(most, Math.max(2, Math.round(updates / OPEN)))
   const teacher: Teacher = (request) => {
     const step = stepOf(request)
-    if (step === 0) return cutInto(wanted)
+    if (step === 0) return cutInto(wanted, start, end)
     const fragments = fragmentsIn(request)
     if (step === 1 && fragments.length > 1) return { calls: fragments.slice(0, -1).map(fold) }
-    return (elsewhere ? stepBack(request, fragments, asked) : null) ?? { content: answer }
+    return (elsewhere ? stepBack(request, fragments, missingIn, asked.length) : null) ?? { content: answer }
   }
   return { answer, teacher }
 }
@@ -69,29 +75,34 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
  * Returns the calls that restore the fragment before the oldest open one. They also fold the open fragments if these show none of the
  * requested keys. Returns null when all requested keys are shown, or no earlier fragment exists.
  * So the last shown update of a requested key is always its last update in the stream.
+ * @param missingIn returns the requested keys that have no update in this text
+ * @param count the number of requested keys
  */
-function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
+function stepBack(
+  request: EngineRequest,
+  fragments: readonly string[],
+  missingIn: (text: string) => readonly string[],
+  count: number,
+): ScriptedReply | null {
   const { edits = [] } = request
   const open = fragments.filter((id) => !edits.some(({ replacement }) => replacement.includes(id)))
   const before = fragments[fragments.indexOf(open[0] ?? '') - 1]
-  const shown = keysShown(request)
-  const missing = asked.filter((key) => !shown.has(key))
+  const missing = missingIn(shownText(request))
   if (missing.length === 0 || before === undefined) return null
-  return { calls: [restore(before), ...(missing.length === asked.length ? open.map(fold) : [])] }
+  return { calls: [restore(before), ...(missing.length === count ? open.map(fold) : [])] }
 }
 
-/** Returns the keys that have an update in the shown part of the stream. */
-function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string> {
+/** Returns the parts of the first user message that no edit hides, each on a line of its own. */
+function shownText({ messages, edits = [] }: EngineRequest): string {
   const message = messages.findIndex(({ role }) => role === 'user')
   const text = messages[message]?.content ?? ''
   const open: string[] = []
-  let at = text.indexOf(PI_STREAM_START) + PI_STREAM_START.length
+  let at = 0
   for (const { span } of edits.filter((edit) => edit.message === message)) {
     open.push(text.slice(at, span.start))
     at = Math.max(at, span.end)
   }
-  open.push(text.slice(at, text.indexOf(PI_STREAM_END)))
-  return new Set(Array.from(open.join('\n').matchAll(/(?:^|;)\s*([^:;\n]+): /gmu), ([, key = '']) => key))
+  return [...open, text.slice(at)].join('\n')
 }
 
 /**
@@ -151,13 +162,8 @@ const stepOf = ({ messages }: EngineRequest): number =>
 
 const isStumble = ({ arguments: given }: Pick<ToolCall, 'arguments'>): boolean => Object.keys(given).length === 0
 
-const cutInto = (fragments: number): ScriptedReply => ({
-  calls: [
-    {
-      name: 'fragment_context',
-      arguments: { start_marker: PI_STREAM_START, end_marker: PI_STREAM_END, num_fragments: fragments },
-    },
-  ],
+const cutInto = (fragments: number, start: string, end: string): ScriptedReply => ({
+  calls: [{ name: 'fragment_context', arguments: { start_marker: start, end_marker: end, num_fragments: fragments } }],
 })
 
 const fold = (id: string) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })

@@ -1,5 +1,6 @@
 /** The PI-LLM task. It has one cell for each number of updates of a key, and uses our own words or the words of the public file. */
 import Type, { type Static } from 'typebox'
+import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
 import {
   lastValues,
@@ -13,9 +14,10 @@ import {
   type PiWords,
   wordsFrom,
 } from '../pi-llm.js'
+import { nearScore, type PiWording, wordedParts, wordedTruth, wordingsIn } from '../pi-wordings.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalPiLlm, type PiPromptWriter } from './originals.js'
-import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
+import { Axis, Count, crossed, generation, gridPlace, readOptions } from './samples.js'
 
 const Options = strict({
   ...generation,
@@ -27,6 +29,8 @@ const Options = strict({
   words: Type.Optional(Text),
   /** Path of a checkout of the authors' repository, whose prompts the task uses. Default: our own prompts. */
   prompts: Type.Optional(Text),
+  /** Path of a file of wordings (`pi-wordings.ts`). Each wording is a cell of its own. Default: the task's own prompt. */
+  wordings: Type.Optional(Text),
   order: Type.Enum(piOrders, { default: 'shuffled' }),
   /** The share of the stream that the prompt shows, counted from its end. A low share imitates folds of all older updates. */
   tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
@@ -36,23 +40,30 @@ type PiTaskOptions = Static<typeof Options>
 /** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export async function openPiLlm(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
+  if (options.prompts !== undefined && options.wordings !== undefined)
+    throw new KvfoldError('eval/bad-data', 'pi-llm has the prompts of a checkout, or wordings of a file; give one of them.')
   const prompt = options.prompts === undefined ? piText : await originalPiLlm(options.prompts)
   const words = options.words === undefined ? ownWords() : wordsFrom(options.words)
+  const wordings: readonly (PiWording | null)[] = options.wordings === undefined ? [null] : wordingsIn(options.wordings)
+  const cells = crossed(options.updates, wordings)
   const sampleOf = (index: number): TaskSample => {
-    const { cell: updates, sample } = gridPlace(options.updates, options.samples, index)
+    const { cell, sample } = gridPlace(cells, options.samples, index)
+    const [updates, wording] = cell
     const { seed, order, tail } = options
     const made = piSample({
       words,
       updates,
       seed,
-      sample,
+      // Every wording has streams of its own.
+      sample: sample * wordings.length + wordings.indexOf(wording),
       order,
       tail,
       ...(options.keys === undefined ? {} : { keys: options.keys }),
     })
-    return taskSample(made, prompt(made.keys, made.shown), `pi-llm-${updates}-${sample}`, cellOf(updates, options))
+    const common = { id: `pi-llm-${updates}-${sample}`, cell: cellOf(updates, options) }
+    return wording === null ? taskSample(made, prompt(made.keys, made.shown), common) : wordedSample(made, wording, common)
   }
-  sampleOf(options.updates.indexOf(Math.max(...options.updates)))
+  sampleOf(cells.findIndex(([updates]) => updates === Math.max(...options.updates)))
   return {
     spec: { task: spec.task, options },
     title: 'PI-LLM',
@@ -60,7 +71,7 @@ export async function openPiLlm(spec: TaskSpec): Promise<Task> {
     maxTokens: 1024,
     temperature: 0,
     differs: differences(options, words),
-    size: options.updates.length * options.samples,
+    size: cells.length * options.samples,
     // eslint-disable-next-line @typescript-eslint/require-await -- what it throws is a rejection
     sample: async (index) => sampleOf(index),
     score: ({ truth }, answer) => scoreOf(truth as PiTruth, answer),
@@ -73,28 +84,38 @@ const cellOf = (updates: number, { order, tail }: PiTaskOptions) => ({
   ...(tail === 1 ? {} : { tail }),
 })
 
-function taskSample(
-  made: PiSample,
-  [framing, stream, question]: ReturnType<PiPromptWriter>,
-  id: string,
-  cell: TaskSample['cell'],
-): TaskSample {
-  const last = lastValues(made.updates)
-  const truth: PiTruth = {
-    last: Object.fromEntries(made.keys.map((key) => [key, last.get(key) ?? ''])),
-    earlier: Object.fromEntries(
-      made.keys.map((key) => [
-        key,
-        made.shown.filter((update) => update.key === key && update.value !== last.get(key)).map(({ value }) => value),
-      ]),
-    ),
-  }
+type Common = Pick<TaskSample, 'id' | 'cell'>
+
+function taskSample(made: PiSample, [framing, stream, question]: ReturnType<PiPromptWriter>, common: Common): TaskSample {
   const content = [framing, stream, question].join('\n\n')
-  return { id, cell, messages: [{ role: 'user', content }], context: stream, question, truth }
+  return { ...common, messages: [{ role: 'user', content }], context: stream, question, truth: truthOf(made) }
+}
+
+function wordedSample(made: PiSample, wording: PiWording, { id, cell }: Common): TaskSample {
+  const parts = wordedParts(wording, made.keys, made.shown)
+  const truth = truthOf(made)
+  return {
+    id: `${id}-${wording.name}`,
+    cell: { ...cell, wording: wording.name },
+    messages: [{ role: 'user', content: parts.join('') }],
+    context: parts[1],
+    question: parts[2].trim(),
+    truth: { ...truth, worded: wordedTruth(wording, parts, made.shown, truth.last) },
+  }
+}
+
+function truthOf({ keys, updates, shown }: PiSample): PiTruth {
+  const last = lastValues(updates)
+  const earlierOf = (key: string) => shown.filter((update) => update.key === key && update.value !== last.get(key))
+  return {
+    last: Object.fromEntries(keys.map((key) => [key, last.get(key) ?? ''])),
+    earlier: Object.fromEntries(keys.map((key) => [key, earlierOf(key).map(({ value }) => value)])),
+  }
 }
 
 function scoreOf(truth: PiTruth, answer: string): Score {
-  const { accuracy, correct, missing, older, foreign } = piScore(truth, answer)
+  const { accuracy, correct, missing, older, foreign } =
+    truth.worded === undefined ? piScore(truth, answer) : nearScore(truth, answer)
   const asked = correct + missing + older + foreign
   return {
     points: accuracy,
@@ -103,7 +124,7 @@ function scoreOf(truth: PiTruth, answer: string): Score {
   }
 }
 
-function differences({ order, tail, updates, words: file, prompts }: PiTaskOptions, words: PiWords): string[] {
+function differences({ order, tail, updates, words: file, prompts, wordings }: PiTaskOptions, words: PiWords): string[] {
   const own = file === undefined
   return [
     ...(own
@@ -114,7 +135,10 @@ function differences({ order, tail, updates, words: file, prompts }: PiTaskOptio
             : []),
         ]
       : []),
-    ...(prompts === undefined
+    ...(wordings === undefined
+      ? []
+      : ['Prompts are in other words, and a value counts where it is the first one behind the last mention of its key.']),
+    ...(prompts === undefined && wordings === undefined
       ? [
           "The instruction, the announcement of the stream and the question have the meaning of the original's, in other sentences. Parts, order and the pattern of the answer are the original's.",
           'One space separates updates, and the stream has no blank before its first one.',

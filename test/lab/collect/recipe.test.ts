@@ -29,6 +29,12 @@ interface Checked {
   readonly unlearned: readonly number[]
   readonly before: readonly number[]
   readonly after: readonly number[]
+  /** How far the model is from itself with the adapter switched off. */
+  readonly off: number
+  /** The distance of the adapted model's predictions from the model's, by the formula and by the step that keeps it small. */
+  readonly distance: readonly [formula: number, step: number]
+  /** The least of the largest slopes that the step gives each of the adapter's matrices. */
+  readonly slopes: number
   /** The difference of the steps of GSPO and GRPO, for tokens that became likelier by 0, 0.1 and 0.3 nats. */
   readonly rewards: readonly number[]
 }
@@ -50,13 +56,17 @@ describe.skipIf(!existsSync(python))('the recipe', () => {
     const ids = Array.from({ length: 60 }, (_, at) => (at * 7919) % 380)
     const { status, stdout, stderr } = spawnSync(python, [checks, path, lora, JSON.stringify(ids)], { encoding: 'utf8' })
     expect(status, stderr).toBe(0)
-    const { learned, apart, untaught, unlearned, before, after, rewards } = JSON.parse(
+    const { learned, apart, untaught, unlearned, before, after, off, distance, slopes, rewards } = JSON.parse(
       stdout.trim().split('\n').at(-1)!,
     ) as Checked
     expect(learned).toBe(118)
     expect(apart).toBeLessThan(1e-4)
     expect(untaught).toBe(0)
     expect(unlearned).toEqual([200, 201])
+    expect(off).toBe(0)
+    expect(distance[1]).toBeGreaterThan(0.01)
+    expect(distance[1]).toBeCloseTo(distance[0], 4)
+    expect(slopes).toBeGreaterThan(0)
     // Within both clips the steps are the same, and beyond both. Between them GSPO no longer raises the right try.
     const [within, between, beyond] = rewards
     for (const same of [within, beyond]) expect(same).toBeLessThan(1e-3)

@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "sc
 import torch
 
 import adapter
-from recipe import loaded, reward_step, said
+from recipe import loaded, plain_step, reward_step, said
 
 model_path, adapter_path, ids = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 torch.manual_seed(5)
@@ -42,7 +42,17 @@ with torch.no_grad():
         value.copy_(0.2 * torch.randn_like(value))
         value.copy_(value.half())
     after = predicted()
+    with adapter.off(model):
+        off = predicted()
 adapter.write(model, adapter_path, "base")
+
+with torch.no_grad():
+    everywhere = torch.log_softmax(model(torch.tensor([ids])).logits[0], -1)
+    with adapter.off(model):
+        alone = torch.log_softmax(model(torch.tensor([ids])).logits[0], -1)
+    distance = (alone.exp() * (alone - everywhere)).sum(-1).mean().item()
+stepped = plain_step(model, torch.tensor(ids), SimpleNamespace(device="cpu", half=False))
+slopes = [value.grad.abs().max().item() for value in adapter.weights(model).values()]
 
 
 def gradient(loss, shift):
@@ -66,5 +76,8 @@ print(json.dumps({
     "unlearned": unlearned,
     "before": before.tolist(),
     "after": after.tolist(),
+    "off": (off - before).abs().max().item(),
+    "distance": [distance, stepped],
+    "slopes": min(slopes),
     "rewards": [between(shift) for shift in (0, 0.1, 0.3)],
 }))  # fmt: skip

@@ -21,6 +21,7 @@ export interface TaskFlags {
   readonly n?: readonly number[]
   readonly keys?: number
   readonly words?: string
+  readonly wordings?: string
   readonly prompts?: string
   readonly order?: string
   readonly tail?: number
@@ -115,6 +116,7 @@ export function addTaskOptions(command: Command): Command {
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .option('--wordings <file>', 'prompts in other words, from a JSON file; each wording is a cell (pi-llm)')
     .addOption(new Option('--order <order>', 'place of the last updates in the stream (pi-llm)').choices(piOrders))
     .option('--needles <list>', 'number of facts in the chain, or of similar texts (needles, similar)', integers(1, 64))
     .option('--length <list>', 'length of the text in tokens of 4 characters, such as 1k,8k (needles, similar, logbook)', tokens)
@@ -163,7 +165,7 @@ const names = {
     task: 'pi-llm',
     about: 'the last values of keys that are updated again and again',
     data: 'never',
-    takes: [...GENERATED, 'n', 'keys', 'words', 'prompts', 'order', 'tail'],
+    takes: [...GENERATED, 'n', 'keys', 'words', 'wordings', 'prompts', 'order', 'tail'],
   },
   needles: {
     task: 'needles',
@@ -318,11 +320,11 @@ function optionsOf(
   flags: TaskFlags & { readonly seed: number },
   data: string | undefined,
 ): TaskSpec['options'] {
-  const { samples, limit, n, keys, words, prompts, order, tail, needles, length, depth, filler, articles } = flags
+  const { samples, limit, n, keys, words, wordings, prompts, order, tail, needles, length, depth, filler, articles } = flags
   const common = names[name].data === 'never' ? { samples, seed: flags.seed } : { data, limit }
   switch (name) {
     case 'pi-llm':
-      return definedFields({ ...common, updates: n, keys, words, prompts: checkoutOf(prompts, words), order, tail })
+      return definedFields({ ...common, updates: n, keys, words, wordings, prompts: checkoutOf(prompts, words), order, tail })
     case 'needles':
       return definedFields({ ...common, needles, lengths: length, depth, filler, prompts: checkoutOf(prompts) })
     case 'similar':

@@ -1,0 +1,131 @@
+/** Wordings of PI-LLM: its streams and questions in other sentences, separators and languages. A JSON file lists them. */
+import { readFileSync } from 'node:fs'
+import Type, { type Static } from 'typebox'
+import { KvfoldError } from '../runtime/core/errors.js'
+import { allInWords, checked, strict, Text } from '../runtime/core/schema.js'
+import type { PiScore, PiTruth, PiUpdate } from './pi-llm.js'
+
+const Wording = strict({
+  /** The name of the wording's cell in reports. */
+  name: Text,
+  /** The text before the stream. `{keys}` stands for the asked keys, `{count}` for their number. */
+  before: Type.String(),
+  /** One update. `{key}` and `{value}` stand for its parts. */
+  update: Text,
+  /** The text between two updates. */
+  between: Text,
+  /** The text after the stream, which asks for the last values. It may have `{keys}` and `{count}`. */
+  after: Text,
+  /** The line of the right answer about one key, with `{key}` and `{value}`. */
+  answer: Text,
+})
+export type PiWording = Static<typeof Wording>
+
+const Wordings = Type.Array(Wording, { minItems: 1 })
+
+/** Reads a file of wordings. @throws KvfoldError eval/bad-data that names what is wrong */
+export function wordingsIn(path: string): readonly PiWording[] {
+  const unreadable = (why: string, cause?: unknown) =>
+    new KvfoldError('eval/bad-data', `The wordings in ${path} cannot be read: ${why}`, { cause })
+  let value: unknown
+  try {
+    value = JSON.parse(readFileSync(path, 'utf8'))
+  } catch (cause) {
+    throw unreadable(cause instanceof Error ? cause.message : String(cause), cause)
+  }
+  const read = checked(Wordings, value)
+  if (!read.ok) throw unreadable(`${allInWords(read.faults)}.`)
+  const names = read.value.map(({ name }) => name)
+  const twice = names.find((name, at) => names.indexOf(name) !== at)
+  if (twice !== undefined) throw unreadable(`two wordings have the name ${twice}.`)
+  for (const { name, update, answer } of read.value)
+    for (const [field, text] of Object.entries({ update, answer }))
+      if (!text.includes('{key}') || !text.includes('{value}'))
+        throw unreadable(`${field} of ${name} must contain {key} and {value}.`)
+  return read.value
+}
+
+/** Fills in the parts of a wording's text, such as `{key}`. */
+export const filled = (text: string, parts: Readonly<Record<string, string>>): string =>
+  text.replace(/\{(\w+)\}/gu, (all, name: string) => parts[name] ?? all)
+
+/** Returns the parts of the prompt in this wording. Joined without anything between them, they are the user message. */
+export function wordedParts(
+  { before, update, between, after }: PiWording,
+  keys: readonly string[],
+  shown: readonly PiUpdate[],
+): [before: string, stream: string, after: string] {
+  const about = { keys: keys.join(', '), count: String(keys.length) }
+  return [filled(before, about), shown.map((one) => filled(update, { ...one })).join(between), filled(after, about)]
+}
+
+/** Returns what `PiTruth` says about a prompt with these parts. `last`: the last value of every asked key. */
+export function wordedTruth(
+  { update, answer }: PiWording,
+  [before, , after]: ReturnType<typeof wordedParts>,
+  [first]: readonly PiUpdate[],
+  last: Readonly<Record<string, string>>,
+): NonNullable<PiTruth['worded']> {
+  const announced = sentencesIn(before).at(-1)
+  return {
+    start: announced === undefined ? FIRST_WORDS.exec(filled(update, { ...first }))![0] : LAST_WORDS.exec(announced)![0],
+    end: FIRST_WORDS.exec(sentencesIn(after)[0] ?? after)![0],
+    update,
+    answer: Object.entries(last)
+      .map(([key, value]) => filled(answer, { key, value }))
+      .join('\n'),
+  }
+}
+
+// A marker has at most six words.
+const LAST_WORDS = /(?:\S+\s+){0,5}\S+$/u
+const FIRST_WORDS = /\S+(?:\s+\S+){0,5}/u
+
+/** Returns the sentences of a text, without those that have no letters. */
+const sentencesIn = (text: string): readonly string[] =>
+  text
+    .split('\n')
+    .flatMap((line) => Array.from(SENTENCES.segment(line), ({ segment }) => segment.trim()))
+    .filter((sentence) => /\p{L}/u.test(sentence))
+const SENTENCES = new Intl.Segmenter('en', { granularity: 'sentence' })
+
+/** A value stands at most so many characters behind its key. */
+const NEAR = 60
+
+/**
+ * Scores an answer in any wording. A key's value is the first value of the stream that stands close behind the last mention of the key.
+ * Upper and lower case are the same.
+ */
+export function nearScore({ last, earlier }: PiTruth, answer: string): PiScore {
+  const text = answer.toLowerCase()
+  const values = new Set([...Object.values(last), ...Object.values(earlier).flat()].map((value) => value.toLowerCase()))
+  const score = { correct: 0, missing: 0, older: 0, foreign: 0 }
+  const keys = Object.keys(last)
+  for (const key of keys) {
+    const said = firstOf(values, behindLast(text, key.toLowerCase()))
+    if (said === null) score.missing++
+    else if (said === last[key]!.toLowerCase()) score.correct++
+    else if (earlier[key]!.some((value) => value.toLowerCase() === said)) score.older++
+    else score.foreign++
+  }
+  return { accuracy: score.correct / keys.length, ...score }
+}
+
+/** Returns the text close behind the last mention of a word. */
+function behindLast(text: string, word: string): string {
+  for (let at = text.lastIndexOf(word); at >= 0; at = at === 0 ? -1 : text.lastIndexOf(word, at - 1))
+    if (!/\p{L}$/u.test(text.slice(0, at)) && !/^\p{L}/u.test(text.slice(at + word.length)))
+      return text.slice(at + word.length, at + word.length + NEAR)
+  return ''
+}
+
+/** Returns the value that stands first in the text, the longer one of two at the same place, or null. */
+function firstOf(values: ReadonlySet<string>, text: string): string | null {
+  let first: { readonly value: string; readonly at: number } | null = null
+  for (const value of values) {
+    const at = text.indexOf(value)
+    if (at >= 0 && (first === null || at < first.at || (at === first.at && value.length > first.value.length)))
+      first = { value, at }
+  }
+  return first?.value ?? null
+}
