@@ -9,6 +9,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
 import { editOf, inOrder, keepsTraces, omissionEdit, priceRemark, several, tooCostly, IdMint } from './fragment.js'
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
+import { type Embed, PassageVectors } from './meaning.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from './search.js'
 import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
@@ -32,6 +33,8 @@ export interface ConversationPorts {
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
   /** True when `count` only estimates. Default false. */
   readonly estimates?: boolean
+  /** Makes vectors for searches by meaning. Default: only exact text is found. */
+  readonly embed?: Embed
   /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
@@ -73,10 +76,14 @@ export class Conversation {
   readonly #mint = new IdMint()
   readonly #searches = new SearchLog(() => this.#mint.search())
 
+  readonly #vectors: PassageVectors | null
+
   constructor(
     readonly id: ConversationId,
     private readonly ports: ConversationPorts = {},
-  ) {}
+  ) {
+    this.#vectors = ports.embed === undefined ? null : new PassageVectors(ports.embed)
+  }
 
   /** Makes a conversation from a saved state. The messages are not copied. */
   static of(
@@ -212,6 +219,7 @@ export class Conversation {
     if (forget && contract !== undefined && contract !== 'exact') return keepsTraces(contract)
     if (fragment.state.kind === 'folded' && (!forget || fragment.state.forget === true))
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
+    if (forget) this.#vectors?.clear()
     return this.#hide(fragment, { kind: 'folded', ...(forget ? { forget } : {}) }, forget ? 'exact' : contract, costly)
   }
 
@@ -335,6 +343,20 @@ export class Conversation {
       ignoringCase: none ? countIgnoringCase(this.#messages, query, role) : 0,
       elsewhere: none && role !== 'all' ? [...occurrences(this.#messages, query, 'all')].length : 0,
     }
+  }
+
+  /**
+   * Finds the passages whose meaning is nearest to the query's, nearest first, hidden parts included. Changes nothing; each hit gets an id
+   * that stays valid. Returns null without a model for embeddings (`ConversationPorts.embed`). The first search makes the vectors of all
+   * passages, later ones those of new text. @throws what the model for embeddings throws
+   */
+  async nearest(
+    { query, role = 'user', maxResults = 3 }: Omit<SearchOptions, 'contextSize'>,
+    signal?: AbortSignal,
+  ): Promise<readonly Hit[] | null> {
+    if (this.#vectors === null) return null
+    const places = await this.#vectors.nearest(this.#messages, { query, scope: role, count: maxResults }, signal)
+    return places.map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, 0))
   }
 
   /** Returns an earlier hit with `extendedContext` characters (default 500) on each side. */

@@ -8,7 +8,8 @@ import { searchable, type Scope } from './stretch.js'
 /** Whether the text of a hit is visible to the model now, or (in part) hidden by a fragment. */
 export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }
 
-interface TextPlace {
+/** A stretch of a message's text. */
+export interface TextPlace {
   /** Index of the message. */
   readonly message: number
   /** Characters of the message's original content. */

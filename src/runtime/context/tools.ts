@@ -7,7 +7,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import type { Conversation } from './conversation.js'
 import { type CostlyFolds, type Fragment, priceRemark } from './fragment.js'
 import { quoted, type Refusal } from './refusal.js'
-import { scopeName, scopes } from './stretch.js'
+import { type Scope, scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
 
 // A context tool: a definition for the model, and a function that carries out a call.
@@ -31,6 +31,8 @@ export interface ToolOutcome {
  * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
+  /** Searches by meaning (`Conversation.nearest`). Default: only exact text is found. */
+  readonly nearest?: Conversation['nearest']
   /** Counts a fragment's tokens (`Conversation.tokensOf`). Default: results tell the fragments' characters instead. */
   readonly tokensOf?: Conversation['tokensOf']
 } & {
@@ -299,7 +301,7 @@ export const searchContext = defineTool({
       description: 'How many characters to show before and after each match.',
     }),
   }),
-  async run(conversation, args) {
+  async run(conversation, args, signal) {
     const { query, role } = args
     const result = await conversation.search({ query, role, maxResults: args.max_results, contextSize: args.context_size })
     if (!result.ok) return result
@@ -309,13 +311,33 @@ export const searchContext = defineTool({
       const ignoring =
         ignoringCase > 0 ? ` Upper and lower case aside there would be ${matches(ignoringCase)}: use the exact spelling.` : ''
       const other = elsewhere > 0 ? ` Other messages have ${matches(elsewhere)}: search with role "all".` : ''
-      return { text: none + ignoring + other, modifies: false }
+      const near = ignoringCase + elsewhere > 0 ? [] : await nearestTo(conversation, args, signal)
+      return { text: [none + ignoring + other, ...near].join('\n\n'), modifies: false }
     }
     const shown = hits.length < total ? `, the first ${hits.length} of them here` : ''
     const head = `${matches(total)} for ${quoted(query)} in ${scopeName(role)}${shown}.`
     return { text: [head, ...hits.map((hit, index) => match(conversation.messages, hit, index))].join('\n\n'), modifies: false }
   },
 })
+
+/** The most passages that a search by meaning shows. */
+const NEAREST = 3
+
+/** Returns what a search by meaning finds, or nothing when no model for embeddings is there, or it is busy or fails. */
+async function nearestTo(
+  conversation: ContextOperations,
+  { query, role, max_results: most }: { readonly query: string; readonly role: Scope; readonly max_results: number },
+  signal?: AbortSignal,
+): Promise<readonly string[]> {
+  try {
+    const hits = (await conversation.nearest?.({ query, role, maxResults: Math.min(most, NEAREST) }, signal)) ?? []
+    if (hits.length === 0) return []
+    return ['The nearest in meaning:', ...hits.map((hit, index) => match(conversation.messages, hit, index))]
+  } catch {
+    signal?.throwIfAborted()
+    return []
+  }
+}
 
 // The tool that shows more of the text around an earlier search result.
 

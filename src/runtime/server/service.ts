@@ -78,6 +78,8 @@ export interface ServiceOptions
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal'>
 
+/** How many asks may wait for a slot of a model, if no option says otherwise. */
+const QUEUE_LIMIT = 128
 /** Weight of the latest ask in the running mean of the time that asks hold their slots. */
 const RECENT = 0.2
 
@@ -103,6 +105,7 @@ export class ThreadService implements Service {
     parts: {
       readonly store: ThreadStore
       readonly models: Models
+      readonly side: SideModels
       readonly manager: ThreadManager
       readonly completions: RecentCompletions
     },
@@ -113,8 +116,7 @@ export class ThreadService implements Service {
     this.#completions = parts.completions
     this.threads = new Operations(parts.manager, parts.models)
     this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
-    const limit = options.queueLimit ?? 128
-    this.#side = new SideModels(parts.models, limit, options)
+    this.#side = parts.side
     this.#defaults = {
       acm: 'off',
       memToolMode: 'hybrid',
@@ -133,14 +135,15 @@ export class ThreadService implements Service {
       completions.drop(engine)
     }
     const models = new Models(options.models, { ...options, onLeave })
+    const side = new SideModels(models, options.queueLimit ?? QUEUE_LIMIT, options)
     const manager = await ThreadManager.open({
       ...options,
       store,
-      portsOf: livePorts(models, options.costlyFolds ?? 'refuse'),
+      portsOf: livePorts(models, options.costlyFolds ?? 'refuse', side.embedText ?? undefined),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
       erase: (id) => models.erase(conversationId(id)),
     })
-    return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, manager, completions })
+    return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, side, manager, completions })
   }
 
   ask(ask: Ask): Asked {
@@ -163,7 +166,7 @@ export class ThreadService implements Service {
   }
 
   #queueOf(model: ServedModel): Queue {
-    const queue = this.#queues.get(model) ?? new Queue({ slots: model.slots, limit: this.options.queueLimit ?? 128 })
+    const queue = this.#queues.get(model) ?? new Queue({ slots: model.slots, limit: this.options.queueLimit ?? QUEUE_LIMIT })
     this.#queues.set(model, queue)
     return queue
   }

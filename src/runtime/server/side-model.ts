@@ -15,8 +15,9 @@ import {
   type ScoreAsk,
   type SideModelStatus,
 } from './ask.js'
+import type { Embed } from '../context/meaning.js'
 import type { ToolEmbedder } from '../tools/catalogue.js'
-import { RecentVectors } from './tool-vectors.js'
+import { cutting, RecentVectors } from './text-vectors.js'
 import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
@@ -124,6 +125,8 @@ const NEVER = new AbortController().signal
 export class SideModels {
   /** Makes vectors for searches of tools; null unless a model of its own makes embeddings. */
   readonly toolEmbedder: ToolEmbedder | null
+  /** Makes vectors for searches in conversations and keeps none; null unless a model of its own makes embeddings. */
+  readonly embedText: Embed | null
   readonly #embedder: SideModel<TextVectors> | null
   readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
@@ -140,7 +143,8 @@ export class SideModels {
     this.#embeddings = new SideQueue(limit, 'embeddings')
     const vectorsOf = async (inputs: readonly string[], signal = NEVER) =>
       (await this.embed({ tenant: PUBLIC, inputs }, signal)).vectors
-    this.toolEmbedder = embeddings === undefined ? null : new RecentVectors(embeddings.name, vectorsOf)
+    this.embedText = embeddings === undefined ? null : cutting(vectorsOf)
+    this.toolEmbedder = embeddings === undefined ? null : new RecentVectors(embeddings.name, cutting(vectorsOf))
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 

@@ -570,9 +570,13 @@ export class ServedModel {
 
 /**
  * Returns a function that makes the ports of a thread: the functions of an engine that its conversation needs. They use the engine that the
- * model has at the time of the call. Their caller must hold a lease on the model.
+ * model has at the time of the call. Their caller must hold a lease on the model. `embed` makes vectors for searches by meaning.
  */
-export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
+export function livePorts(
+  models: Models,
+  costlyFolds: CostlyFolds,
+  embed: ConversationPorts['embed'],
+): (thread: Thread) => ConversationPorts {
   return (thread) => {
     let known: (Thread['prompted'] & { readonly engine: ServedEngine; readonly ports: ConversationPorts }) | null = null
     const live = (): ConversationPorts => {
@@ -591,6 +595,7 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
       snap: (...asked) => live().snap!(...asked),
       count: (...asked) => live().count!(...asked),
       costlyFolds,
+      ...definedFields({ embed }),
       get estimates() {
         return live().estimates ?? false
       },

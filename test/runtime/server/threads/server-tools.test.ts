@@ -9,7 +9,7 @@ import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { Embedder } from '../../../../src/runtime/engine/embedder.js'
 import { openNative } from '../../../../src/runtime/native/binding.js'
-import { RecentVectors } from '../../../../src/runtime/server/tool-vectors.js'
+import { cutting, RecentVectors } from '../../../../src/runtime/server/text-vectors.js'
 import { TEST_GPU } from '../../../support/device.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
@@ -146,15 +146,48 @@ it.each(['memtool', 'deferred'] as const)(
   },
 )
 
+it('a model for embeddings finds folded text that shares no word with the search', async () => {
+  const embeddings = {
+    name: 'vectors',
+    load: async () => Embedder.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 }),
+  }
+  const said: string[] = []
+  for (const more of [{}, { embeddings }]) {
+    const play = ({ messages }: EngineRequest): ScriptedReply => {
+      const results = messages.filter(({ role }) => role === 'tool').map(({ content }) => content)
+      const fragment = /f[0-9a-f]{5}/.exec(results[0] ?? '')?.[0] ?? ''
+      const calls = [
+        { name: 'fragment_context', arguments: { start_marker: 'The moon', end_marker: 'rock.', num_fragments: 1 } },
+        { name: 'fold_fragment', arguments: { fragment_id: fragment } },
+        { name: 'search_context', arguments: { query: 'zzz' } },
+      ]
+      const call = calls[results.length]
+      return call === undefined ? { content: results.at(-1)! } : { calls: [call] }
+    }
+    const service = await ThreadService.open({
+      models: [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(play)) }],
+      ...more,
+    })
+    const messages = [{ role: 'user', content: `The moon is made of ${'old '.repeat(60)}rock. So what is it?` }] as const
+    const { message } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto', acm: 'tools' }).answer
+    said.push(message.content)
+    await service.close()
+  }
+  expect(said[0]).toBe('No match for "zzz" in user messages.')
+  expect(said[1]).toMatch(
+    /^No match for "zzz" in user messages[.]\n\nThe nearest in meaning:\n\nMatch 1 [(]s[0-9a-f]{5}[)]: message 1 [(]user[)], character 1, in folded fragment f[0-9a-f]{5}\nThe moon is made/,
+  )
+})
+
 it('vectors of tools are made once, the latest are kept, and a text that is too long is cut', async () => {
   const made: string[][] = []
   const vectors = new RecentVectors(
     'test',
-    (texts) => {
+    cutting((texts) => {
       made.push([...texts])
       if (texts.some(({ length }) => length > 100)) throw new KvfoldError('context/full', 'too long')
       return Promise.resolve(texts.map((text) => Float32Array.of(text.length)))
-    },
+    }),
     3,
   )
   expect(await vectors.embed(['a', 'bb', 'a'])).toEqual([Float32Array.of(1), Float32Array.of(2), Float32Array.of(1)])

@@ -1,11 +1,27 @@
-/** Vectors for searches of tools by meaning, made by the server's model for embeddings. */
+/** Vectors for searches by meaning, made by the server's model for embeddings. */
 import { isContextFull } from '../core/errors.js'
+import type { Embed } from '../context/meaning.js'
 import type { ToolEmbedder } from '../tools/catalogue.js'
 
 /** The most numbers of all kept vectors, 64 MB: 40,000 vectors of 384 numbers. */
 const MOST_NUMBERS = 2 ** 24
 /** A text that the model cannot read as a whole is cut to half so many times. */
 const HALVINGS = 5
+
+/** Returns an embedder that cuts texts to half, and to half again, until its model can read them. */
+export const cutting =
+  (make: Embed): Embed =>
+  async (texts, signal) => {
+    let cut = texts
+    for (let halvings = 0; ; halvings++)
+      try {
+        return await make(cut, signal)
+      } catch (error) {
+        if (!isContextFull(error) || halvings === HALVINGS) throw error
+        const longest = Math.max(...cut.map(({ length }) => length)) / 2
+        cut = cut.map((text) => text.slice(0, longest))
+      }
+  }
 
 /** An embedder that keeps its latest vectors in memory, because clients send the same tools with every request. */
 export class RecentVectors implements ToolEmbedder {
@@ -14,30 +30,18 @@ export class RecentVectors implements ToolEmbedder {
 
   constructor(
     readonly name: string,
-    private readonly make: (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>,
+    private readonly make: Embed,
     private readonly most = MOST_NUMBERS,
   ) {}
 
   /** A single text is a query, whose vector is not kept. @throws what the model throws */
   async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
     const missing = [...new Set(texts.filter((text) => !this.#kept.has(text)))]
-    const made = missing.length === 0 ? [] : await this.#made(missing, signal)
+    const made = missing.length === 0 ? [] : await this.make(missing, signal)
     const fresh = new Map(missing.map((text, at) => [text, made[at]!]))
     const vectors = texts.map((text) => fresh.get(text) ?? this.#kept.get(text)!)
     if (texts.length > 1) for (const [at, text] of texts.entries()) this.#keep(text, vectors[at]!)
     return vectors
-  }
-
-  async #made(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
-    let cut = texts
-    for (let halvings = 0; ; halvings++)
-      try {
-        return await this.make(cut, signal)
-      } catch (error) {
-        if (!isContextFull(error) || halvings === HALVINGS) throw error
-        const longest = Math.max(...cut.map(({ length }) => length)) / 2
-        cut = cut.map((text) => text.slice(0, longest))
-      }
   }
 
   #keep(text: string, vector: Float32Array): void {
