@@ -144,6 +144,7 @@ export {
   type FragmentOptions,
   type Snap,
 } from './runtime/context/conversation.js'
+export type { Embed } from './runtime/context/meaning.js'
 export { portsOf } from './runtime/context/ports.js'
 export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './runtime/context/fragment.js'
 export type { FoundPlace, Hit, SearchOptions, SearchResult } from './runtime/context/search.js'

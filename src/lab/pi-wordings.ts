@@ -12,8 +12,8 @@ const Wording = strict({
   before: Type.String(),
   /** One update. `{key}` and `{value}` stand for its parts. */
   update: Text,
-  /** The text between two updates. */
-  between: Text,
+  /** The text between two updates. It may be empty. */
+  between: Type.String(),
   /** The text after the stream, which asks for the last values. It may have `{keys}` and `{count}`. */
   after: Text,
   /** The line of the right answer about one key, with `{key}` and `{value}`. */
@@ -38,16 +38,21 @@ export function wordingsIn(path: string): readonly PiWording[] {
   const names = read.value.map(({ name }) => name)
   const twice = names.find((name, at) => names.indexOf(name) !== at)
   if (twice !== undefined) throw unreadable(`two wordings have the name ${twice}.`)
-  for (const { name, update, answer } of read.value)
+  for (const { name, update, answer, after } of read.value) {
     for (const [field, text] of Object.entries({ update, answer }))
       if (!text.includes('{key}') || !text.includes('{value}'))
         throw unreadable(`${field} of ${name} must contain {key} and {value}.`)
+    const gap = answer.indexOf('{value}') - answer.indexOf('{key}') - '{key}'.length
+    if (gap < 0 || gap > NEAR / 2)
+      throw unreadable(`answer of ${name} must have {value} behind {key}, at most ${NEAR / 2} characters away.`)
+    if (sentencesIn(after).length === 0) throw unreadable(`after of ${name} must ask for the values in words.`)
+  }
   return read.value
 }
 
 /** Fills in the parts of a wording's text, such as `{key}`. */
 export const filled = (text: string, parts: Readonly<Record<string, string>>): string =>
-  text.replace(/\{(\w+)\}/gu, (all, name: string) => parts[name] ?? all)
+  text.replace(/\{(\w+)\}/gu, (all, name: string) => (Object.hasOwn(parts, name) ? parts[name]! : all))
 
 /** Returns the parts of the prompt in this wording. Joined without anything between them, they are the user message. */
 export function wordedParts(
@@ -59,22 +64,30 @@ export function wordedParts(
   return [filled(before, about), shown.map((one) => filled(update, { ...one })).join(between), filled(after, about)]
 }
 
-/** Returns what `PiTruth` says about a prompt with these parts. `last`: the last value of every asked key. */
+/**
+ * Returns what `PiTruth` says about a prompt with these parts. `last`: the last value of every asked key.
+ * @throws KvfoldError eval/bad-data where the words around the stream also stand within it
+ */
 export function wordedTruth(
-  { update, answer }: PiWording,
-  [before, , after]: ReturnType<typeof wordedParts>,
+  { name, update, answer }: PiWording,
+  parts: ReturnType<typeof wordedParts>,
   [first]: readonly PiUpdate[],
   last: Readonly<Record<string, string>>,
 ): NonNullable<PiTruth['worded']> {
+  const [before, stream, after] = parts
   const announced = sentencesIn(before).at(-1)
-  return {
-    start: announced === undefined ? FIRST_WORDS.exec(filled(update, { ...first }))![0] : LAST_WORDS.exec(announced)![0],
-    end: FIRST_WORDS.exec(sentencesIn(after)[0] ?? after)![0],
-    update,
-    answer: Object.entries(last)
-      .map(([key, value]) => filled(answer, { key, value }))
-      .join('\n'),
-  }
+  const start = announced === undefined ? FIRST_WORDS.exec(filled(update, { ...first }))![0] : LAST_WORDS.exec(announced)![0]
+  const end = FIRST_WORDS.exec(sentencesIn(after)[0]!)![0]
+  const prompt = parts.join('')
+  const begins = prompt.indexOf(start)
+  const ends = prompt.indexOf(end, begins + start.length)
+  if (begins > before.length || ends < before.length + stream.length)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `The words ${JSON.stringify(ends < before.length + stream.length ? end : start)} of the wording ${name} do not mark the border of its stream; write other words there.`,
+    )
+  const right = Object.entries(last).map(([key, value]) => filled(answer, { key, value }))
+  return { start, end, update, answer: right.join('\n') }
 }
 
 // A marker has at most six words.

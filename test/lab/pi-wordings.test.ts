@@ -44,6 +44,7 @@ describe('a wording', () => {
       update: '{key} -> {value}',
       answer: 'lamp -> ash\ncup -> elm',
     })
+    expect(() => truth({ ...wording, after: '\ncup' })).toThrow('do not mark the border of its stream')
     const bare = { ...wording, before: '', after: '. \n---\nNow say it. And so on.' }
     expect(truth(bare)).toMatchObject({ start: 'lamp -> oak', end: 'Now say it.' })
   })
@@ -91,6 +92,8 @@ describe('a file of wordings', () => {
     ['a missing field', [{ ...wording, after: undefined }], 'after'],
     ['an unknown field', [{ ...wording, afterwards: 'x' }], 'afterwards'],
     ['an update without its value', [{ ...wording, update: '{key}' }], 'update of moves must contain {key} and {value}.'],
+    ['a value before its key', [{ ...wording, answer: '{value} is the {key}' }], 'must have {value} behind {key}'],
+    ['no question', [{ ...wording, after: ' ?\n' }], 'after of moves must ask for the values in words.'],
     ['a name twice', [wording, wording], 'two wordings have the name moves.'],
   ])('with %s is refused', (_, value, words) => {
     const path = written(value)

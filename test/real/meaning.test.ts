@@ -24,7 +24,7 @@ const PAIRS = [
   ['What was the weather like?', 'It rained all afternoon and the wind broke two umbrellas.'],
   ['What is the deadline?', 'Everything has to be handed in by Friday at noon.'],
 ] as const
-const FILLER = 'The minutes of the third meeting say little about this. People spoke at length, and nobody took a decision. '
+const FILLER = 'The minutes of the third meeting say little about this. People spoke at length, and they took no decision. '
 
 describe.skipIf(MODEL === undefined)('search_context with a model for embeddings', { timeout: 120_000 }, () => {
   let embedder: Embedder

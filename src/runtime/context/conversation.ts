@@ -346,16 +346,19 @@ export class Conversation {
   }
 
   /**
-   * Finds the passages whose meaning is nearest to the query's, nearest first, hidden parts included. Changes nothing; each hit gets an id
-   * that stays valid. Returns null without a model for embeddings (`ConversationPorts.embed`). The first search makes the vectors of all
-   * passages, later ones those of new text. @throws what the model for embeddings throws
+   * Finds the passages of folded and summarised text whose meaning is nearest to the query's, nearest first. A passage has at most 400
+   * characters. Changes nothing; each hit gets an id that stays valid. The first search makes the vectors of all hidden passages, later ones
+   * those of newly hidden text. Finds nothing in forgotten text, nor without a model for embeddings (`ConversationPorts.embed`).
+   * @param options `maxResults`: default 3
+   * @throws what the model for embeddings throws
    */
   async nearest(
     { query, role = 'user', maxResults = 3 }: Omit<SearchOptions, 'contextSize'>,
     signal?: AbortSignal,
-  ): Promise<readonly Hit[] | null> {
-    if (this.#vectors === null) return null
-    const places = await this.#vectors.nearest(this.#messages, { query, scope: role, count: maxResults }, signal)
+  ): Promise<readonly Hit[]> {
+    if (this.#vectors === null || query.trim() === '' || !isCount(maxResults)) return []
+    const hidden = { messages: this.#messages, fragments: this.#fragments }
+    const places = await this.#vectors.nearest(hidden, { query, scope: role, count: maxResults }, signal)
     return places.map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, 0))
   }
 

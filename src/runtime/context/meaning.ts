@@ -1,69 +1,88 @@
-/** Search by meaning: passages of the messages, and their nearness to a query as a model for embeddings sees it. */
+/** Search by meaning: passages of hidden text, and their nearness to a query as a model for embeddings sees it. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span } from '../core/span.js'
+import type { Fragment } from './fragment.js'
 import type { TextPlace } from './search.js'
 import { type Scope, searchable } from './stretch.js'
 
 /** Makes a vector of length 1 of each text. @throws what the model for embeddings throws */
 export type Embed = (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>
 
-/** The most characters of a passage. In a conversation with more than MOST passages, passages are longer. */
+/** The most characters of a passage. */
 const LENGTH = 400
-const MOST = 500
+/** The most passages. The search leaves out older ones. */
+const MOST = 1000
+/** How many texts are embedded in one call, so that other callers get their turn between two calls. */
+const BATCH = 64
 
-/** The vectors of a conversation's passages. They are made at the first search and kept for the next ones. */
+/** The hidden text in which a search looks. */
+export interface HiddenText {
+  readonly messages: readonly ChatMessage[]
+  readonly fragments: readonly Fragment[]
+}
+
+/** The vectors of a conversation's hidden passages. They are made at the first search and kept for the next ones. */
 export class PassageVectors {
   #kept: ReadonlyMap<string, Float32Array> = new Map()
+  #clearings = 0
 
   constructor(private readonly embed: Embed) {}
 
-  /** Returns the passages that are nearest to the query, nearest first. @throws what `Embed` throws */
+  /** Returns the hidden passages that are nearest to the query, nearest first. @throws what `Embed` throws */
   async nearest(
-    messages: readonly ChatMessage[],
+    { messages, fragments }: HiddenText,
     { query, scope, count }: { readonly query: string; readonly scope: Scope; readonly count: number },
     signal?: AbortSignal,
   ): Promise<readonly TextPlace[]> {
-    const passages = [...passagesOf(messages, scope)]
+    const passages = fragments
+      .filter(isSearched)
+      .flatMap(({ message, span: hidden }) =>
+        Array.from(piecesOf(messages[message]!.content, hidden), (piece) => ({ message, span: piece })),
+      )
+      .slice(-MOST)
+      .map((place) => ({ place, text: messages[place.message]!.content.slice(place.span.start, place.span.end) }))
     if (passages.length === 0) return []
-    const textOf = ({ message, span: { start, end } }: TextPlace) => messages[message]!.content.slice(start, end)
-    const known = this.#kept
-    const missing = [...new Set(passages.map(textOf))].filter((text) => !known.has(text))
-    const [asked, ...made] = await this.embed([query, ...missing], signal)
-    const fresh = new Map(missing.map((text, at) => [text, made[at]!]))
-    this.#kept = new Map(passages.map(textOf).map((text) => [text, known.get(text) ?? fresh.get(text)!]))
+    const clearings = this.#clearings
+    const vectors = new Map(this.#kept)
+    const missing = [...new Set(passages.map(({ text }) => text))].filter((text) => !vectors.has(text))
+    const asked = (await this.embed([query], signal))[0]!
+    for (let from = 0; from < missing.length; from += BATCH) {
+      const texts = missing.slice(from, from + BATCH)
+      const made = await this.embed(texts, signal)
+      for (const [at, text] of texts.entries()) vectors.set(text, made[at]!)
+    }
+    if (clearings === this.#clearings) this.#kept = new Map(passages.map(({ text }) => [text, vectors.get(text)!]))
     return passages
-      .map((place) => ({ place, nearness: product(asked!, this.#kept.get(textOf(place))!) }))
+      .filter(({ place }) => searchable(messages[place.message]!, scope))
+      .map(({ place, text }) => ({ place, nearness: product(asked, vectors.get(text)!) }))
       .sort((a, b) => b.nearness - a.nearness)
       .slice(0, count)
       .map(({ place }) => place)
   }
 
-  /** Drops all vectors. They tell something of their texts. */
+  /** Drops all vectors, because they tell something of their texts. A search that runs keeps none either. */
   clear(): void {
+    this.#clearings++
     this.#kept = new Map()
   }
 }
 
-const product = (one: Float32Array, other: Float32Array): number => one.reduce((sum, value, at) => sum + value * other[at]!, 0)
+/** Whether a fragment is hidden, but not forgotten. */
+const isSearched = ({ state }: Fragment): boolean =>
+  state.kind === 'summarised' || (state.kind === 'folded' && state.forget !== true)
 
-/** Yields the passages of all messages in scope, in order. */
-function* passagesOf(messages: readonly ChatMessage[], scope: Scope): Generator<TextPlace> {
-  const read = messages.map((original) => (searchable(original, scope) ? original.content : ''))
-  const length = Math.max(LENGTH, Math.ceil(read.reduce((sum, text) => sum + text.length, 0) / MOST))
-  for (const [message, text] of read.entries()) for (const passage of pieces(text, length)) yield { message, span: passage }
-}
+const product = (one: Float32Array, other: Float32Array): number => one.reduce((sum, value, at) => sum + value * other[at]!, 0)
 
 /** Where a passage may end, best first: at the end of a line, of a sentence, of a word. */
 const ENDS = [['\n'], ['. ', '! ', '? '], [' ']] as const
 
-/** Cuts a text into pieces of at most this length, without the white space around them. */
-function* pieces(text: string, length: number): Generator<Span> {
-  for (let at = 0; at < text.length;) {
-    const end = Math.min(text.length, at + length)
-    const next = end === text.length ? end : endIn(text, at + Math.ceil(length / 2), end)
+/** Cuts a stretch of a text into passages without white space around them. */
+export function* piecesOf(text: string, { start, end }: Span): Generator<Span> {
+  for (let at = start; at < end;) {
+    const next = at + LENGTH >= end ? end : endIn(text, at + LENGTH / 2, at + LENGTH)
     const piece = text.slice(at, next)
-    const start = at + piece.length - piece.trimStart().length
-    if (piece.trim() !== '') yield span(start, start + piece.trim().length)
+    const from = at + piece.length - piece.trimStart().length
+    if (piece.trim() !== '') yield span(from, from + piece.trim().length)
     at = next
   }
 }

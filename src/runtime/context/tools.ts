@@ -323,7 +323,7 @@ export const searchContext = defineTool({
 /** The most passages that a search by meaning shows. */
 const NEAREST = 3
 
-/** Returns what a search by meaning finds, or nothing when no model for embeddings is there, or it is busy or fails. */
+/** Returns the hidden passages that a search by meaning finds; none without a model for embeddings, or while it is busy or fails. */
 async function nearestTo(
   conversation: ContextOperations,
   { query, role, max_results: most }: { readonly query: string; readonly role: Scope; readonly max_results: number },
@@ -332,7 +332,7 @@ async function nearestTo(
   try {
     const hits = (await conversation.nearest?.({ query, role, maxResults: Math.min(most, NEAREST) }, signal)) ?? []
     if (hits.length === 0) return []
-    return ['The nearest in meaning:', ...hits.map((hit, index) => match(conversation.messages, hit, index))]
+    return ['Nearest in meaning, of what is folded:', ...hits.map((hit, index) => match(conversation.messages, hit, index))]
   } catch {
     signal?.throwIfAborted()
     return []

@@ -1,7 +1,7 @@
 /** Draws what changes faster than a page can draw it, as the answer of a fast model does. */
 
-/** The least pause between two drawings, in milliseconds: one frame of a usual screen. */
-const FRAME = 16
+/** The pauses between two drawings, in milliseconds: at least a frame of a usual screen. */
+const PAUSE = { least: 16, most: 1000 }
 
 /** Draws at most once a frame. After each drawing, the user's clicks get at least as much time as the drawing took. */
 export class PacedDrawing {
@@ -32,8 +32,9 @@ export class PacedDrawing {
       const began = performance.now()
       this.now()
       await this.painted()
-      const took = performance.now() - began
-      await new Promise((resolve) => setTimeout(resolve, Math.max(FRAME, took)))
+      // A hidden page may be painted minutes later.
+      const took = Math.min(PAUSE.most, performance.now() - began)
+      await new Promise((resolve) => setTimeout(resolve, Math.max(PAUSE.least, took)))
     }
     this.#isRunning = false
   }

@@ -139,7 +139,7 @@ export class ThreadService implements Service {
     const manager = await ThreadManager.open({
       ...options,
       store,
-      portsOf: livePorts(models, options.costlyFolds ?? 'refuse', side.embedText ?? undefined),
+      portsOf: livePorts(models, options.costlyFolds ?? 'refuse', (tenant) => side.embedderOf(tenant)),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
       erase: (id) => models.erase(conversationId(id)),
     })

@@ -125,8 +125,6 @@ const NEVER = new AbortController().signal
 export class SideModels {
   /** Makes vectors for searches of tools; null unless a model of its own makes embeddings. */
   readonly toolEmbedder: ToolEmbedder | null
-  /** Makes vectors for searches in conversations and keeps none; null unless a model of its own makes embeddings. */
-  readonly embedText: Embed | null
   readonly #embedder: SideModel<TextVectors> | null
   readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
@@ -141,11 +139,14 @@ export class SideModels {
     this.#embedder = embeddings === undefined ? null : new SideModel(embeddings, 'embeddings')
     this.#reranker = reranker === undefined ? null : new SideModel(reranker, 'rankings')
     this.#embeddings = new SideQueue(limit, 'embeddings')
-    const vectorsOf = async (inputs: readonly string[], signal = NEVER) =>
-      (await this.embed({ tenant: PUBLIC, inputs }, signal)).vectors
-    this.embedText = embeddings === undefined ? null : cutting(vectorsOf)
-    this.toolEmbedder = embeddings === undefined ? null : new RecentVectors(embeddings.name, cutting(vectorsOf))
+    this.toolEmbedder = embeddings === undefined ? null : new RecentVectors(embeddings.name, this.embedderOf(PUBLIC)!)
     this.#rankings = new SideQueue(limit, 'rankings')
+  }
+
+  /** Returns what makes vectors for a tenant's searches and keeps none; null unless a model of its own makes embeddings. */
+  embedderOf(tenant: Tenant): Embed | null {
+    if (this.#embedder === null) return null
+    return cutting(async (inputs, signal = NEVER) => (await this.embed({ tenant, inputs }, signal)).vectors)
   }
 
   /** The status of the models that only make embeddings or rankings. */

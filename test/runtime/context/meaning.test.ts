@@ -1,11 +1,12 @@
 /** Tests the search by meaning with vectors that count letters. */
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
-import { PassageVectors } from '../../../src/runtime/context/meaning.js'
+import { type Embed, piecesOf } from '../../../src/runtime/context/meaning.js'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import { span } from '../../../src/runtime/core/span.js'
 
 /** The counts of the letters a to z, as a vector of length 1. */
 function letters(text: string): Float32Array {
@@ -31,101 +32,111 @@ function counting() {
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const search = contextTools.find(({ definition }) => definition.name === 'search_context')!
 
+/** Makes a conversation whose messages are folded, all but the last word, unless they are shown. */
+function folded(embed: Embed, texts: readonly string[], shown: readonly string[] = []): Conversation {
+  const conversation = new Conversation(conversationId('meaning'), { embed })
+  for (const [message, text] of [...texts, ...shown].entries()) {
+    conversation.add(user(`${text} end`))
+    if (message >= texts.length) continue
+    const cut = conversation.cut([{ message, span: span(0, text.length) }], 1)
+    conversation.fold(cut.ok ? cut.fragments[0]!.id : '')
+  }
+  return conversation
+}
+
 describe('passages', () => {
-  it('are stretches of at most 400 characters that together have all of the text but white space', async () => {
+  it('are stretches of at most 400 characters that together have all of the text but white space', () => {
     const unit = fc.constantFrom('a', 'b', ' ', '\n', '. ', '😀')
-    await fc.assert(
-      fc.asyncProperty(fc.array(fc.string({ unit, maxLength: 2000 }), { maxLength: 3 }), async (texts) => {
-        const messages = texts.map(user)
-        const places = await new PassageVectors(counting().embed).nearest(messages, { query: 'a', scope: 'user', count: 1e6 })
-        const inOrder = [...places].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
-        const shown = texts.map((text, message) =>
-          inOrder
-            .filter((place) => place.message === message)
-            .map(({ span: { start, end } }) => text.slice(start, end))
-            .join(''),
-        )
-        expect(shown.map((text) => text.replaceAll(/\s/gu, ''))).toEqual(texts.map((text) => text.replaceAll(/\s/gu, '')))
-        for (const { message, span } of places) {
-          const text = texts[message]!.slice(span.start, span.end)
-          expect(text).toBe(text.trim())
-          expect(text.length).toBeLessThanOrEqual(400)
-          expect(Buffer.from(text).toString()).toBe(text)
+    fc.assert(
+      fc.property(fc.string({ unit, maxLength: 2000 }), (text) => {
+        const pieces = Array.from(piecesOf(text, span(0, text.length)), ({ start, end }) => text.slice(start, end))
+        expect(pieces.join('').replaceAll(/\s/gu, '')).toBe(text.replaceAll(/\s/gu, ''))
+        for (const piece of pieces) {
+          expect(piece).toBe(piece.trim())
+          expect(piece.length).toBeLessThanOrEqual(400)
+          expect(Buffer.from(piece).toString()).toBe(piece)
         }
       }),
     )
   })
 
-  it('end with a line, else with a sentence, else with a word', async () => {
-    const ends = async (text: string) => {
-      const places = await new PassageVectors(counting().embed).nearest([user(text)], { query: 'a', scope: 'all', count: 9 })
-      return Math.min(...places.map(({ span }) => span.end))
-    }
+  it('end with a line, else with a sentence, else with a word, and stay within their fragment', () => {
+    const first = (text: string, start = 0) => [...piecesOf(text, span(start, text.length - 1))][0]
     const filled = (between: string) => `${'x'.repeat(250)}${between}${'y y'.repeat(20)}. ${'z'.repeat(200)}`
-    expect(await ends(filled('\n'))).toBe(250)
-    expect(await ends(filled('. '))).toBe(313)
-    expect(await ends('x'.repeat(900))).toBe(400)
+    expect(first(filled('\n'))).toEqual(span(0, 250))
+    expect(first(filled('. '))).toEqual(span(0, 313))
+    expect(first('x'.repeat(900))).toEqual(span(0, 400))
+    expect(first('x'.repeat(900), 700)).toEqual(span(700, 899))
   })
 
-  it('are longer in a long conversation, whose search stays quick', async () => {
+  it('are at most 1,000, the newest, embedded 64 in a call', async () => {
     const { asked, embed } = counting()
-    await new PassageVectors(embed).nearest([user(Array.from({ length: 300_000 }, (_, at) => at).join(' '))], { query: 'a', scope: 'all', count: 1 })
-    expect(asked[0]!.length).toBeGreaterThan(400)
-    expect(asked[0]!.length).toBeLessThan(1100)
+    const conversation = folded(embed, [Array.from({ length: 200_000 }, (_, at) => at).join(' ')])
+    expect(await conversation.nearest({ query: 'a' })).toHaveLength(3)
+    expect(asked.slice(1).map(({ length }) => length)).toEqual([...Array<number>(15).fill(64), 40])
+    expect(asked.at(-1)!.at(-1)).toMatch(/199999$/u)
   })
 })
 
 describe('a search by meaning', () => {
   const texts = ['zebra zoo quiz', 'hello there', 'banana bandana']
-  it('finds the nearest passages first, makes vectors once, and of new text alone', async () => {
+  it('finds the nearest folded passages first, makes vectors once, and of newly hidden text alone', async () => {
     const { asked, embed } = counting()
-    const conversation = new Conversation(conversationId('meaning'), { embed })
-    for (const text of texts) conversation.add(user(text))
+    const conversation = folded(embed, texts, ['nana nana'])
     const found = async (query: string) =>
-      (await conversation.nearest({ query, maxResults: 2 }))!.map(({ message }) => texts[message])
-    expect(await found('nana')).toEqual(['banana bandana', 'zebra zoo quiz'])
-    expect(await found('holler')).toEqual(['hello there', 'zebra zoo quiz'])
-    conversation.add({ role: 'assistant', content: 'more' })
-    expect((await conversation.nearest({ query: 'rome', role: 'all', maxResults: 1 }))![0]).toMatchObject({ role: 'assistant' })
-    expect(asked).toEqual([['nana', ...texts], ['holler'], ['rome', 'more']])
+      (await conversation.nearest({ query, maxResults: 2 })).map(({ message }) => conversation.messages[message]!.content)
+    expect(await found('nana')).toEqual(['banana bandana end', 'zebra zoo quiz end'])
+    expect(await found('holler')).toEqual(['hello there end', 'zebra zoo quiz end'])
+    const cut = conversation.cut([{ message: 3, span: span(0, 9) }], 1)
+    conversation.fold(cut.ok ? cut.fragments[0]!.id : '')
+    expect(await found('nana')).toEqual(['nana nana end', 'banana bandana end'])
+    expect(asked).toEqual([['nana'], texts, ['holler'], ['nana'], ['nana nana']])
+    expect(await conversation.nearest({ query: 'nana', role: 'assistant' })).toEqual([])
+    expect(await conversation.nearest({ query: ' ' })).toEqual([])
+    expect(await conversation.nearest({ query: 'nana', maxResults: -1 })).toEqual([])
   })
 
-  it('keeps no vectors of text that a fold forgets', async () => {
+  it('neither embeds text that a fold forgets nor keeps its vectors, also while it runs', async () => {
     const { asked, embed } = counting()
-    const conversation = new Conversation(conversationId('forgetting'), { embed })
-    conversation.add(user('one two three'))
-    await conversation.nearest({ query: 'a' })
-    const cut = conversation.fragment({ startMarker: 'one', endMarker: 'two', numFragments: 1 })
-    conversation.fold(cut.ok ? cut.fragments[0]!.id : '', { forget: true })
-    await conversation.nearest({ query: 'a' })
-    expect(asked).toEqual([
-      ['a', 'one two three'],
-      ['a', 'one two three'],
-    ])
+    const held: (() => void)[] = []
+    const conversation = folded(async (given) => {
+      if (given.length > 1) await new Promise<void>((resolve) => held.push(resolve))
+      return embed(given)
+    }, texts)
+    const searching = conversation.nearest({ query: 'a' })
+    await vi.waitFor(() => {
+      expect(held).toHaveLength(1)
+    })
+    conversation.fold(conversation.fragments[0]!.id, { forget: true })
+    held.pop()!()
+    await searching
+    const again = conversation.nearest({ query: 'a' })
+    await vi.waitFor(() => {
+      expect(held).toHaveLength(1)
+    })
+    held.pop()!()
+    expect((await again).map(({ message }) => message)).not.toContain(0)
+    // The vectors were made again: none of the running search was kept.
+    expect(asked).toEqual([['a'], texts, ['a'], texts.slice(1)])
   })
 
   it('follows a search without a match, and is left out where the embedder fails or is missing', async () => {
-    const text = async (ports: ConstructorParameters<typeof Conversation>[1], query: string) => {
-      const conversation = new Conversation(conversationId('tool'), ports)
-      for (const each of texts) conversation.add(user(each))
-      return (await search.run(conversation, { query, max_results: 1 })).text
-    }
+    const text = async (embed: Embed, query: string) => (await search.run(folded(embed, texts), { query, max_results: 1 })).text
     const { embed } = counting()
-    expect(await text({ embed }, 'band ana')).toMatch(
-      /^No match.*\n\nThe nearest in meaning:\n\nMatch 1 [^\n]*\nbanana bandana$/u,
+    expect(await text(embed, 'band ana')).toMatch(
+      /^No match.*\n\nNearest in meaning, of what is folded:\n\nMatch 1 [^\n]*, in folded fragment f[0-9a-f]{5}\nbanana bandana[.][.][.]$/u,
     )
-    expect(await text({ embed }, 'hello')).toMatch(/^1 match/u)
-    expect(await text({ embed }, 'Hello')).toMatch(/use the exact spelling[.]$/u)
+    expect(await text(embed, 'hello')).toMatch(/^1 match/u)
+    expect(await text(embed, 'Hello')).toMatch(/use the exact spelling[.]$/u)
     const none = 'No match for "band ana" in user messages.'
-    expect(await text({}, 'band ana')).toBe(none)
-    expect(await text({ embed: () => Promise.reject(new Error('busy')) }, 'band ana')).toBe(none)
+    expect(await text(() => Promise.reject(new Error('busy')), 'band ana')).toBe(none)
+    const conversation = new Conversation(conversationId('none'))
+    conversation.add(user('banana bandana'))
+    expect((await search.run(conversation, { query: 'band ana' })).text).toBe(none)
   })
 
   it('ends when it is cancelled', async () => {
-    const conversation = new Conversation(conversationId('cancelled'), {
-      embed: (_, signal) => Promise.reject(signal!.reason as Error),
-    })
-    conversation.add(user('one'))
+    const conversation = folded((_, signal) => Promise.reject(signal!.reason as Error), texts)
     const signal = AbortSignal.abort(new Error('enough'))
     await expect(search.run(conversation, { query: 'x' }, signal)).rejects.toThrow('enough')
   })

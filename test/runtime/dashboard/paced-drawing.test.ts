@@ -37,6 +37,11 @@ it('draws at once, then once a frame, then the end', async () => {
   expect(values.at(-1)).toBe(100)
 })
 
+it('goes on soon after a page was hidden', async () => {
+  const { times } = await drawn(10_000, 12_500)
+  expect(times).toEqual([0, 11_000, 12_500])
+})
+
 it('leaves half of the time to the user where drawing is slow', async () => {
   const { times } = await drawn(50, 950)
   expect(times).toEqual([0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 950])

@@ -3,7 +3,7 @@ import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
-import { type ConversationId, conversationId } from '../../core/ids.js'
+import { type ConversationId, conversationId, type Tenant } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import type { Embedder } from '../../engine/embedder.js'
 import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
@@ -570,12 +570,13 @@ export class ServedModel {
 
 /**
  * Returns a function that makes the ports of a thread: the functions of an engine that its conversation needs. They use the engine that the
- * model has at the time of the call. Their caller must hold a lease on the model. `embed` makes vectors for searches by meaning.
+ * model has at the time of the call. Their caller must hold a lease on the model. `embedderOf` makes
+ * vectors for a tenant's searches by meaning.
  */
 export function livePorts(
   models: Models,
   costlyFolds: CostlyFolds,
-  embed: ConversationPorts['embed'],
+  embedderOf: (tenant: Tenant) => ConversationPorts['embed'] | null,
 ): (thread: Thread) => ConversationPorts {
   return (thread) => {
     let known: (Thread['prompted'] & { readonly engine: ServedEngine; readonly ports: ConversationPorts }) | null = null
@@ -595,7 +596,7 @@ export function livePorts(
       snap: (...asked) => live().snap!(...asked),
       count: (...asked) => live().count!(...asked),
       costlyFolds,
-      ...definedFields({ embed }),
+      ...definedFields({ embed: embedderOf(thread.tenant) ?? undefined }),
       get estimates() {
         return live().estimates ?? false
       },

@@ -175,7 +175,7 @@ it('a model for embeddings finds folded text that shares no word with the search
   }
   expect(said[0]).toBe('No match for "zzz" in user messages.')
   expect(said[1]).toMatch(
-    /^No match for "zzz" in user messages[.]\n\nThe nearest in meaning:\n\nMatch 1 [(]s[0-9a-f]{5}[)]: message 1 [(]user[)], character 1, in folded fragment f[0-9a-f]{5}\nThe moon is made/,
+    /^No match for "zzz" in user messages[.]\n\nNearest in meaning, of what is folded:\n\nMatch 1 [(]s[0-9a-f]{5}[)]: message 1 [(]user[)], character 1, in folded fragment f[0-9a-f]{5}\nThe moon is made/,
   )
 })
 
