@@ -77,6 +77,9 @@ const itself: readonly Check[] = [
     expect(body[0].is_processing).toBe(false)
     expect(body[0].n_ctx).toBeGreaterThan(0)
   }),
+  check('/slots of a model that is not there is a 404', async (api) => {
+    expect((await api.get('/slots?model=nowhere')).status).toBe(404)
+  }),
   check('/metrics is for Prometheus', async (api) => {
     const { status, body } = await api.get('/metrics')
     expect(status).toBe(200)

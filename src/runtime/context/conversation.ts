@@ -7,7 +7,7 @@ import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
-import { editOf, inOrder, keepsTraces, omissionEdit, priceRemark, several, tooCostly, IdMint } from './fragment.js'
+import { editOf, inOrder, isForgotten, keepsTraces, omissionEdit, priceRemark, several, tooCostly, IdMint } from './fragment.js'
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
 import { type Embed, PassageVectors } from './meaning.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
@@ -301,19 +301,26 @@ export class Conversation {
     if (!written.ok) return written
     const state: FragmentState = { kind: 'summarised', summary: written.summary, focus: focus.trim() }
     const { ledger } = written
-    const hidden = this.#hide(this.#fragments.find((one) => one.id === fragment.id) ?? fragment, state, undefined, costly)
-    return { ...hidden, ledger }
+    const now = this.#fragments.find((one) => one.id === fragment.id)
+    if (now === undefined || isForgotten(now))
+      return {
+        ...refuse('tool/refused', `${id} was ${now === undefined ? 'removed' : 'forgotten'} while the summary was written.`),
+        ledger,
+      }
+    return { ...this.#hide(now, state, undefined, costly), ledger }
   }
 
   /**
    * Sets which stretches the caller hides. `own`: the fragments of the caller's earlier call. A stretch that one of them already hides
-   * keeps its id. The text of the other own fragments is shown again, and they stop being fragments. `hidden` must be in order and
+   * keeps its id. The text of the other own fragments is shown again, and they stop being fragments. A fragment that was forgotten meanwhile
+   * stays as it is. `hidden` must be in order and
    * disjoint; stretches that overlap another caller's fragments are skipped. No price is computed here: the caller compares the tokens of
    * all stretches together.
    */
   rearrange(own: readonly FragmentId[], hidden: readonly Hidden[]): readonly Fragment[] {
-    const others = this.#fragments.filter(({ id }) => !own.includes(id))
-    const mine = this.#fragments.filter(({ id }) => own.includes(id))
+    const isMine = (one: Fragment) => own.includes(one.id) && !isForgotten(one)
+    const others = this.#fragments.filter((one) => !isMine(one))
+    const mine = this.#fragments.filter(isMine)
     const free = hidden.filter(
       ({ message, span: chars }) => !others.some((one) => one.message === message && overlaps(one.span, chars)),
     )

@@ -43,6 +43,9 @@ export interface Fragment {
   readonly price?: Price
 }
 
+/** Whether the cache must forget the fragment's text. No other fold may take the place of such a fold. */
+export const isForgotten = ({ state }: Pick<Fragment, 'state'>): boolean => state.kind === 'folded' && state.forget === true
+
 /** Returns the marker that the model sees instead of the fragment's text, or null when the fragment is open. */
 function markerOf({ id, span, state }: Fragment): string | null {
   switch (state.kind) {

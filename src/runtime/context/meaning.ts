@@ -1,7 +1,7 @@
 /** Search by meaning: passages of hidden text, and their nearness to a query as a model for embeddings sees it. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span } from '../core/span.js'
-import type { Fragment } from './fragment.js'
+import { type Fragment, isForgotten } from './fragment.js'
 import type { TextPlace } from './search.js'
 import { type Scope, searchable } from './stretch.js'
 
@@ -68,8 +68,7 @@ export class PassageVectors {
 }
 
 /** Whether a fragment is hidden, but not forgotten. */
-const isSearched = ({ state }: Fragment): boolean =>
-  state.kind === 'summarised' || (state.kind === 'folded' && state.forget !== true)
+const isSearched = (fragment: Fragment): boolean => fragment.state.kind !== 'open' && !isForgotten(fragment)
 
 const product = (one: Float32Array, other: Float32Array): number => one.reduce((sum, value, at) => sum + value * other[at]!, 0)
 

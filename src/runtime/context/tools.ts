@@ -6,7 +6,7 @@ import { length } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Conversation } from './conversation.js'
 import { type CostlyFolds, type Fragment, priceRemark } from './fragment.js'
-import { quoted, type Refusal } from './refusal.js'
+import { quoted, refuse, type Refusal } from './refusal.js'
 import { type Scope, scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
 
@@ -312,6 +312,7 @@ export const searchContext = defineTool({
         ignoringCase > 0 ? ` Upper and lower case aside there would be ${matches(ignoringCase)}: use the exact spelling.` : ''
       const other = elsewhere > 0 ? ` Other messages have ${matches(elsewhere)}: search with role "all".` : ''
       const near = ignoringCase + elsewhere > 0 ? [] : await nearestTo(conversation, args, signal)
+      if (signal?.aborted === true) return refuse('engine/cancelled', 'The search was cancelled.')
       return { text: [none + ignoring + other, ...near].join('\n\n'), modifies: false }
     }
     const shown = hits.length < total ? `, the first ${hits.length} of them here` : ''
@@ -334,7 +335,6 @@ async function nearestTo(
     if (hits.length === 0) return []
     return ['Nearest in meaning, of what is folded:', ...hits.map((hit, index) => match(conversation.messages, hit, index))]
   } catch {
-    signal?.throwIfAborted()
     return []
   }
 }

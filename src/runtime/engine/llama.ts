@@ -161,6 +161,8 @@ export class LlamaEngine implements Engine {
   readonly #watch: BlockWatch | null
   readonly #adapters: Adapters
   #disposed = false
+  /** Whether the cache is gone, so that nothing is left to forget. */
+  #freed = false
 
   private constructor(
     private readonly native: Native,
@@ -462,6 +464,7 @@ export class LlamaEngine implements Engine {
   }
 
   #forget<T>(name: ConversationId, how: (each: ConversationId) => T): Promise<readonly T[]> {
+    if (this.#freed) return Promise.resolve([])
     this.#lastRendered.delete(name)
     this.#clientEdits.forget(name)
     for (const rendering of this.#rendering) if (rendering.conversation === name) rendering.forgotten = true
@@ -490,6 +493,7 @@ export class LlamaEngine implements Engine {
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
     await Promise.all([this.#offload.close(), this.saved.shared?.close()])
+    this.#freed = true
     try {
       await this.draft?.dispose()
     } finally {

@@ -2,7 +2,7 @@
  * The cache for models whose attention keeps a cell for every token. For each step it makes the conversation's live sequence hold the shown
  * tokens, and it counts the cost.
  */
-import { invariant } from '../core/errors.js'
+import { type ErrorCode, invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { CacheSalt } from './tenant-salts.js'
@@ -28,6 +28,9 @@ import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
 import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
 import type { OpenedSequence, StepCache } from './step-cache.js'
+
+/** Errors of a save that memory or llama.cpp refuses. The sequence is then lost, as without lower tiers. */
+const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
@@ -127,7 +130,7 @@ export class KvCache implements StepCache {
         const [first] = wanted
         if (first === undefined) return withRedecoded(plan, redecoded)
         redecoded = plan.redecoded
-        const started = performance.now()
+        const started = performance.now() - this.#evictor.evicting
         // Loading the first sequence may push the others out of host memory, so all of them are read before.
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.#offload.read(each))
@@ -141,7 +144,8 @@ export class KvCache implements StepCache {
           if (reason !== null) without.set(first, reason)
           else incoming.delete(first)
         }
-        this.#evictor.spend(performance.now() - started)
+        // Evictions record their own time.
+        this.#evictor.spend(performance.now() - started - this.#evictor.evicting)
       }
     } finally {
       this.#offload.claim([])
@@ -283,7 +287,10 @@ export class KvCache implements StepCache {
     own.state = 'idle'
     this.#table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)
-    if (outcome === 'done') record.before = step.left
+    if (outcome === 'done') {
+      record.before = step.left
+      record.forgets = false
+    }
     return entry
   }
 
@@ -311,7 +318,8 @@ export class KvCache implements StepCache {
   }
 
   prompt(conversation: ConversationId): Prompt | null {
-    return this.#conversations.get(conversation)?.before ?? null
+    const record = this.#conversations.get(conversation)
+    return record === undefined || record.forgets ? null : record.before
   }
 
   compact(conversation: ConversationId): number {
@@ -389,12 +397,18 @@ export class KvCache implements StepCache {
   }
 
   /**
-   * Saves an evicted sequence in a lower tier. Returns false when that is impossible. With `sparing`, also returns false when another saved
-   * sequence would be dropped for it.
+   * Saves an evicted sequence in a lower tier. Returns false when that is impossible, for example because memory is short. With `sparing`,
+   * also returns false when another saved sequence would be dropped for it.
    */
   #keep(victim: Sequence, sparing: boolean): boolean {
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false
-    const state = this.#table.copying((memory) => memory.saveSequence(victim.seq, { checksum: false }))
+    let state: Uint8Array
+    try {
+      state = this.#table.copying((memory) => memory.saveSequence(victim.seq, { checksum: false }))
+    } catch (error) {
+      if (error instanceof KvfoldError && UNSAVED.includes(error.code)) return false
+      throw error
+    }
     if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
     this.#offload.put(offloadRecordOf(victim), state)
     return true

@@ -16,6 +16,8 @@ export class Evictor {
   #evicted = 0
   #moved = 0
   #milliseconds = 0
+  /** Milliseconds of all evictions so far. */
+  #evicting = 0
 
   /**
    * @param keep saves an evicted sequence in a lower tier; with `sparing` only if the tier drops no saved sequence for it. Returns false
@@ -30,6 +32,11 @@ export class Evictor {
   /** Milliseconds that were spent on moves and that no step's account includes yet. */
   get spent(): number {
     return this.#milliseconds
+  }
+
+  /** Milliseconds of all evictions so far, which only grow. */
+  get evicting(): number {
+    return this.#evicting
   }
 
   /**
@@ -98,7 +105,9 @@ export class Evictor {
     this.conversations.unseat(victim)
     if (kept) this.#moved += freed
     else this.#evicted += freed
-    this.spend(performance.now() - started)
+    const took = performance.now() - started
+    this.#evicting += took
+    this.spend(took)
     return freed
   }
 
@@ -138,6 +147,8 @@ export class Evictor {
   /** Moves all sequences that no step uses off the device, in the order stated at SequenceTable. */
   async leave(offload: OffloadTiers): Promise<void> {
     for (const victim of this.table.victims()) {
+      // A conversation may be forgotten while another one is written.
+      if (!this.table.has(victim)) continue
       this.evictUnasked(victim)
       await offload.settle()
     }

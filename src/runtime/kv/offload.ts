@@ -2,6 +2,7 @@
  * The tiers below the device. Keeps saved sequences in memory and on the disk tier, and chooses those that move to the disk tier when
  * memory is full.
  */
+import { constants } from 'node:buffer'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
@@ -211,8 +212,15 @@ export class OffloadTiers {
         if (item === null) this.#lost++
         else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
         else this.#follow(this.#store?.drop(item.id))
+        this.#dropEvicted()
       }),
     )
+  }
+
+  /** Drops the sequences that the disk tier evicted to make room for another one. */
+  #dropEvicted(): void {
+    const there = new Set(this.#store?.items.map(({ id }) => id))
+    for (const id of this.#disk.keys()) if (!there.has(id)) this.#disk.delete(id)
   }
 
   /**
@@ -222,7 +230,10 @@ export class OffloadTiers {
   #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
     const store = this.#store!
     if (state instanceof Uint8Array) return store.put(record, state)
-    const writing = this.#joining.then(async () => store.put(record, await joined(state)))
+    const writing = this.#joining.then(async () => {
+      const whole = await joined(state)
+      return whole === null ? null : store.put(record, whole)
+    })
     this.#joining = writing.catch(() => undefined)
     return writing
   }
@@ -337,9 +348,13 @@ const bytesOf = (state: SavedState): number =>
 
 const JOINED = Buffer.from('kvfold in pieces')
 
-/** Joins the pieces into one array. Lets other work of the event loop run after each piece. */
-async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array> {
+/**
+ * Joins the pieces into one array. Lets other work of the event loop run after each piece. Returns null where Node allows no array of that
+ * length.
+ */
+async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array | null> {
   const head = JOINED.length + 8 * (1 + pieces.length)
+  if (head + bytesOf(pieces) > constants.MAX_LENGTH) return null
   const whole = Buffer.allocUnsafeSlow(head + bytesOf(pieces))
   whole.set(JOINED)
   for (const [at, number] of [pieces.length, ...pieces.map(({ byteLength }) => byteLength)].entries())

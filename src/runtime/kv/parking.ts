@@ -294,6 +294,7 @@ export async function forgetHidden(
   if (live !== null && place !== null) {
     table.cut(live, span(whole ? 0 : live.atKey(markerSource(place)), live.held))
     live.unedited = base
+    conversations.get(conversation)!.forgets = true
   }
   conversations.views.drop(conversation, (view) => from(view) !== null)
   const stored = offload.all.filter((each) => each.conversation === conversation && from(each) !== null)
@@ -363,9 +364,16 @@ export class Reloader {
     // A state can only be loaded into an empty sequence, so the pieces of a state go through a second one.
     const isWhole = state instanceof Uint8Array || state.length === 1
     const piece = isWhole ? null : this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
-    const isIn =
-      isWhole || piece !== null ? await this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece) : null
-    if (piece !== null) this.table.drop(piece)
+    let isIn: boolean | null = null
+    try {
+      if (isWhole || piece !== null) isIn = await this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece)
+    } catch (error) {
+      this.#empty(sequence)
+      this.table.drop(sequence)
+      throw error
+    } finally {
+      if (piece !== null) this.table.drop(piece)
+    }
     if (isIn === null) {
       this.table.drop(sequence)
       return `all ${sequences.total} sequences of the context are in use, and loading them needs two`
@@ -413,16 +421,22 @@ export class Reloader {
     if (first === undefined || !(await this.table.copying((memory) => memory.copyIn(seq, first)))) return false
     for (const state of rest) {
       const isIn = piece !== null && (await this.table.copying((memory) => memory.copyIn(piece.seq, state)))
-      const of = memory.positions(isIn ? piece.seq : seq)
       if (!isIn) {
-        if (of !== null) memory.untag(seq, span(of.min, of.max + 1))
+        this.#empty({ seq })
         return false
       }
+      const of = memory.positions(piece.seq)
       if (of === null) continue
       memory.tag(piece.seq, seq, span(of.min, of.max + 1))
       memory.untag(piece.seq, span(of.min, of.max + 1))
     }
     return true
+  }
+
+  /** Takes all cells from a sequence that is not recorded yet. */
+  #empty({ seq }: Pick<Sequence, 'seq'>): void {
+    const held = this.table.memory.positions(seq)
+    if (held !== null) this.table.memory.untag(seq, span(held.min, held.max + 1))
   }
 
   /** Removes all entries but the needed ones. */

@@ -276,6 +276,8 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step that ended as `done`. */
   before: Prompt | null
+  /** Whether cells were dropped since then because the prompt holds forgotten text. Then it must not be computed again. */
+  forgets: boolean
   /** How many of its cells were moved to a lower tier while no step ran. Its next step will count them. */
   moved: number
 }
@@ -331,7 +333,7 @@ export class Conversations {
   seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
     if (known === undefined)
-      this.#records.set(conversation, { salt: sequence.salt, sequence, ledger: [], before: null, moved: 0 })
+      this.#records.set(conversation, { salt: sequence.salt, sequence, ledger: [], before: null, forgets: false, moved: 0 })
     else known.sequence = sequence
   }
 

@@ -109,6 +109,7 @@ export class SharedCells {
   /** Deletes all blocks of the conversation. */
   async forget(conversation: ConversationId): Promise<void> {
     this.recall(conversation)
+    this.#forgotten.delete(conversation)
     this.#known.clear()
     await this.options.tier.forget(conversation)
   }
@@ -118,6 +119,8 @@ export class SharedCells {
     const base = uneditedOf(prompt)
     const last = base.lastIndexOf(FORGOTTEN)
     const done = this.#forgotten.get(conversation)
+    // Restored text may be published again, and then forgotten again.
+    if (last < 0) this.#forgotten.delete(conversation)
     if (last < 0 || (done !== undefined && sameForgotten(done, base))) return
     this.recall(conversation)
     this.#known.clear()

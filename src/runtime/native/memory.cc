@@ -111,6 +111,8 @@ bool loaded(llama_context *context, llama_seq_id seq, const uint8_t *data, size_
   try {
     read = llama_state_seq_set_data(context, data, size, seq);
   } catch (const std::bad_alloc &) {
+    // Part of the cells may be there already.
+    llama_memory_seq_rm(llama_get_memory(context), seq, -1, -1);
     throw;
   } catch (const std::exception &) {
     read = 0;

@@ -447,6 +447,8 @@ export interface Service {
   models(): readonly ModelStatus[]
   /** Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. */
   load(model?: string): Promise<ModelStatus>
+  /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
+  model(name?: string): ModelStatus
   /** Whether models of a folder are served, which are loaded when they are asked. */
   readonly loadsOnDemand: boolean
   /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */

@@ -205,8 +205,12 @@ export class ThreadService implements Service {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
-  load = (name?: string): Promise<ModelStatus> =>
-    this.#using(name, () => this.models().find((model) => model.name === this.#pick(name).name)!)
+  model(name?: string): ModelStatus {
+    const picked = this.#pick(name)
+    return this.models().find((model) => model.name === picked.name)!
+  }
+
+  load = (name?: string): Promise<ModelStatus> => this.#using(name, () => this.model(name))
 
   tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
     const options = { parseSpecial: special, addSpecial: bos }
@@ -324,7 +328,7 @@ export class ThreadService implements Service {
   }
 
   async #ask(given: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
-    const leftOut = await checkAsk(given)
+    const leftOut = await checkAsk({ ...given, acm: given.acm ?? this.#defaults.acm })
     return this.#run(given, emit, async ({ model, called, lora, engine, signal, waited }) => {
       const ask = { ...given, ...definedFields({ lora }) }
       refuseUnfoldable(ask.messages, engine.info.context, engine.model?.info ?? null)
@@ -342,7 +346,7 @@ export class ThreadService implements Service {
           // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Restoring the thread brings that answer
           // back.
           const gaveUp = ask.beginning !== undefined && taken.before !== null
-          if (isRefusal(error) || gaveUp) await this.#manager.refused(taken)
+          if (isRefusal(error) || gaveUp) await this.#manager.refused(taken, gaveUp)
           throw error
         } finally {
           await save()

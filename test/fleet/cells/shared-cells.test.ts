@@ -10,6 +10,9 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import fc from 'fast-check'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { Conversation } from '../../../src/runtime/context/conversation.js'
+import { portsOf } from '../../../src/runtime/context/ports.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -109,6 +112,35 @@ describe('two engines', () => {
     expect(back).toMatchObject({ shared: 4 * BLOCK - 700, computed: 1101 - 4 * BLOCK })
     await expectFresh(back, longer)
     for (const engine of [one, other]) await engine.check('full')
+  })
+
+  it('delete a forgotten text from the folder, and do so again after it was restored', async () => {
+    const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, shared: sharedCells(place()) }
+    const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), settings)
+    engines.push(engine)
+    const secret = 'The password of the harbour is coralgate.'
+    const lines = (from: number) => Array.from({ length: 40 }, (_, at) => `Line ${from + at} stands here.`).join(' ')
+    const id = conversationId('secret')
+    const conversation = new Conversation(id, portsOf(engine, id))
+    conversation.add({ role: 'user', content: `${lines(0)} ${secret} ${lines(40)}` })
+    const cut = conversation.fragment({ startMarker: 'The password', endMarker: 'coralgate.', numFragments: 1 })
+    const fragment = cut.ok ? cut.fragments[0]!.id : ''
+    const show = async () => {
+      await engine.respond({ conversation: id, messages: conversation.messages, edits: conversation.edits(), maxTokens: 1 }).reply
+      await engine.published()
+    }
+    const tokens = Buffer.from(engine.model.tokenize(' password of the harbour is coral').buffer)
+    const found = () => blocksIn().filter((name) => readFileSync(join(folder, name)).includes(tokens)).length
+    for (let round = 0; round < 2; round++) {
+      await show()
+      expect(found(), `round ${round}`).toBe(1)
+      conversation.fold(fragment, { forget: true })
+      await engine.forgetHidden(id, conversation.messages, [], conversation.edits())
+      expect(found(), `round ${round}`).toBe(0)
+      await show()
+      expect(found(), `round ${round}`).toBe(0)
+      conversation.restore(fragment)
+    }
   })
 
   it('never lend to another tenant, or under another secret', async () => {

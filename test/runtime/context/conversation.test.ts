@@ -28,6 +28,37 @@ describe('Conversation', () => {
     conversation.fragment({ startMarker, endMarker, numFragments, role })
   const texts = () => conversation.fragments.map((fragment) => conversation.text(fragment))
 
+  it('a fold that forgets stays, whatever its owner and its summary do meanwhile', async () => {
+    let forgetNow = () => {}
+    conversation = new Conversation(id, {
+      summarize: () => {
+        forgetNow()
+        return Promise.resolve({ ok: true, summary: 'Numbers.', ledger: [] })
+      },
+    })
+    conversation.add({ role: 'user', content: 'Before. START one two three four END after.' })
+    const [first, second] = conversation.rearrange(
+      [],
+      [
+        { message: 0, span: span(8, 13) },
+        { message: 0, span: span(14, 17) },
+      ],
+    )
+    granted(conversation.fold(first!.id, { forget: true }))
+    const own = conversation.fragments.map((fragment) => fragment.id)
+    conversation.rearrange(own, [{ message: 0, span: span(8, 13) }])
+    expect(conversation.fragments.map((fragment) => [fragment.id, fragment.state])).toEqual([
+      [first!.id, { kind: 'folded', forget: true }],
+    ])
+    expect(second!.id).not.toBe(first!.id)
+
+    const { fragments } = granted(mark('one', 'four', 1))
+    const { id: open } = fragments[0]!
+    forgetNow = () => granted(conversation.fold(open, { forget: true }))
+    expect(refused(await conversation.summarize(open, 'numbers'))).toBe(`${open} was forgotten while the summary was written.`)
+    expect(conversation.fragments.find((fragment) => fragment.id === open)!.state).toEqual({ kind: 'folded', forget: true })
+  })
+
   it('cuts from the first character of one marker to the last of the other, and shows the same text', () => {
     const { fragments } = granted(mark('START', 'END'))
     expect(texts()).toEqual(['START one two', ' three four END'])

@@ -61,6 +61,30 @@ function onDisk(tokens: Int32Array): number {
 }
 
 describe('a fold that forgets', () => {
+  it('has nothing left to forget once the engine is disposed', async () => {
+    await load({ hostBytes: 2 ** 26 })
+    const { show } = talk()
+    await show()
+    await engine.dispose()
+    engine.forget(ID)
+    await engine.erase(ID)
+  })
+
+  it('keeps a refresh from computing its text again', async () => {
+    await load({ hostBytes: 2 ** 26 })
+    const { conversation, id, show } = talk()
+    await show()
+    const other = conversation.fragment({ startMarker: 'Line 2 is', endMarker: 'Line 4 is', numFragments: 1 })
+    conversation.fold(other.ok ? other.fragments[0]!.id : '')
+    expect((await show()).approximate).toBeGreaterThan(0)
+    conversation.fold(id, { forget: true })
+    await engine.forgetHidden(ID, messages, [], conversation.edits())
+    await engine.refresh(ID)
+    const { tokens, gone } = engine.residency(ID, messages, [], plainly(conversation.edits()))!.at(-1)!
+    expect(tokens).toBeGreaterThan(5)
+    expect(gone).toBe(tokens)
+  })
+
   it('is exact under splice, and drops the cells that an earlier fold parked on the device', async () => {
     await load({ hostBytes: 2 ** 26 })
     const { conversation, id, show, where } = talk()

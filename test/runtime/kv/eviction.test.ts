@@ -1,7 +1,11 @@
 /** Tests eviction when cells or sequence ids are short: which sequences go, in which order, and which step the ledger charges. */
 import { describe, expect, it } from 'vitest'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
+import type { NaiveMemory } from './support/naive-memory.js'
+import { Through } from './support/through.js'
 
 /** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -38,6 +42,21 @@ describe('when room runs out', () => {
     grow(29, [], 80)
     expect(harness.finish('d')).toMatchObject({ evicted: 80, fresh: 100 })
     expect(harness.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
+  })
+
+  it('loses a sequence that memory has no room to save, and goes on', () => {
+    const offload = new OffloadTiers({ hostBytes: 1e6 })
+    const wrap = (memory: NaiveMemory) =>
+      new (class extends Through {
+        override saveSequence(): never {
+          throw new KvfoldError('memory/insufficient', 'There is no memory for that.')
+        }
+      })(memory)
+    const harness = new CacheHarness({ cells: 100, sequences: 10, wrap, options: { offload } })
+    harness.step('a', shownOf(solo(1)))
+    expect(harness.step('b', shownOf(text(5000, 90)))).toMatchObject({ fresh: 90, evicted: 20 })
+    expect(offload.totals.host.sequences).toBe(0)
+    expect(harness.step('a', shownOf(solo(1)))).toMatchObject({ reused: 0, recomputed: 20 })
   })
 
   it('evicts a live sequence that no request will continue before older ones, until a request continues it', () => {

@@ -44,7 +44,27 @@ describe('memory alone', () => {
   })
 })
 
+/** A disk tier with room for two items, which evicts the oldest. */
+class SmallDiskTier extends NaiveDiskTier {
+  override async put(...item: Parameters<NaiveDiskTier['put']>): ReturnType<NaiveDiskTier['put']> {
+    const made = await super.put(...item)
+    while (this.items.length > 2) await this.drop(this.items[0]!.id)
+    return made
+  }
+}
+
 describe('a disk tier without memory', () => {
+  it('that evicts items has them no more', async () => {
+    const tiers = new OffloadTiers({ disk: new SmallDiskTier(5000, false) })
+    for (const seed of [0, 1, 2, 3]) {
+      const { record, state } = sampleOf(seed, 1000)
+      tiers.put(record, state)
+      await tiers.settle()
+    }
+    expect(tiers.totals).toMatchObject({ disk: { sequences: 2 }, lost: 0 })
+    expect(tiers.all.map(({ tokens }) => tokens[0]).sort()).toEqual([2, 3])
+  })
+
   it('keeps what is put', async () => {
     const tiers = new OffloadTiers({ disk: new NaiveDiskTier(5000, false) })
     expect(tiers.open).toBe(true)

@@ -47,6 +47,22 @@ async function begun(of: string, contract?: string): Promise<object[]> {
 }
 
 describe('drop_message', () => {
+  it('counts the messages as the request has them, also where results stand in another order than their calls', async () => {
+    const call = (id: string) => ({ id, type: 'function', function: { name: 'look', arguments: '{}' } })
+    const result = (id: string) => ({ role: 'tool', tool_call_id: id, content: text(`result ${id}`, 0) })
+    const messages = [
+      user('Look twice.'),
+      { role: 'assistant', content: null, tool_calls: [call('a'), call('b')] },
+      result('b'),
+      result('a'),
+      user('And now?'),
+    ]
+    const { kvfold } = await chat(messages, { drop_message: { '4': [2] } })
+    const { all } = served.service.threads.get('public', kvfold.thread)
+    const omitted = all.flatMap(({ message, omitted: parts }) => (parts.length === 0 ? [] : [message.toolCallId]))
+    expect(omitted).toEqual(['b'])
+  })
+
   it.each(['splice', 'exact'])('takes messages out of the prompt under %s, and counts them', async (contract) => {
     const messages = await begun(`drops under ${contract}`, contract)
     const before = served.service.status().models[0]!.loaded!.submitted!

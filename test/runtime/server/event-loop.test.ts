@@ -94,6 +94,8 @@ const deferred = (count: number, bytes: number): string =>
     ],
   })
 
+const SHELL = '{"type":"local_shell_call_output","id":"x","output":""}'
+
 type Body = readonly [name: string, path: string, body: () => string, status: number]
 
 const BODIES: readonly Body[] = [
@@ -167,6 +169,8 @@ const BODIES: readonly Body[] = [
   ['a million numbers as 1.0', CHAT, () => chat({ unknown: '' }).replace('""', list('1.0', 1e6)), 400],
   ['12 MB', '/v1/completions', () => JSON.stringify({ prompt: text(12e6), max_tokens: 1 }), 400],
   ['8,001 items', '/v1/responses', () => JSON.stringify({ input: messages(8001) }), 400],
+  ['200,000 outputs of a shell', '/v1/responses', () => `{"input":${list(SHELL, 200_000)}}`, 400],
+  ['200,000 references', '/v1/responses', () => `{"input":${list('{"type":"item_reference","id":"msg_x_1_0"}', 200_000)}}`, 404],
   ['8,001 messages', '/v1/messages', () => chat({ messages: messages(8001) }), 400],
   ['8,001 messages', '/api/chat', () => JSON.stringify({ model: 'builtin', messages: messages(8001) }), 400],
   ['12 MB that are no JSON', CHAT, () => `{"messages":[{"role":"user","content":"${'x'.repeat(12e6)}`, 400],

@@ -5,7 +5,7 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import type { Hidden } from '../../context/stretch.js'
-import { editOf } from '../../context/fragment.js'
+import { editOf, type Fragment, isForgotten } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
@@ -195,6 +195,11 @@ export class UFold {
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
   }
 
+  /** Whether this agent folded the fragment, and may show its text again. */
+  #isOwn(fragment: Fragment): boolean {
+    return this.#state.own.includes(fragment.id) && !isForgotten(fragment)
+  }
+
   /** Counts the tokens of the first `upTo` messages as the model sees them. */
   #count(upTo: number, edits = this.setting.conversation.edits()): number {
     const { engine, conversation, tools, scope } = this.setting
@@ -211,7 +216,7 @@ export class UFold {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
     const messages = noted(conversation.messages.slice(0, upTo), tools)
     const others = conversation.fragments
-      .filter(({ id, message }) => message < upTo && !this.#state.own.includes(id))
+      .filter((one) => one.message < upTo && !this.#isOwn(one))
       .flatMap((fragment) => editOf(fragment) ?? [])
     const held = folder !== undefined || (generation.contract ?? 'exact') !== 'exact' || anew
     if (held && this.#count(upTo, others) < URGENT * goodContext((folder ?? engine).info))
@@ -262,7 +267,7 @@ export class UFold {
     // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
-    const others = conversation.fragments.filter(({ id }) => !this.#state.own.includes(id)).flatMap((one) => editOf(one) ?? [])
+    const others = conversation.fragments.filter((one) => !this.#isOwn(one)).flatMap((one) => editOf(one) ?? [])
     if (this.#count(upTo, [...others, ...wanted.map(editLike)].sort(inOrder)) >= before) return false
     const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
     this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }

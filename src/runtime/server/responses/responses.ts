@@ -12,7 +12,12 @@ export interface ResponsePlace {
   readonly messages: number
 }
 
+/** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
+const MOST_DELETED = 1000
+
 export class Responses {
+  readonly #deleted = new Set<string>()
+
   /**
    * Drops responses whose threads were deleted while this process did not run. Responses of damaged threads stay.
    * @throws KvfoldError store/*
@@ -29,13 +34,20 @@ export class Responses {
     }
     store.drop(store.threads().filter(isGone))
     threads.watch(null, ({ tenant, thread, kind }) => {
-      if (kind === 'deleted') store.drop([{ tenant, thread }])
+      if (kind !== 'deleted') return
+      this.#deleted.add(thread)
+      if (this.#deleted.size > MOST_DELETED) this.#deleted.delete(this.#deleted.values().next().value!)
+      store.drop([{ tenant, thread }])
     })
   }
 
-  /** Stores a response, so that it can be fetched. `body`: as sent to the client. @throws KvfoldError store/* */
-  keep(tenant: Tenant, id: string, { thread, messages }: ResponsePlace, body: object): Promise<void> {
-    return this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
+  /**
+   * Stores a response, so that it can be fetched. `body`: as sent to the client. A response of a thread that was deleted meanwhile is not
+   * stored. @throws KvfoldError store/*
+   */
+  async keep(tenant: Tenant, id: string, { thread, messages }: ResponsePlace, body: object): Promise<void> {
+    if (this.#deleted.has(thread)) return
+    await this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
 
   /** Returns the stored body of a response. Returns null when the id is unknown, belongs to another tenant, or was deleted. */

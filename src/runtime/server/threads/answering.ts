@@ -275,6 +275,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   const { generation, scope, toolbox, callable, among, isSearch } = prepared
   const { thread } = taken
   const { conversation } = thread
+  thread.refuseGone()
   thread.runtime.warm = true
   const from = conversation.messages.length
   const events = new TurnReport(toolbox, isSearch, emit)
@@ -307,6 +308,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
     betweenSteps: async () => {
       thread.answered(from, null, { isSearch })
       await save()
+      thread.refuseGone()
     },
   })
   let outcome: TurnOutcome

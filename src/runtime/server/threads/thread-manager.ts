@@ -176,11 +176,13 @@ export class ThreadManager {
   }
 
   /**
-   * Restores the thread as it was before the request, or deletes a new one. Call it when the ask was refused; does nothing once a step
-   * was computed.
+   * Restores the thread as it was before the request, or deletes a new one. Call it when the ask was refused; does nothing once a step of
+   * the answer was computed, because that step's calls were carried out.
+   * @param even also restores the thread after such a step
    */
-  async refused({ thread, before }: TakenThread): Promise<void> {
-    if (thread.gone !== null || thread.ledger.length > (before?.ledger.length ?? 0)) return
+  async refused({ thread, before }: TakenThread, even = false): Promise<void> {
+    const steps = thread.ledger.slice(before?.ledger.length ?? 0)
+    if (thread.gone !== null || (!even && steps.some(({ kind }) => kind === 'answer'))) return
     if (before === null) await this.delete(thread.tenant, thread.id)
     else
       await thread.alone(async () => {
@@ -213,6 +215,11 @@ export class ThreadManager {
 
   /** Ends the ask on the thread, so that other requests may continue it. Call it after all changes are saved. */
   async give(thread: Thread): Promise<void> {
+    // A step that was computed after the thread was deleted left cells.
+    if (this.index.find(thread.tenant, thread.id) === null)
+      await this.options.erase(thread.id).catch((error: unknown) => {
+        this.options.tell?.(`The cells of the deleted thread ${thread.id} were not erased: ${String(error)}`)
+      })
     thread.asked = false
     this.#changed(thread, 'idle')
     this.index.trim(thread)
@@ -416,15 +423,20 @@ export class ThreadManager {
     const due: ThreadEntry[] = []
     for (const entry of this.index.oldest(tenant)) {
       if ((over <= 0 && entry.used >= oldest) || due.length === AT_ONCE) break
-      if (!entry.asked) due.push(entry)
+      if (!entry.asked && entry.thread?.idle !== false) due.push(entry)
       over--
     }
     for (const entry of due) {
       if (!this.index.has(entry)) continue
       const { id, used } = entry
       const why = used < oldest ? 'its time of retention is over' : `${tenant} may have ${perTenant} threads`
-      await this.delete(tenant, id)
-      this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
+      try {
+        await this.delete(tenant, id)
+        this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
+      } catch (error) {
+        // Another request may have deleted it just now. After another failure it stays, and the next request tries again.
+        if (!isNoThread(error)) this.options.tell?.(`Could not delete thread ${id} of ${tenant} (${why}): ${String(error)}`)
+      }
     }
   }
 

@@ -125,7 +125,7 @@ export class ThreadIndex {
     const cooled: ThreadEntry[] = []
     for (const each of warm.fromOldest()) {
       if (warm.size <= most) break
-      if (each.asked) continue
+      if (each.asked || each.thread?.idle === false) continue
       warm.delete(each)
       cooled.push(each)
     }

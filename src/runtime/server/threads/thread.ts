@@ -205,14 +205,15 @@ export class Thread implements MatchCandidate {
     return { tenant, id, model, created, used, parent, contract, tools, held: this.#held }
   }
 
+  /** The thread as it is now; later changes do not reach it. */
   get record(): ThreadRecord {
     const { messages, fragments, searches, ids, omissions } = this.conversation.state
     return {
       ...this.head,
       messages: messages.map((message, at): StoredMessage => ({ message, seen: this.seen[at] ?? 'nothing' })),
       edits: { fragments, searches, ids, ...(omissions === undefined ? {} : { omissions }) },
-      ledger: this.#ledger,
-      events: this.#events,
+      ledger: [...this.#ledger],
+      events: [...this.#events],
     }
   }
 

@@ -42,6 +42,7 @@ export class TurnReport {
         this.#mayCall = event.toolChoice !== 'none'
         this.#spoke = false
         this.#reasoned = 0
+        this.#unknown = 0
         this.logprobs = []
         this.tokens = []
         return

@@ -366,6 +366,23 @@ describe('llama-server’s own fields', () => {
     expect(new Set((body as { content: string }[]).map(({ content }) => content)).size).toBeGreaterThan(1)
   })
 
+  it('n_cmpl streams each answer with its own tokens', async () => {
+    const response = await fetch(`${served.url}/completion`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ prompt: PROMPT, n_predict: 8, n_cmpl: 2, n_probs: 2, stream: true, ignore_eos: true, seed: 1 }),
+    })
+    const chunks = (await response.text())
+      .split('\n')
+      .filter((line) => line.startsWith('data: {'))
+      .map((line) => JSON.parse(line.slice(6)) as { index: number; tokens: number[]; completion_probabilities?: object[] })
+    for (const index of [0, 1]) {
+      const own = chunks.filter((chunk) => chunk.index === index)
+      expect(own.flatMap(({ tokens }) => tokens)).toHaveLength(8)
+      expect(own.flatMap(({ completion_probabilities: told = [] }) => told).length).toBeGreaterThanOrEqual(8)
+    }
+  })
+
   it('n_predict 0 computes the prompt and says nothing', async () => {
     const { content, tokens_predicted: count } = await complete({ prompt: `${PROMPT} ten`, n_predict: 0 })
     expect([content, count]).toEqual(['', 0])

@@ -6,6 +6,7 @@ import { ScriptedEngine, type Script } from '../../../support/scripted.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import type { Answer, Ask, AskEvent, Asked } from '../../../../src/runtime/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../../../src/runtime/server/service.js'
+import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
 import { allIn } from '../../store/support/threads.js'
 
@@ -581,6 +582,75 @@ describe('the store', () => {
     expect([again.thread, again.message.content]).toEqual([record!.id, 'Answer 3.'])
     expect(engine.requests.at(-1)!.edits).toHaveLength(3)
     expect(service.status().asks).toEqual({ done: 1, failed: 1, cancelled: 0, refused: 0 })
+  })
+
+  it('has the steps of a turn whose later step was refused, and on a thread that was there before, too', async () => {
+    const { ask, service } = await serve((request, step) => {
+      if (step === 3) throw new KvfoldError('context/full', 'It does not fit.')
+      return step === 0 ? { content: 'Yes.' } : folds(request, step - 1)
+    })
+    const first = await ask([user('Well?')])
+    const second = [user('Well?'), first.message, user(long)]
+    await expect(ask(second, { acm: 'tools' })).rejects.toThrow('It does not fit.')
+    const { all } = service.threads.get('t', first.thread)
+    expect(all.map(({ message }) => message.role)).toEqual([
+      ...['user', 'assistant', 'user', 'assistant', 'tool', 'assistant', 'tool', 'tool', 'tool'],
+    ])
+    expect(all.flatMap(({ fragments }) => fragments).filter(({ state }) => state.kind === 'folded')).toHaveLength(3)
+  })
+
+  it('ends an answer whose thread is deleted between its steps, and keeps nothing of it', async () => {
+    let service: ThreadService | null = null
+    const erased: string[] = []
+    const engine = new ScriptedEngine((request, step) => folds(request, step))
+    const models = [
+      {
+        name: 'm',
+        slots: 1,
+        load: () =>
+          Promise.resolve(
+            Object.assign(engine, {
+              erase: (id: string) => {
+                erased.push(id)
+                return Promise.resolve()
+              },
+            }),
+          ),
+      },
+    ]
+    service = await ThreadService.open({ models })
+    const asked = service.ask({ tenant: 't', messages: [user(long)], tools: [], toolChoice: 'auto', acm: 'tools' })
+    const deleting = (async () => {
+      for await (const event of asked)
+        if (event.type === 'acm') {
+          await service.threads.delete('t', service.threads.list('t')[0]!.id)
+          return
+        }
+    })()
+    await expect(asked.answer).rejects.toMatchObject({ code: 'server/no-thread' })
+    await deleting
+    expect(service.threads.list('t')).toEqual([])
+    expect(engine.requests.length).toBeLessThan(3)
+    // Once when the thread was deleted, and once for what a step had computed by then.
+    expect(erased).toHaveLength(2)
+    await service.close()
+  })
+
+  it('deletes old threads as far as it can, and serves the request even where it cannot', async () => {
+    const store = new MemoryStore()
+    const told: string[] = []
+    const { ask, service } = await serve(numbered, { store, perTenant: 1, tell: (sentence) => told.push(sentence) })
+    const first = await ask([user('One?')])
+    const kept = store.delete.bind(store)
+    store.delete = () => Promise.reject(new Error('The disk is full.'))
+    const second = await ask([user('Two?')])
+    expect(told).toEqual([expect.stringMatching(/^Could not delete thread .*The disk is full[.]$/u)])
+    expect(service.threads.get('t', second.thread).running).toBe(false)
+    store.delete = kept
+    const third = await ask([user('Three?')])
+    expect(service.threads.list('t').map(({ id }) => id)).toEqual([third.thread])
+    expect(first.thread).not.toBe(third.thread)
+    await service.close()
   })
 
   it('keeps the most recently used threads up to the limit of a tenant', async () => {

@@ -214,8 +214,8 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
 }
 
 class LlamaStream implements StreamShape<CompletionAnswer> {
-  #tokens: number[] = []
-  #logprobs: TokenLogprob[] = []
+  /** The tokens of each answer that no piece of its text has told yet. */
+  readonly #untold = new Map<number, { readonly tokens: number[]; readonly logprobs: TokenLogprob[] }>()
   readonly #running = new Map<number, RunningTimings>()
 
   constructor(private readonly wish: LlamaWish) {}
@@ -228,14 +228,14 @@ class LlamaStream implements StreamShape<CompletionAnswer> {
     const times = timed ? { timings: running.timings } : {}
     if (tells && (event.type === 'plan' || event.type === 'progress'))
       return [{ data: { index, content: '', tokens: [], stop: false, ...times, prompt_progress: running.progress } }]
+    const { tokens, logprobs } = this.#untold.get(index) ?? { tokens: [], logprobs: [] }
     if (event.type === 'tokens') {
-      this.#tokens.push(...event.tokens)
-      this.#logprobs.push(...(event.logprobs ?? []))
+      tokens.push(...event.tokens)
+      logprobs.push(...(event.logprobs ?? []))
+      this.#untold.set(index, { tokens, logprobs })
     }
     if (event.type !== 'text') return []
-    const [tokens, logprobs] = [this.#tokens, this.#logprobs]
-    this.#tokens = []
-    this.#logprobs = []
+    this.#untold.delete(index)
     const told = logprobs.length === 0 ? {} : { completion_probabilities: logprobs.map(probabilities) }
     return [{ data: { index, content: event.text, tokens, stop: false, ...told, ...times } }]
   }

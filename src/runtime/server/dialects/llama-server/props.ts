@@ -4,7 +4,6 @@
  */
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
-import type { Service } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo } from '../fields.js'
 import { samplingSettings } from '../sampling-fields.js'
@@ -39,7 +38,7 @@ export function addProps(app: App, { service, sampling, unsupportedParts, exchan
     '/slots',
     { schema: { ...described('Steps that may run at once', 'llama-server'), querystring: Named } },
     ({ query }) => {
-      const { loaded, running } = modelOf(service, query.model)
+      const { loaded, running } = service.model(query.model)
       return Array.from({ length: loaded?.slots ?? 0 }, (_, id) => ({
         id,
         n_ctx: loaded?.context,
@@ -59,11 +58,6 @@ export function addProps(app: App, { service, sampling, unsupportedParts, exchan
       return exchange(request, reply).wait(async () => ({ prompt: await service.prompt(model, messages, tools, template) }))
     },
   )
-}
-
-function modelOf(service: Service, name: string | undefined) {
-  const models = service.models()
-  return models.find((model) => model.name === name) ?? models[0]!
 }
 
 // The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.

@@ -99,7 +99,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
       format: formOf(body),
-      drops: dropsOf(body, messages.length),
+      drops: dropsOf(body, body.messages, messages),
       ...templateFieldsOf(body, effortOf(body)),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
       promptLogprobs: body.prompt_logprobs,

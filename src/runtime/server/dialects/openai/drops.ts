@@ -2,6 +2,7 @@
  * Reads AKV's fields of `/v1/chat/completions`, `drop_message`, `drop_rule` and `reposition`, and writes the counts that they add to usage.
  */
 import Type from 'typebox'
+import type { ChatMessage } from '../../../chat/message.js'
 import type { Answer, Ask } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 
@@ -39,12 +40,27 @@ interface DropRequest {
   readonly reposition?: readonly number[]
 }
 
+/** A message as the request has it. */
+interface AskedMessage {
+  readonly role: string
+  readonly tool_call_id?: string | null | undefined
+}
+
 /**
- * Returns the drops that the fields ask for. @param count how many messages the request has @throws FieldError for an index that names no
- * message, or one that cannot be dropped there
+ * Returns the drops that the fields ask for. Indexes count the request's messages; the drops name places among the ask's messages, where tool
+ * results stand in the order of their calls.
+ * @param asked the messages of the request
+ * @param ordered the messages of the ask
+ * @throws FieldError for an index that names no message, or one that cannot be dropped there
  */
-export function dropsOf({ drop_message: drops, drop_rule: rule, reposition }: DropRequest, count: number): Ask['drops'] {
+export function dropsOf(
+  { drop_message: drops, drop_rule: rule, reposition }: DropRequest,
+  asked: readonly AskedMessage[],
+  ordered: readonly ChatMessage[],
+): Ask['drops'] {
   if (drops === undefined && rule === undefined && reposition === undefined) return undefined
+  const count = ordered.length
+  const places = placesOf(asked, ordered)
   const isThere = (message: number) => Number.isSafeInteger(message) && message >= 0 && message < count
   const messages = Object.entries(drops ?? {}).flatMap(([after, dropped]) => {
     const place = `drop_message[${JSON.stringify(after)}]`
@@ -59,10 +75,29 @@ export function dropsOf({ drop_message: drops, drop_rule: rule, reposition }: Dr
   if (missing !== undefined)
     throw new FieldError('reposition', `reposition names message ${missing}, and the request has ${count}, from 0 on.`)
   return {
-    messages: [...new Set(messages)].sort((a, b) => a - b),
+    messages: [...new Set(messages.map((message) => places[message]!))].sort((a, b) => a - b),
     repositions: (reposition?.length ?? 0) > 0,
     ...(rule === undefined ? {} : { rule: ruleOf(rule) }),
   }
+}
+
+/** Returns the place of each message of the request among the ask's messages. */
+function placesOf(asked: readonly AskedMessage[], ordered: readonly ChatMessage[]): readonly number[] {
+  // Neither two results of one call nor two other messages change places.
+  const places = new Map<string | null, number[]>()
+  for (const [place, { role, toolCallId = '' }] of ordered.entries()) {
+    const of = role === 'tool' ? toolCallId : null
+    const known = places.get(of)
+    if (known === undefined) places.set(of, [place])
+    else known.push(place)
+  }
+  const seen = new Map<string | null, number>()
+  return asked.map(({ role, tool_call_id: id }) => {
+    const of = role === 'tool' ? (id ?? '') : null
+    const before = seen.get(of) ?? 0
+    seen.set(of, before + 1)
+    return places.get(of)?.[before] ?? ordered.length
+  })
 }
 
 const ruleOf = ({

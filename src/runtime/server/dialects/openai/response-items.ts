@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto'
 import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
+import { turn } from '../../../core/turns.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
 import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
@@ -179,13 +180,23 @@ export const itemId = (
   index: number,
 ): string => `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
+/** Items that are looked at in one turn of the event loop. */
+const AT_ONCE = 1000
+
 /** Returns the input with each reference to an item replaced by that item. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {
   if (!Array.isArray(input)) return input
+  /** The outputs of the stored responses that the input refers to, each read once. */
+  const outputs = new Map<string, unknown>()
   const stored = async (id: string): Promise<unknown> => {
     const [, response, index] = /^(?:cmp|msg|rs|fc|ctc|lsh|tsc|tso)_(.+)_(\d{1,6})$/.exec(id) ?? []
-    const kept = response === undefined ? null : await responses.get(tenant, `resp_${response}`)
-    const { output } = (kept ?? {}) as { output?: unknown }
+    if (response === undefined) return undefined
+    if (!outputs.has(response)) {
+      await turn()
+      const kept = (await responses.get(tenant, `resp_${response}`)) as { output?: unknown } | null
+      outputs.set(response, kept?.output)
+    }
+    const output = outputs.get(response)
     const item: unknown = Array.isArray(output) ? output[Number(index)] : undefined
     return isRecord(item) && item['id'] === id ? item : undefined
   }
@@ -201,16 +212,27 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
       'server/not-found',
     )
   }
-  const items = await Promise.all(input.map(itemOf))
+  const items = await eachOf(input, itemOf)
   // In OpenAI's types, the output of a local shell names only the item of its call, not the call.
-  const called = async (item: unknown): Promise<unknown> => {
+  const shells = new Map<unknown, Readonly<Record<string, unknown>>>()
+  for (const item of items)
+    if (isRecord(item) && item['type'] === 'local_shell_call' && !shells.has(item['id'])) shells.set(item['id'], item)
+  return eachOf(items, async (item) => {
     if (!isRecord(item) || item['type'] !== 'local_shell_call_output' || typeof item['id'] !== 'string') return item
     const { id, call_id } = item
-    const call =
-      items.find((other) => isRecord(other) && other['type'] === 'local_shell_call' && other['id'] === id) ?? (await stored(id))
+    const call = shells.get(id) ?? (await stored(id))
     return { ...item, call_id: call_id ?? (isRecord(call) ? call['call_id'] : id) }
+  })
+}
+
+/** Replaces each item. Lets other work of the event loop run in between. */
+async function eachOf(items: readonly unknown[], change: (item: unknown, index: number) => Promise<unknown>): Promise<unknown[]> {
+  const changed: unknown[] = []
+  for (const [index, item] of items.entries()) {
+    if (index % AT_ONCE === AT_ONCE - 1) await turn()
+    changed.push(await change(item, index))
   }
-  return Promise.all(items.map(called))
+  return changed
 }
 
 // The schema of `/v1/responses`: the part that agents use. Fields that would change the answer and have no meaning here are refused.
