@@ -1,4 +1,4 @@
-/** Joins abort signals into one that leaves no reference at long-lived sources. */
+/** Abort signals: several joined into one, and promises that end with a signal. No reference is left at long-lived sources. */
 
 export interface JoinedSignal {
   readonly signal: AbortSignal
@@ -24,4 +24,20 @@ export function joined(signals: readonly (AbortSignal | null | undefined)[]): Jo
   for (const source of sources) source.addEventListener('abort', abort)
   if (sources.some(({ aborted }) => aborted)) abort()
   return { signal: controller.signal, release }
+}
+
+/** Waits for the promise until the signal is aborted. @throws the signal's reason */
+export function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return promise
+  return new Promise<T>((resolve, reject) => {
+    const stop = () => {
+      // eslint-disable-next-line @typescript-eslint/prefer-promise-reject-errors -- the reason is the caller's
+      reject(signal.reason)
+    }
+    if (signal.aborted) stop()
+    signal.addEventListener('abort', stop, { once: true })
+    promise.then(resolve, reject).finally(() => {
+      signal.removeEventListener('abort', stop)
+    })
+  })
 }

@@ -332,7 +332,7 @@ export class ThreadService implements Service {
     return this.#run(given, emit, async ({ model, called, lora, engine, signal, waited }) => {
       const ask = { ...given, ...definedFields({ lora }) }
       refuseUnfoldable(ask.messages, engine.info.context, engine.model?.info ?? null)
-      const taken = await this.#manager.take({ ...ask, model: model.name })
+      const taken = await this.#manager.take({ ...ask, model: model.name }, signal)
       try {
         emit({ type: 'started', thread: taken.thread.id, model: called })
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))

@@ -4,6 +4,7 @@ import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { type ConversationId, conversationId, type Tenant } from '../../core/ids.js'
+import { unlessAborted } from '../../core/signals.js'
 import { definedFields } from '../../core/json.js'
 import type { Embedder } from '../../engine/embedder.js'
 import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
@@ -388,22 +389,6 @@ const UNWANTED = new KvfoldError('engine/cancelled', 'The request was cancelled 
 /** Returns the loaded model without users that has been unused for longest. */
 const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>
   models.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
-
-/** Waits for the promise until the signal is aborted. @throws the signal's reason */
-function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return promise
-  return new Promise<T>((resolve, reject) => {
-    const stop = () => {
-      // eslint-disable-next-line @typescript-eslint/prefer-promise-reject-errors -- the reason is the caller's
-      reject(signal.reason)
-    }
-    if (signal.aborted) stop()
-    signal.addEventListener('abort', stop, { once: true })
-    promise.then(resolve, reject).finally(() => {
-      signal.removeEventListener('abort', stop)
-    })
-  })
-}
 
 /** The most milliseconds that a timer of Node can wait; with more it would end at once. */
 const LONGEST = 2 ** 31 - 1

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { steady } from '../../core/clock.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import { unlessAborted } from '../../core/signals.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
 import {
@@ -137,15 +138,21 @@ export class ThreadManager {
 
   /**
    * Returns the thread for a request. The request's messages are in it and saved, and it is `asked` until `give`.
-   * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model
+   * @param signal ends the wait for other work on the thread
+   * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model; the signal's reason
    */
-  async take(wanted: ThreadRequest): Promise<TakenThread> {
+  async take(wanted: ThreadRequest, signal?: AbortSignal): Promise<TakenThread> {
     await identified(wanted.messages)
-    const taken = wanted.appended === true ? await this.#append(wanted) : await this.#matched(wanted)
+    const taken = wanted.appended === true ? await this.#append(wanted, signal) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
     let before: ThreadRecord | null = null
     let known = 0
     try {
+      // An operation, such as a summary, may run on the thread for long.
+      await unlessAborted(
+        thread.alone(() => undefined),
+        signal,
+      )
       await thread.alone(async () => {
         thread.refuseGone()
         before = isNew === true ? null : thread.record
@@ -265,14 +272,14 @@ export class ThreadManager {
   }
 
   /** Waits until no ask runs on the thread, then takes it. */
-  async #append({ tenant, model, thread: id }: ThreadRequest): Promise<Taking> {
+  async #append({ tenant, model, thread: id }: ThreadRequest, signal?: AbortSignal): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     return this.owned(tenant, id, async (thread) => {
       this.index.entryFor(tenant, id, model)
       for (;;) {
         thread.refuseGone()
         if (!thread.asked) break
-        await this.#idle(thread)
+        await unlessAborted(this.#idle(thread), signal)
       }
       thread.asked = true
       await this.#sharing.ownFor(thread)

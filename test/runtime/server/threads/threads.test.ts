@@ -636,6 +636,28 @@ describe('the store', () => {
     await service.close()
   })
 
+  it('does not wait for a summary of the thread beyond its time limit', async () => {
+    let release = () => {}
+    const held = new Promise<void>((resolve) => (release = resolve))
+    const { ask, service } = await serve(async (request) => {
+      const { content } = request.messages.at(-1)!
+      if (content !== long && content !== 'And now?') await held
+      return { content: 'Yes.' }
+    })
+    const first = await ask([user(long)])
+    const [fragment] = await service.threads.fragment('t', first.thread, {
+      startMarker: long.slice(0, 9),
+      endMarker: long.slice(-9),
+    })
+    const summing = service.threads.summarize('t', first.thread, fragment!.id, 'all', undefined, 'allow')
+    const asked = ask([user(long), first.message, user('And now?')], { timeoutMs: 30, thread: first.thread })
+    await expect(asked).rejects.toMatchObject({ code: 'server/timeout' })
+    expect(service.threads.get('t', first.thread).running).toBe(false)
+    release()
+    await summing
+    expect(service.threads.view('t', first.thread)).toHaveLength(2)
+  })
+
   it('deletes old threads as far as it can, and serves the request even where it cannot', async () => {
     const store = new MemoryStore()
     const told: string[] = []
