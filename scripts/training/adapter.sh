@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains the context tools into a LoRA adapter: bash scripts/training/adapter.sh FOLDER [SEED, 1 to 7] [more options of recipe.py].
 # Needs npm run build, npm run models:real -- --only qwen-0.5b, and node scripts/training-parts.mjs. A script that knows the
-# answers plays 460 samples in the model's own template, and the model answers 54 questions that need no tool, with and without a system
+# answers plays 470 samples in the model's own template, and the model answers 54 questions that need no tool, with and without a system
 # prompt. Then the adapter learns from what was shown at each step. Finished files are kept, and an interrupted training continues from its
 # last checkpoint.
 set -euo pipefail
@@ -11,6 +11,9 @@ here=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
 model=${KVFOLD_REAL_MODELS:-$HOME/.cache/kvfold/real}/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 python=${KVFOLD_TRAINING:-$HOME/.cache/kvfold/training}/venv/bin/python
 mkdir -p "$folder"
+begun=$folder/adapter.sh
+[ -f "$begun" ] || cp "$here/scripts/training/adapter.sh" "$begun"
+cmp -s "$here/scripts/training/adapter.sh" "$begun" || { echo "$folder was begun by another version of this script ($begun); name another folder." >&2; exit 1; }
 
 # collect NAME TASK OPTIONS: each has seeds of its own, all below 9000, from which on the bench's are.
 count=0 files=()
@@ -32,14 +35,14 @@ collect stumble pi-llm --keys 6 --n 16 --samples 8 --stumble
 collect plain pi-llm --keys 6 --n 8,16 --agent plain --samples 6
 collect none pi-llm --system-prompt none --keys 5 --n 10,12,16,20 --samples 4
 # The same streams in 24 wordings. An adapter without these lessons cut streams in other words at wrong places, and folded none.
-words="--wordings $here/scripts/training/wordings.json --samples 1"
-collect worded pi-llm $words --keys 4 --n 12,16
-collect worded-five pi-llm $words --keys 5 --n 10
-collect worded-short pi-llm $words --keys 5 --n 5
-collect worded-back pi-llm $words --keys 6 --n 10 --order start-last
-collect worded-plain pi-llm $words --keys 4 --n 12 --agent plain
-collect worded-general pi-llm $words --system-prompt general --keys 4 --n 12
-collect worded-none pi-llm $words --system-prompt none --keys 5 --n 10,14
+words=(--wordings "$here/scripts/training/wordings.json" --samples 1)
+collect worded pi-llm "${words[@]}" --keys 4 --n 12,16
+collect worded-five pi-llm "${words[@]}" --keys 5 --n 10
+collect worded-short pi-llm "${words[@]}" --keys 5 --n 5
+collect worded-back pi-llm "${words[@]}" --keys 6 --n 10 --order start-last
+collect worded-plain pi-llm "${words[@]}" --keys 4 --n 12 --agent plain
+collect worded-general pi-llm "${words[@]}" --system-prompt general --keys 4 --n 12
+collect worded-none pi-llm "${words[@]}" --system-prompt none --keys 5 --n 10,14
 collect chain needles --needles 2,3,4 --length 512,1k --samples 13
 collect chain-general needles --system-prompt general --needles 2,3 --length 512 --samples 8
 collect chain-none needles --system-prompt none --needles 2,3 --length 512 --samples 6

@@ -65,7 +65,7 @@ def plain_texts(a):
     for path in a.plain:
         with open(path, encoding="utf-8", errors="replace") as f:
             text = f.read(40 * PLAIN)
-        body = text.split("\n\n", 1)[-1]  # without the head of a file
+        body = text.split("\n\n", 1)[-1]  # without the head of a file, where that is short
         text = tokenizer.decode(tokenizer(body)["input_ids"][:PLAIN])
         made.append(torch.tensor(tokenizer.apply_chat_template([{"role": "user", "content": text}], return_dict=False)))
     return made
