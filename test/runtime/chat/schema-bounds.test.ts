@@ -188,7 +188,7 @@ describe('keywords that are left out are reported', () => {
   })
 })
 
-it('texts between tags may contain tags where only their length is bounded', () => {
+test('texts between tags may contain tags where only their length is bounded', () => {
   const left: string[] = []
   expect(rawTexts({ minLength: 1, maxLength: 9 }, 'any', '/x', (place) => left.push(place))).toBe('any')
   expect(left).toEqual(['/x/minLength', '/x/maxLength'])
