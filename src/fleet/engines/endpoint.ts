@@ -62,6 +62,8 @@ const LONGEST_ERROR = 65_536
 /** An answer that is read as a whole is refused when it has more bytes than this. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
+/** The least pause before a busy engine is asked again, whatever it asks for. */
+const LEAST_PAUSE = 100
 
 /**
  * Uses plain node:http, because fetch gives up when no header comes for five minutes. A long prompt on a slow machine takes that long, and
@@ -129,9 +131,9 @@ export class Endpoint {
     for (let tries = 0; ; tries++) {
       const answer = await this.#ask({ method: 'POST', url: this.#at(path), body: text, signal, headers })
       if (!('status' in answer)) return answer
-      const pause = answer.retryAfter === null ? FIRST_PAUSE * 2 ** tries : answer.retryAfter * 1000
+      const pause = answer.retryAfter === null ? FIRST_PAUSE * 2 ** tries : Math.max(LEAST_PAUSE, answer.retryAfter * 1000)
       if ((answer.status !== 429 && answer.status !== 503) || waited + pause > busy) throw errorOf(answer, this.name)
-      waited += Math.max(pause, 1)
+      waited += pause
       await sleep(pause, undefined, signal === undefined ? {} : { signal })
     }
   }

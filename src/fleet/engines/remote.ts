@@ -267,7 +267,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       try {
         shown ??= this.#show(request, state, member.name === last ? state.books.held : null)
         const reply = await this.#attempt(step, { ...known, member, busy: others ? 0 : undefined, shown }, told)
-        this.pool.ran(member, beginning, last)
+        // A step that was cancelled before the engine said anything does not show that the engine works.
+        if (reply.finish !== 'cancelled' || told.any) this.pool.ran(member, beginning, last)
         return reply
       } catch (error) {
         if (signal.aborted || !(error instanceof KvfoldError) || !isTheirs(error)) throw error

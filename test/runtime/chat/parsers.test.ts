@@ -114,6 +114,13 @@ const cases: Case[] = [
     expected: { content: '', toolCalls: [call(1, 'a', { city: 'Rome', n: 3, t: 'x\ny' })] },
   },
   {
+    what: 'qwen3-coder tags around a text with tags',
+    family: hermes,
+    reply:
+      '<tool_call>\n<function=a>\n<parameter=t>\nx </function> y\n</parameter>\n</function>\n<function=b>\n</function>\n</tool_call>',
+    expected: { content: '', toolCalls: [call(1, 'a', { t: 'x </function> y' }), call(2, 'b', {})] },
+  },
+  {
     what: 'glm tags',
     family: hermes,
     reply:
@@ -230,6 +237,13 @@ const cases: Case[] = [
   },
   { what: 'harmony: no header', family: harmony, prompt: '<|start|>assistant', reply: 'Sun', expected: plain('Sun') },
   {
+    what: 'harmony: the recipient before the channel',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: ' to=functions.a<|channel|>commentary json<|message|>{"city": "Rome"}<|call|>',
+    expected: { content: '', toolCalls: [call(1, 'a', rome)] },
+  },
+  {
     what: 'harmony: broken arguments',
     family: harmony,
     prompt: '<|start|>assistant',
@@ -263,6 +277,13 @@ const cases: Case[] = [
     reply:
       'hm</think>ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n{"city": "Rome"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>b\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     expected: { content: 'ok', reasoning: 'hm', toolCalls: [call(1, 'a', rome), call(2, 'b', {})] },
+  },
+  {
+    what: 'deepseek: a call without arguments before one with them',
+    family: deepseek,
+    reply:
+      '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>b<｜tool▁sep｜><｜tool▁call▁end｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    expected: { content: '', toolCalls: [malformed(1, 'b', ''), call(2, 'a', rome)] },
   },
   {
     what: 'deepseek V3.1',

@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { jsonSchemaGrammar, lazyCalls, leftOutOfTools } from '../../../src/runtime/chat/grammar.js'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
+import { rawTexts } from '../../../src/runtime/chat/schema/scalars.js'
 import { satisfies } from '../../../src/runtime/chat/schema/merge.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { leftOut } from '../../../src/runtime/server/threads/generation.js'
@@ -102,6 +103,11 @@ describe('the grammar keeps', () => {
 
   test('nothing where there is no multiple', () => {
     expect(() => jsonSchemaGrammar({ type: 'integer', multipleOf: 10, minimum: 1, maximum: 9 })).toThrow('allows no value')
+    // A large step would have a rule for each of its remainders.
+    const began = performance.now()
+    expect(() => jsonSchemaGrammar({ type: 'integer', multipleOf: 1_000_000_007 })).toThrow('multipleOf')
+    expect(performance.now() - began).toBeLessThan(2000)
+    expect(new Set(drawn(jsonSchemaGrammar({ multipleOf: 5, minimum: 0, maximum: 10 }), 200))).toEqual(new Set(['0', '5', '10']))
   })
 
   test.each([
@@ -180,4 +186,11 @@ describe('keywords that are left out are reported', () => {
     expect(calls.length).toBeGreaterThan(0)
     for (const call of calls) expect(JSON.parse(call.slice('small('.length, -1)), call).toEqual({ a: 1 })
   })
+})
+
+test('texts between tags may contain tags where only their length is bounded', () => {
+  const left: string[] = []
+  expect(rawTexts({ minLength: 1, maxLength: 9 }, 'any', '/x', (place) => left.push(place))).toBe('any')
+  expect(left).toEqual(['/x/minLength', '/x/maxLength'])
+  expect(rawTexts({ minLength: 1 }, 'any', '/x', null)).not.toBe('any')
 })

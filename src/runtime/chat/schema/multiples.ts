@@ -9,6 +9,8 @@ import type { AddRule } from './properties.js'
 /** The most digits of a number. A double keeps that many digits exactly. */
 const DIGITS = 15
 const MOST_PLACES = 8
+/** The most remainders that are followed. Larger steps have more of them, and their grammars would take seconds to write. */
+const MOST_REMAINDERS = 50_000
 
 /** A decimal: a whole number of units of its last decimal place, and the number of decimal places. */
 interface Scaled {
@@ -35,6 +37,8 @@ const divisor = (a: bigint, b: bigint): bigint => (b === 0n ? a : divisor(b, a %
 
 interface DigitRules {
   readonly rule: AddRule
+  /** How many more remainders may be followed. */
+  readonly budget: { left: number }
   /** The number whose multiples are written, in units of the last decimal place. */
   readonly step: bigint
   readonly places: number
@@ -44,7 +48,7 @@ interface DigitRules {
  * Writes GBNF of the multiples from `low` to `high`. Both are in units of the last decimal place, and not negative. Returns null when there
  * are none.
  */
-function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: DigitRules): string | null {
+function multiplesBetween(low: bigint, high: bigint, { rule, budget, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
   /**
    * Returns the rule of the digits that may follow when `left` digits are missing. `rest` is the remainder of the digits before. `least`
@@ -52,9 +56,11 @@ function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: Dig
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
+    if (budget.left <= 0) return null
     // Of the digits so far, only the remainder that they leave in the complete number matters. So equal keys share a rule.
     const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
     if (!known.has(key)) {
+      budget.left--
       const options: string[] = []
       const [from, to] = [Number(least?.[0] ?? 0), Number(most?.[0] ?? 9)]
       for (let digit = from; digit <= to; digit++) {
@@ -91,6 +97,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
   const isWhole = type === 'integer' || format === 'int32' || format === 'int64'
   const bounds = [minimum, maximum, exclusiveMinimum, exclusiveMaximum].filter((bound) => typeof bound !== 'boolean')
   if (bounds.some((bound) => bound !== undefined && scaledOf(bound) === null)) return undefined
+  const budget = { left: MOST_REMAINDERS }
   const written = (places: number): string | null => {
     const end = 10n ** BigInt(DIGITS) - 1n
     let [low, high] = [-end, end]
@@ -123,12 +130,13 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
     const scale = 10n ** BigInt(step.places)
     // If only whole numbers are written, the multiples of 0.4 are the multiples of 2.
     const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
-    const digitRules = { rule, step: stepHere, places }
+    const digitRules = { rule, budget, step: stepHere, places }
     const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null
     const positive = high >= 0n ? multiplesBetween(low > 0n ? low : 0n, high, digitRules) : null
     const all = [...(negative === null ? [] : [`"-" ( ${negative} )`]), ...(positive === null ? [] : [positive])]
     return all.length === 0 ? null : all.join(' | ')
   }
   const forms = [written(0), ...(isWhole || step.places === 0 ? [] : [written(step.places)])].filter((form) => form !== null)
+  if (budget.left <= 0) return undefined
   return forms.length === 0 ? null : `( ${forms.join(' | ')} )`
 }

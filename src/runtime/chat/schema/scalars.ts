@@ -348,8 +348,9 @@ export function rawTexts(
   if (pattern === undefined && format === undefined && least === 0 && most === Infinity) return text
   const known = matched(pattern as string | undefined, format as string | undefined, path, leaveOut)
   const sized = sizedTo(known ?? PLAIN_TEXT, [least, most], pattern === undefined, path, leaveOut)
-  if (leaveOut !== null && mayHave(sized, TAG)) {
-    leaveOut(`${path}/${pattern === undefined ? 'format' : 'pattern'}`)
+  if (leaveOut !== null && (known === null || mayHave(sized, TAG))) {
+    const lengths = [...(least > 0 ? ['minLength'] : []), ...(most < Infinity ? ['maxLength'] : [])]
+    for (const name of known === null ? lengths : [pattern === undefined ? 'format' : 'pattern']) leaveOut(`${path}/${name}`)
     return text
   }
   return patternRule(lacking(sized, TAG), 'raw')

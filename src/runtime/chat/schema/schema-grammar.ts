@@ -61,7 +61,7 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
   object: ['properties', 'required', 'additionalProperties', 'propertyNames', 'minProperties', 'maxProperties'],
   array: ['items', 'prefixItems', 'minItems', 'maxItems'],
   string: ['pattern', 'format', 'minLength', 'maxLength'],
-  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'multipleOf'],
 }
 const BOUNDS = ['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']
 const MANY = 100

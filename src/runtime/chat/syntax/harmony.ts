@@ -39,7 +39,7 @@ class HarmonyParser extends StreamParser {
 
   #header(final: boolean): boolean {
     const at = this.buffer.indexOf(MESSAGE)
-    if (this.#first && !/^\s*(?:<|to=|$)/.test(this.buffer)) {
+    if (this.#first && !/^\s*(?:<|to=|to?$|$)/.test(this.buffer)) {
       // If the answer does not begin like a header, the model wrote none.
       this.#channel = { kind: 'text' }
       return true

@@ -23,8 +23,11 @@ class SectionReader implements BlockReader {
   }
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
-    const split = body.indexOf(this.separator)
-    const from = split === -1 ? -1 : body.indexOf('{', split)
+    const first = body.indexOf(this.close)
+    /** Ignores what lies behind the end of the call: it belongs to the next one. */
+    const before = (at: number) => (first !== -1 && first < at ? -1 : at)
+    const split = before(body.indexOf(this.separator))
+    const from = split === -1 ? -1 : before(body.indexOf('{', split))
     let searched = 0
     if (from !== -1) {
       const json = (this.#scanner ??= new JsonScanner(from)).scan(body, final)

@@ -7,7 +7,8 @@ import { parseJson, type RawCall } from './call.js'
 
 /** Parses `<function=name><parameter=key>value</parameter></function>`, or JSON between the outer tags. */
 export function functionTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
-  const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(<\/function>|$)/g)]
+  // A value may contain any text but the end of its parameter, so whole parameters are read first.
+  const calls = [...text.matchAll(/<function=([^>]*)>((?:\s*<parameter=[^>]*>[^]*?<\/parameter>)*[^]*?)(<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '', end = '']) => {
     if ((!closed && end === '') || inside.trimStart().startsWith('{')) return { name: name.trim(), arguments: inside.trim() }
     const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]

@@ -50,6 +50,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const { out, notes, interrupt } = shell
   if (flags.models !== undefined && isRemote(flags))
     throw new KvfoldError('cli/bad-usage', 'Beside --engine there are no models here to load; leave out --models.')
+  if (flags.model !== undefined && isRemote(flags))
+    throw new KvfoldError('cli/bad-usage', `Beside --engine there is no model here to load; leave out ${flags.model.join(', ')}.`)
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
   refuseRemoteVectors(flags)
