@@ -113,13 +113,14 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     expect(await send('/models/load', { model: 'small' })).toMatchObject({ status: 400 })
     expect(await send('/models/unload', { model: 'other' })).toMatchObject({ status: 400 })
     expect(await send('/models/unload', { model: 'nobody' })).toMatchObject({ status: 404 })
-    const long = chat('small', 'Go on.', { max_tokens: 300, kvfold: { grammar: 'root ::= [a-z ] root' } })
-    await new Promise((resolve) => setTimeout(resolve, 100))
+    const long = chat('small', 'Go on.', { max_tokens: 1000, kvfold: { grammar: 'root ::= [a-z ] root' } })
+    const slots = async () => (await send('/slots?model=small')).body as { is_processing: boolean }[]
+    while (!(await slots()).some(({ is_processing: isBusy }) => isBusy)) await new Promise((resolve) => setTimeout(resolve, 5))
     expect(await send('/models/unload', { model: 'small' })).toMatchObject({
       status: 409,
       body: { error: { code: 'model/busy', message: expect.stringContaining('small answers 1') as string } },
     })
-    expect((await long).body.usage.completion_tokens).toBe(300)
+    expect((await long).body.usage.completion_tokens).toBe(1000)
     expect(await send('/models/unload', { model: 'gpt' })).toMatchObject({ status: 200, body: { success: true } })
     expect(await states()).toEqual({ other: 'unloaded', small: 'unloaded' })
   })

@@ -81,7 +81,10 @@ describe('after a restart', () => {
 
     await open()
     const after = service.threads.export(TENANT, first.thread)
-    expect({ ...after, edits: null }).toEqual({ ...before, edits: null })
+    const others = { edits: null, events: null }
+    expect({ ...after, ...others }).toEqual({ ...before, ...others })
+    const cut = expect.objectContaining({ what: 'cut', folded: [live[0]!.id] }) as unknown
+    expect(after.events).toEqual([...before.events, cut])
     expect(after.edits.fragments.map(({ id }) => id)).toContain(live[0]!.id)
     const again = await service.threads.fragment(TENANT, first.thread, {
       startMarker: 'Line 52:',
