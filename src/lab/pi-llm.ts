@@ -2,11 +2,11 @@
  * Makes and scores the samples of PI-LLM. A sample is a stream of updates, in which only the last value of a key counts, and a question
  * about those values.
  */
-import { readFileSync } from 'node:fs'
-import Type, { type Static, type TSchema } from 'typebox'
+import Type from 'typebox'
 import { invariant, KvfoldError } from '../runtime/core/errors.js'
 import { Random } from '../runtime/core/random.js'
-import { allInWords, checked, Text } from '../runtime/core/schema.js'
+import { Text } from '../runtime/core/schema.js'
+import { jsonIn } from './data/json-file.js'
 
 export interface PiUpdate {
   readonly key: string
@@ -190,7 +190,7 @@ const Public = Type.Record(Type.String(), Type.Array(Type.String()))
  */
 export function ownWords(): PiWords {
   // This path works from src/lab and from dist/lab, so the package ships the file once.
-  const { keys, first, second } = parse(new URL('../../src/lab/words.json', import.meta.url), Own)
+  const { keys, first, second } = jsonIn(new URL('../../src/lab/words.json', import.meta.url), Own, 'words')
   const compounds = paired(first, second, '')
   return {
     keys,
@@ -218,7 +218,7 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
  * @throws KvfoldError eval/bad-data when the file cannot be read
  */
 export function wordsFrom(path: string): PiWords {
-  const lists = new Map(Object.entries(parse(path, Public)))
+  const lists = new Map(Object.entries(jsonIn(path, Public, 'words')))
   return {
     keys: [...lists.keys()],
     draw(random, asked, updates) {
@@ -242,22 +242,6 @@ function refuseTooFew(needed: number, there: number, what: string): void {
       'eval/bad-data',
       `This size needs ${needed} different ${what}, but the list has ${there}; ask for fewer updates or keys.`,
     )
-}
-
-function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
-  const unreadable = (why: string, cause?: unknown) =>
-    new KvfoldError('eval/bad-data', `The words in ${path instanceof URL ? path.pathname : path} cannot be read: ${why}`, {
-      cause,
-    })
-  let value: unknown
-  try {
-    value = JSON.parse(readFileSync(path, 'utf8'))
-  } catch (cause) {
-    throw unreadable(cause instanceof Error ? cause.message : String(cause), cause)
-  }
-  const read = checked(schema, value)
-  if (!read.ok) throw unreadable(`${allInWords(read.faults)}.`)
-  return read.value
 }
 
 // PI-LLM's scoring. It counts the keys whose last value the answer gives, and sorts the errors at the other keys by kind.
@@ -304,13 +288,13 @@ export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, an
   return { accuracy: keys.length === 0 ? 0 : score.correct / keys.length, ...score }
 }
 
-function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth {
+/** Returns what an answer is compared with. `shown`: the updates that the prompt shows; default: all. */
+export function truthOf({ keys, updates, shown = updates }: Pick<PiSample, 'keys' | 'updates'> & Partial<PiSample>): PiTruth {
   const last = lastValues(updates)
+  const earlierOf = (key: string) => shown.filter((update) => update.key === key && update.value !== last.get(key))
   return {
     last: Object.fromEntries(keys.map((key) => [key, last.get(key) ?? ''])),
-    earlier: Object.fromEntries(
-      keys.map((key) => [key, updates.filter((update) => update.key === key).map(({ value }) => value)]),
-    ),
+    earlier: Object.fromEntries(keys.map((key) => [key, earlierOf(key).map(({ value }) => value)])),
   }
 }
 

@@ -1,8 +1,8 @@
 /** Wordings of PI-LLM: its streams and questions in other sentences, separators and languages. A JSON file lists them. */
-import { readFileSync } from 'node:fs'
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../runtime/core/errors.js'
-import { allInWords, checked, strict, Text } from '../runtime/core/schema.js'
+import { strict, Text } from '../runtime/core/schema.js'
+import { jsonIn, unreadable } from './data/json-file.js'
 import type { PiScore, PiTruth, PiUpdate } from './pi-llm.js'
 
 const Wording = strict({
@@ -25,29 +25,20 @@ const Wordings = Type.Array(Wording, { minItems: 1 })
 
 /** Reads a file of wordings. @throws KvfoldError eval/bad-data that names what is wrong */
 export function wordingsIn(path: string): readonly PiWording[] {
-  const unreadable = (why: string, cause?: unknown) =>
-    new KvfoldError('eval/bad-data', `The wordings in ${path} cannot be read: ${why}`, { cause })
-  let value: unknown
-  try {
-    value = JSON.parse(readFileSync(path, 'utf8'))
-  } catch (cause) {
-    throw unreadable(cause instanceof Error ? cause.message : String(cause), cause)
-  }
-  const read = checked(Wordings, value)
-  if (!read.ok) throw unreadable(`${allInWords(read.faults)}.`)
-  const names = read.value.map(({ name }) => name)
+  const wordings = jsonIn(path, Wordings, 'wordings')
+  const wrong = (why: string) => unreadable('wordings', path, why)
+  const names = wordings.map(({ name }) => name)
   const twice = names.find((name, at) => names.indexOf(name) !== at)
-  if (twice !== undefined) throw unreadable(`two wordings have the name ${twice}.`)
-  for (const { name, update, answer, after } of read.value) {
+  if (twice !== undefined) throw wrong(`two wordings have the name ${twice}.`)
+  for (const { name, update, answer, after } of wordings) {
     for (const [field, text] of Object.entries({ update, answer }))
-      if (!text.includes('{key}') || !text.includes('{value}'))
-        throw unreadable(`${field} of ${name} must contain {key} and {value}.`)
+      if (!text.includes('{key}') || !text.includes('{value}')) throw wrong(`${field} of ${name} must contain {key} and {value}.`)
     const gap = answer.indexOf('{value}') - answer.indexOf('{key}') - '{key}'.length
     if (gap < 0 || gap > NEAR / 2)
-      throw unreadable(`answer of ${name} must have {value} behind {key}, at most ${NEAR / 2} characters away.`)
-    if (sentencesIn(after).length === 0) throw unreadable(`after of ${name} must ask for the values in words.`)
+      throw wrong(`answer of ${name} must have {value} behind {key}, at most ${NEAR / 2} characters away.`)
+    if (sentencesIn(after).length === 0) throw wrong(`after of ${name} must ask for the values in words.`)
   }
-  return read.value
+  return wordings
 }
 
 /** Fills in the parts of a wording's text, such as `{key}`. */

@@ -3,13 +3,13 @@ import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
 import {
-  lastValues,
   ownWords,
   piOrders,
   piSample,
   type PiSample,
   piScore,
   piText,
+  truthOf,
   type PiTruth,
   type PiWords,
   wordsFrom,
@@ -101,15 +101,6 @@ function wordedSample(made: PiSample, wording: PiWording, { id, cell }: Common):
     context: parts[1],
     question: parts[2].trim(),
     truth: { ...truth, worded: wordedTruth(wording, parts, made.shown, truth.last) },
-  }
-}
-
-function truthOf({ keys, updates, shown }: PiSample): PiTruth {
-  const last = lastValues(updates)
-  const earlierOf = (key: string) => shown.filter((update) => update.key === key && update.value !== last.get(key))
-  return {
-    last: Object.fromEntries(keys.map((key) => [key, last.get(key) ?? ''])),
-    earlier: Object.fromEntries(keys.map((key) => [key, earlierOf(key).map(({ value }) => value)])),
   }
 }
 

@@ -1,6 +1,7 @@
 /** Search by meaning: passages of hidden text, and their nearness to a query as a model for embeddings sees it. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span } from '../core/span.js'
+import { cosine } from '../core/vectors.js'
 import { type Fragment, isForgotten } from './fragment.js'
 import type { TextPlace } from './search.js'
 import { type Scope, searchable } from './stretch.js'
@@ -37,7 +38,7 @@ export class PassageVectors {
     const passages = fragments
       .filter(isSearched)
       .flatMap(({ message, span: hidden }) =>
-        Array.from(piecesOf(messages[message]!.content, hidden), (piece) => ({ message, span: piece })),
+        Array.from(passagesIn(messages[message]!.content, hidden), (piece) => ({ message, span: piece })),
       )
       .slice(-MOST)
       .map((place) => ({ place, text: messages[place.message]!.content.slice(place.span.start, place.span.end) }))
@@ -54,7 +55,7 @@ export class PassageVectors {
     if (clearings === this.#clearings) this.#kept = new Map(passages.map(({ text }) => [text, vectors.get(text)!]))
     return passages
       .filter(({ place }) => searchable(messages[place.message]!, scope))
-      .map(({ place, text }) => ({ place, nearness: product(asked, vectors.get(text)!) }))
+      .map(({ place, text }) => ({ place, nearness: cosine(asked, vectors.get(text)!) }))
       .sort((a, b) => b.nearness - a.nearness)
       .slice(0, count)
       .map(({ place }) => place)
@@ -70,13 +71,11 @@ export class PassageVectors {
 /** Whether a fragment is hidden, but not forgotten. */
 const isSearched = (fragment: Fragment): boolean => fragment.state.kind !== 'open' && !isForgotten(fragment)
 
-const product = (one: Float32Array, other: Float32Array): number => one.reduce((sum, value, at) => sum + value * other[at]!, 0)
-
 /** Where a passage may end, best first: at the end of a line, of a sentence, of a word. */
 const ENDS = [['\n'], ['. ', '! ', '? '], [' ']] as const
 
 /** Cuts a stretch of a text into passages without white space around them. */
-export function* piecesOf(text: string, { start, end }: Span): Generator<Span> {
+export function* passagesIn(text: string, { start, end }: Span): Generator<Span> {
   for (let at = start; at < end;) {
     const next = at + LENGTH >= end ? end : endIn(text, at + LENGTH / 2, at + LENGTH)
     const piece = text.slice(at, next)

@@ -4,6 +4,7 @@
  */
 import { KvfoldError } from '../core/errors.js'
 import { PUBLIC, type Tenant } from '../core/ids.js'
+import { cosine } from '../core/vectors.js'
 import type { TextVectors } from '../engine/embedder.js'
 import type { TextScores } from '../engine/reranker.js'
 import {
@@ -143,9 +144,9 @@ export class SideModels {
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 
-  /** Returns what makes vectors for a tenant's searches and keeps none; null unless a model of its own makes embeddings. */
-  embedderOf(tenant: Tenant): Embed | null {
-    if (this.#embedder === null) return null
+  /** Returns what makes vectors for a tenant's searches and keeps none; undefined unless a model of its own makes embeddings. */
+  embedderOf(tenant: Tenant): Embed | undefined {
+    if (this.#embedder === null) return undefined
     return cutting(async (inputs, signal = NEVER) => (await this.embed({ tenant, inputs }, signal)).vectors)
   }
 
@@ -207,7 +208,7 @@ export class SideModels {
         : error
     })
     const vectorOf = new Map(inputs.map((text, index) => [text, vectors[index]!]))
-    return { model, scores: pairs.map(([one, other]) => product(vectorOf.get(one)!, vectorOf.get(other)!)), tokens }
+    return { model, scores: pairs.map(([one, other]) => cosine(vectorOf.get(one)!, vectorOf.get(other)!)), tokens }
   }
 
   /** Rejects all waiting requests with this error. */
@@ -268,7 +269,3 @@ function byFirst(pairs: ScoreAsk['pairs']): ReadonlyMap<string, readonly { reado
   for (const [index, [first, text]] of pairs.entries()) groups.set(first, [...(groups.get(first) ?? []), { text, index }])
   return groups
 }
-
-/** The cosine of two vectors of length 1. */
-const product = (one: Float32Array, other: Float32Array): number =>
-  one.reduce((sum, value, index) => sum + value * other[index]!, 0)

@@ -4,6 +4,7 @@ import { runInNewContext } from 'node:vm'
 import Database from 'libsql'
 import type { ToolDefinition } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
+import { cosine } from '../core/vectors.js'
 
 /** Makes vectors of texts. Each vector has length 1. */
 export interface ToolEmbedder {
@@ -175,7 +176,7 @@ export class Catalogue {
       )
     const [wanted] = await this.embedder.embed([wordsOf(words)], signal)
     invariant(wanted !== undefined, `${this.embedder.name} made no vector.`)
-    const likeness = this.#vectors.map((vector, place) => ({ place, score: dot(vector, wanted) }))
+    const likeness = this.#vectors.map((vector, place) => ({ place, score: cosine(vector, wanted) }))
     likeness.sort((one, other) => other.score - one.score || one.place - other.place)
     return likeness.slice(0, k).map(({ place }) => place)
   }
@@ -243,10 +244,4 @@ function argumentsOf({ parameters }: ToolDefinition): string {
   return Object.entries(properties as Record<string, { readonly description?: unknown } | null>)
     .map(([name, about]) => `${wordsOf(name)} ${typeof about?.description === 'string' ? about.description : ''}`)
     .join(' ')
-}
-
-function dot(one: Float32Array, other: Float32Array): number {
-  let sum = 0
-  for (let at = 0; at < one.length; at++) sum += one[at]! * other[at]!
-  return sum
 }

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it, vi } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
-import { type Embed, piecesOf } from '../../../src/runtime/context/meaning.js'
+import { type Embed, passagesIn } from '../../../src/runtime/context/meaning.js'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { span } from '../../../src/runtime/core/span.js'
@@ -49,7 +49,7 @@ describe('passages', () => {
     const unit = fc.constantFrom('a', 'b', ' ', '\n', '. ', '😀')
     fc.assert(
       fc.property(fc.string({ unit, maxLength: 2000 }), (text) => {
-        const pieces = Array.from(piecesOf(text, span(0, text.length)), ({ start, end }) => text.slice(start, end))
+        const pieces = Array.from(passagesIn(text, span(0, text.length)), ({ start, end }) => text.slice(start, end))
         expect(pieces.join('').replaceAll(/\s/gu, '')).toBe(text.replaceAll(/\s/gu, ''))
         for (const piece of pieces) {
           expect(piece).toBe(piece.trim())
@@ -61,7 +61,7 @@ describe('passages', () => {
   })
 
   it('end with a line, else with a sentence, else with a word, and stay within their fragment', () => {
-    const first = (text: string, start = 0) => [...piecesOf(text, span(start, text.length - 1))][0]
+    const first = (text: string, start = 0) => [...passagesIn(text, span(start, text.length - 1))][0]
     const filled = (between: string) => `${'x'.repeat(250)}${between}${'y y'.repeat(20)}. ${'z'.repeat(200)}`
     expect(first(filled('\n'))).toEqual(span(0, 250))
     expect(first(filled('. '))).toEqual(span(0, 313))

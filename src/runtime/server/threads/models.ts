@@ -555,13 +555,13 @@ export class ServedModel {
 
 /**
  * Returns a function that makes the ports of a thread: the functions of an engine that its conversation needs. They use the engine that the
- * model has at the time of the call. Their caller must hold a lease on the model. `embedderOf` makes
- * vectors for a tenant's searches by meaning.
+ * model has at the time of the call. Their caller must hold a lease on the model. `embedderOf` returns what makes vectors for a tenant's
+ * searches by meaning.
  */
 export function livePorts(
   models: Models,
   costlyFolds: CostlyFolds,
-  embedderOf: (tenant: Tenant) => ConversationPorts['embed'] | null,
+  embedderOf: (tenant: Tenant) => ConversationPorts['embed'],
 ): (thread: Thread) => ConversationPorts {
   return (thread) => {
     let known: (Thread['prompted'] & { readonly engine: ServedEngine; readonly ports: ConversationPorts }) | null = null
@@ -581,7 +581,7 @@ export function livePorts(
       snap: (...asked) => live().snap!(...asked),
       count: (...asked) => live().count!(...asked),
       costlyFolds,
-      ...definedFields({ embed: embedderOf(thread.tenant) ?? undefined }),
+      ...definedFields({ embed: embedderOf(thread.tenant) }),
       get estimates() {
         return live().estimates ?? false
       },
