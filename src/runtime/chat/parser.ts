@@ -50,13 +50,20 @@ export interface ReplyParser {
  * beginning first and may hold back its end.
  */
 export class ContinuationFilter {
+  /** The parser of the answer. It has read the beginning. */
+  readonly parser: ReplyParser
   /** How many characters of the beginning the parser held back. They arrive together with new text. */
-  #held: number
+  #held = 0
 
-  constructor(beginning: string, parser: ReplyParser) {
-    const read = beginning === '' ? [] : parser.push(beginning)
-    const told = read.reduce((text, event) => (event.type === 'text' ? text + event.text : text), '')
-    this.#held = beginning.startsWith(told) ? beginning.length - told.length : 0
+  /** @param make makes a new parser */
+  constructor(beginning: string, make: () => ReplyParser) {
+    this.parser = make()
+    if (beginning === '') return
+    this.parser.push(beginning)
+    // An answer that ends here has the held-back characters as its last events.
+    const ended = make()
+    ended.push(beginning)
+    this.#held = textLength(ended.finish().events)
   }
 
   of(events: readonly ReplyEvent[]): readonly ReplyEvent[] {
@@ -74,12 +81,15 @@ export class ContinuationFilter {
   }
 }
 
+const textLength = (events: readonly ReplyEvent[]): number =>
+  events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
+
 /**
  * Removes held-back text from an answer that had to be a call and was cut off. The parser held the text back because it might begin a call.
  * In this answer it does begin one, so it is not content.
  */
 export function withoutHeld(parsed: FinishedReply): FinishedReply {
-  const held = parsed.events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
+  const held = textLength(parsed.events)
   const { content } = parsed
   return {
     ...parsed,

@@ -537,8 +537,9 @@ export class LlamaEngine implements Engine {
     // If the step itself fails, its error is reported, not this one.
     forgotElsewhere.catch(() => undefined)
 
-    const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt, bare)
-    const news = new ContinuationFilter(beginning === null ? '' : beginning.text, parser)
+    const callable = [...tools, ...(request.unlisted ?? [])]
+    const news = new ContinuationFilter(beginning?.text ?? '', () => format.parser(callable, beginning?.prompt, bare))
+    const { parser } = news
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)
     }

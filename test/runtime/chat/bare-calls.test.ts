@@ -339,8 +339,9 @@ describe('text', () => {
 })
 
 test('text behind a call that the beginning of the answer begins is not taken for that beginning', () => {
-  const parser = formatOf('Qwen-Qwen2.5-7B-Instruct').parser(tools, undefined, tools)
-  const news = new ContinuationFilter('{"name": ', parser)
+  const format = formatOf('Qwen-Qwen2.5-7B-Instruct')
+  const news = new ContinuationFilter('{"name": ', () => format.parser(tools, undefined, tools))
+  const { parser } = news
   const told = [...news.of(parser.push('"get_time", "arguments": {}} That is the time.')), ...news.of(parser.finish().events)]
   expect(streamed(told)).toBe('That is the time.')
 })

@@ -11,6 +11,26 @@ import { coversAll, ruledFormat } from '../../support/chat-formats.js'
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const begun: ChatMessage = { role: 'assistant', content: 'Red is' }
 
+/** Returns the new text of an answer whose beginning the prompt had. */
+function newText(template: string, beginning: string, parts: readonly string[]): string {
+  const { source } = realTemplates().find(({ name }) => name === template)!
+  const { format } = ruledFormat(source)
+  const news = new ContinuationFilter(beginning, () => format.parser([]))
+  const events = [...parts.map((part) => news.parser.push(part)), news.parser.finish().events].flatMap((part) => news.of(part))
+  return events.flatMap((event) => (event.type === 'text' ? [event.text] : [])).join('')
+}
+
+it.each([
+  ['<think>\n\n</think>\n\n', 'Hello.', 'Hello.'],
+  ['<think>\nWell.\n</think>\n\n', 'Hello.', 'Hello.'],
+  ['<think>\nWell.\n</thi', 'nk>\n\nHello.', 'Hello.'],
+  ['<think>\nWell.\n</think>\n\nRed ', 'is.', 'is.'],
+  ['Red <tool', ' is.', ' is.'],
+])('continues an answer that begins with %j', (beginning, more, expected) => {
+  expect(newText('Qwen-Qwen3-0.6B', beginning, [more])).toBe(expected)
+  expect(newText('Qwen-Qwen3-0.6B', beginning, more.split(''))).toBe(expected)
+})
+
 /** This template changes how it shows messages before the last answer, whatever that answer begins with. */
 const REWRITES = 'NVIDIA-Nemotron-Nano-v2'
 
@@ -26,8 +46,8 @@ describe.each(realTemplates().map(({ name, source }) => [name, source] as const)
     expect(prompt.messages).toHaveLength(2)
     expect(prompt.generation).toEqual({ start: prompt.tokens.length, end: prompt.tokens.length })
 
-    const parser = format.parser([], before)
-    const news = new ContinuationFilter(text, parser)
+    const news = new ContinuationFilter(text, () => format.parser([], before))
+    const { parser } = news
     const said = [...news.of(parser.push(' a co')), ...news.of(parser.push('lour.'))]
     const { content, reasoning, events } = parser.finish()
     const told = [...said, ...news.of(events)].flatMap((event) => (event.type === 'text' ? [event.text] : []))

@@ -80,6 +80,25 @@ const cases: Case[] = [
     expected: { content: '</tool', toolCalls: [call(1, 'a', {})] },
   },
   {
+    what: 'hermes: closing tags within a value',
+    family: hermes,
+    reply:
+      '<tool_call>\n<function=a>\n<parameter=text>\nx</tool_call>y</tool_call>\n</parameter>\n</function>\n</tool_call> and <tool_call>\n<function=b>\n</function>\n</tool_call>',
+    expected: { content: 'and', toolCalls: [call(1, 'a', { text: 'x</tool_call>y</tool_call>' }), call(2, 'b', {})] },
+  },
+  {
+    what: 'hermes: a closing tag within a value of GLM',
+    family: hermes,
+    reply: '<tool_call>a\n<arg_key>text</arg_key>\n<arg_value>x</tool_call>y</arg_value>\n</tool_call>',
+    expected: { content: '', toolCalls: [call(1, 'a', { text: 'x</tool_call>y' })] },
+  },
+  {
+    what: 'hermes: a value that never ends',
+    family: hermes,
+    reply: '<tool_call>\n<function=a>\n<parameter=text>\nx</tool_call>y',
+    expected: { content: 'y', toolCalls: [call(1, 'a', { text: 'x' })] },
+  },
+  {
     what: 'hermes: arguments as JSON text',
     family: hermes,
     reply: '<tool_call>{"name": "a", "arguments": "{\\"city\\": \\"Rome\\"}"}</tool_call>',

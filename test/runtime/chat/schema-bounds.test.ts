@@ -101,6 +101,26 @@ describe('the grammar keeps', () => {
     expect([...all].sort((a, b) => a - b)).toEqual(Array.from({ length: 25 }, (_, i) => -18 + 6 * i))
   })
 
+  test.each([
+    ['alone', { type: 'integer', minimum: 0, exclusiveMinimum: true, maximum: 3, exclusiveMaximum: true }],
+    [
+      'beside others',
+      {
+        allOf: [
+          { type: 'integer', minimum: 0, exclusiveMinimum: true },
+          { minimum: -5, exclusiveMinimum: false, exclusiveMaximum: 3 },
+        ],
+      },
+    ],
+    ['of an enum', { enum: [0, 1, 2, 3, 4], minimum: 0, exclusiveMinimum: true, exclusiveMaximum: 3 }],
+    [
+      'with an alternative',
+      { type: 'integer', minimum: 0, exclusiveMinimum: true, anyOf: [{ exclusiveMaximum: 3 }, { exclusiveMaximum: 2 }] },
+    ],
+  ])('exclusive bounds of draft 4: %s', (_, schema) => {
+    expect(new Set(drawn(jsonSchemaGrammar(schema), 100))).toEqual(new Set(['1', '2']))
+  })
+
   test('nothing where there is no multiple', () => {
     expect(() => jsonSchemaGrammar({ type: 'integer', multipleOf: 10, minimum: 1, maximum: 9 })).toThrow('allows no value')
     // A large step would have a rule for each of its remainders.

@@ -5,6 +5,7 @@
 import { createContext, Script } from 'node:vm'
 import { Check } from 'typebox/schema'
 import { KvfoldError } from '../../core/errors.js'
+import { definedFields } from '../../core/json.js'
 import { objectOf, writtenEntries } from '../../core/written-json.js'
 import { compareNumbers, isSchemaNumber, nearest, roundedNumbers } from './exact.js'
 
@@ -103,13 +104,25 @@ export function satisfies(schema: AnySchema, value: unknown): boolean {
 /** Whether a value satisfies the schema's bounds, also a whole number beyond 2^53. It is a part of `satisfies`. */
 function isWithin(schema: AnySchema, value: unknown): boolean {
   if (typeof schema === 'boolean' || !isSchemaNumber(value)) return true
-  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = boundsOf(schema)
   return (
     (!isSchemaNumber(minimum) || compareNumbers(value, minimum) >= 0) &&
     (!isSchemaNumber(maximum) || compareNumbers(value, maximum) <= 0) &&
     (!isSchemaNumber(exclusiveMinimum) || compareNumbers(value, exclusiveMinimum) > 0) &&
     (!isSchemaNumber(exclusiveMaximum) || compareNumbers(value, exclusiveMaximum) < 0)
   )
+}
+
+/** Returns the schema with its bounds as later drafts write them. In draft 4 `exclusiveMinimum: true` makes `minimum` exclusive. */
+function boundsOf(schema: Schema): Schema {
+  const bound = (plain: string, exclusive: string) => {
+    const isExclusive = schema[exclusive] === true
+    return {
+      [plain]: isExclusive ? undefined : schema[plain],
+      [exclusive]: isExclusive ? schema[plain] : schema[exclusive] === false ? undefined : schema[exclusive],
+    }
+  }
+  return definedFields({ ...schema, ...bound('minimum', 'exclusiveMinimum'), ...bound('maximum', 'exclusiveMaximum') })
 }
 
 /** The most milliseconds for testing all values of a schema with regular expressions. A pattern that backtracks may never end. */
@@ -284,8 +297,10 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   if (schema === false) return []
   if (depth > DEEPEST) refuse('refers to itself without end', path)
   const { $ref, allOf, anyOf, oneOf, ...rest } = schema
-  const base = Object.fromEntries(
-    Object.entries(rest).filter(([keyword]) => !REMARKS.has(keyword) && !['$defs', 'definitions'].includes(keyword)),
+  const base = boundsOf(
+    Object.fromEntries(
+      Object.entries(rest).filter(([keyword]) => !REMARKS.has(keyword) && !['$defs', 'definitions'].includes(keyword)),
+    ),
   )
   const isBare = Object.keys(base).length === 0
   if (isBare && $ref !== undefined && allOf === undefined && anyOf === undefined && oneOf === undefined) return [{ $ref }]
@@ -363,12 +378,8 @@ function merged(a: Plain, b: Plain, path: string): Plain | null {
     result['enum'] = values.filter((value) => known.has(canonical(value)))
     if ((result['enum'] as unknown[]).length === 0) return null
   }
-  for (const name of ['minLength', 'minItems', 'minProperties']) larger(result, a, b, name)
-  for (const name of ['maxLength', 'maxItems', 'maxProperties']) smaller(result, a, b, name)
-  if (a['minimum'] !== undefined && b['minimum'] !== undefined) larger(result, a, b, 'minimum')
-  if (a['maximum'] !== undefined && b['maximum'] !== undefined) smaller(result, a, b, 'maximum')
-  if (isSchemaNumber(a['exclusiveMinimum']) && isSchemaNumber(b['exclusiveMinimum'])) larger(result, a, b, 'exclusiveMinimum')
-  if (isSchemaNumber(a['exclusiveMaximum']) && isSchemaNumber(b['exclusiveMaximum'])) smaller(result, a, b, 'exclusiveMaximum')
+  for (const name of ['minLength', 'minItems', 'minProperties', 'minimum', 'exclusiveMinimum']) larger(result, a, b, name)
+  for (const name of ['maxLength', 'maxItems', 'maxProperties', 'maximum', 'exclusiveMaximum']) smaller(result, a, b, name)
   for (const name of ['pattern', 'format'])
     if (a[name] !== undefined && b[name] !== undefined && a[name] !== b[name])
       refuse(`combines two different values of ${name}, which is not supported`, path)

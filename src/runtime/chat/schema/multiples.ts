@@ -95,7 +95,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
   const step = scaledOf(multipleOf)
   if (step === null || step.places > MOST_PLACES) return undefined
   const isWhole = type === 'integer' || format === 'int32' || format === 'int64'
-  const bounds = [minimum, maximum, exclusiveMinimum, exclusiveMaximum].filter((bound) => typeof bound !== 'boolean')
+  const bounds = [minimum, maximum, exclusiveMinimum, exclusiveMaximum]
   if (bounds.some((bound) => bound !== undefined && scaledOf(bound) === null)) return undefined
   const budget = { left: MOST_REMAINDERS }
   const written = (places: number): string | null => {
@@ -105,7 +105,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
      * Applies a bound of the schema to `low` or `high`. It converts the bound to units of `places` decimal places and rounds it inwards.
      */
     const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
-      if (bound === undefined || typeof bound === 'boolean') return
+      if (bound === undefined) return
       const exact = scaledOf(bound)!
       const most = Math.max(places, exact.places)
       const [value, unit] = [inUnits(exact, most), 10n ** BigInt(most - places)]
@@ -119,8 +119,8 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
         if (largest < high) high = largest
       }
     }
-    limit(minimum, exclusiveMinimum === true, true)
-    limit(maximum, exclusiveMaximum === true, false)
+    limit(minimum, false, true)
+    limit(maximum, false, false)
     limit(exclusiveMinimum, true, true)
     limit(exclusiveMaximum, true, false)
     if (format === 'int32') {

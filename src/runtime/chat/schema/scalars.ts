@@ -243,7 +243,7 @@ export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<st
   const bound = (plain: unknown, exclusive: unknown, side: 1 | -1, range: SchemaNumber | undefined): Bound | null => {
     const all = [
       ...(isSchemaNumber(exclusive) ? [{ value: exclusive, exclusive: true }] : []),
-      ...(isSchemaNumber(plain) ? [{ value: plain, exclusive: exclusive === true }] : []),
+      ...(isSchemaNumber(plain) ? [{ value: plain, exclusive: false }] : []),
       ...(range === undefined ? [] : [{ value: range, exclusive: false }]),
     ]
     // Of equal bounds the first one wins: it may be exclusive.

@@ -30,12 +30,23 @@ class HermesReader implements BlockReader {
         return { end, calls: [namedCall(body.slice(first, json.end))] }
       }
     }
-    const at = body.indexOf(this.close, Math.max(0, this.#searched - this.close.length))
+    let at = body.indexOf(this.close, Math.max(0, this.#searched - this.close.length))
+    while (at !== -1 && isWithinValue(body.slice(0, at))) at = body.indexOf(this.close, at + this.close.length)
     this.#searched = body.length
     if (at === -1 && !final) return null
+    // If no value ever ends, the first closing tag ends the call.
+    if (at === -1) at = body.indexOf(this.close)
     const end = at === -1 ? body.length : at
     return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end), at !== -1, this.tools) }
   }
+}
+
+/** Whether a call between nested tags ends within a value. */
+function isWithinValue(text: string): boolean {
+  const isOpen = (open: string, ...closes: readonly string[]) =>
+    text.lastIndexOf(open) > Math.max(...closes.map((close) => text.lastIndexOf(close)))
+  if (text.trimStart().startsWith('<function=')) return isOpen('<parameter=', '</parameter>', '</function>')
+  return !text.trimStart().startsWith('{') && isOpen('<arg_value>', '</arg_value>')
 }
 
 /**
