@@ -6,7 +6,7 @@ import { KvfoldError } from '../core/errors.js'
 import { cacheFolder } from '../engine/calibration.js'
 import { download, type DownloadOptions, fileAt, type RemoteFile } from './download.js'
 import { filesOnHub, type HubOptions, quantOf } from './hub.js'
-import { hubNameOf, isFileUrl } from './names.js'
+import { folderOf, hubNameOf, isFileUrl } from './names.js'
 
 /** Returns the folder of models: `KVFOLD_MODELS`, by default `models` in the cache folder. */
 export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): string => {
@@ -17,7 +17,10 @@ export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): stri
 export interface ModelFile {
   /** The file's name without `.gguf`. It includes the folders where two files have the same name. */
   readonly name: string
-  /** Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. */
+  /**
+   * Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. Of another revision
+   * than `main`, both end in `#revision`.
+   */
   readonly aliases: readonly string[]
   /** The file, or the first of a split model. */
   readonly path: string
@@ -71,7 +74,8 @@ export function modelsIn(folder: string): readonly ModelFile[] {
       const repository = repositoryOf(model.path)
       const quant = quantOf(model.path)
       const isOnly = models.filter(({ path }) => repositoryOf(path) === repository).length === 1
-      return { ...model, aliases: [...(quant === null ? [] : [`${repository}:${quant}`]), ...(isOnly ? [repository] : [])] }
+      const aliases = [...(quant === null ? [] : [withQuant(repository, quant)]), ...(isOnly ? [repository] : [])]
+      return { ...model, aliases }
     })
     .sort((a, b) => (a.name < b.name ? -1 : 1))
 }
@@ -90,6 +94,9 @@ function ggufsIn(folder: string, depth: number): readonly string[] {
   })
 }
 
+/** Returns a repository's name with a quantisation: `owner/repository:quant`, or `owner/repository:quant#revision`. */
+const withQuant = (repository: string, quant: string): string => repository.replace(/(?=#|$)/, `:${quant}`)
+
 /** Returns the model of this name or alias, whatever the case of the letters; null when the folder has none. */
 export function modelCalled(name: string, models: readonly ModelFile[]): ModelFile | null {
   const plain = (hubNameIn(name) ?? name).toLowerCase()
@@ -97,11 +104,11 @@ export function modelCalled(name: string, models: readonly ModelFile[]): ModelFi
   return models.find(called) ?? null
 }
 
-/** Returns `owner/repository:quant` if this is the name of a model of the hub; null for other names. */
+/** Returns the alias of a model of the hub if this names one by its repository; null for other names. */
 function hubNameIn(name: string): string | null {
   const hub = hubNameOf(name)
-  if (hub === null) return null
-  return hub.file === null ? hub.repository + (hub.quant === null ? '' : `:${hub.quant}`) : null
+  if (hub?.file !== null) return null
+  return hub.quant === null ? folderOf(hub) : withQuant(folderOf(hub), hub.quant)
 }
 
 export interface PullOptions extends HubOptions, Omit<DownloadOptions, 'onProgress' | 'onCheck'> {
@@ -129,7 +136,7 @@ export type PullProgress =
  */
 export async function pull(name: string, { folder = modelsFolder(), onProgress, ...options }: PullOptions = {}): Promise<string> {
   const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
-  const exact = hub?.file == null ? null : join(folder, hub.repository, ...hub.file.split('/'))
+  const exact = hub?.file == null ? null : join(folder, folderOf(hub), ...hub.file.split('/'))
   // A single file that is named exactly and is in the folder already needs no question to the hub.
   if (exact !== null && !SPLIT.test(exact) && (await isFile(exact))) return exact
   onProgress?.({ kind: 'looking' })

@@ -1,7 +1,7 @@
 /** Finds the files of a model on the Hugging Face hub, with their sizes and hashes. */
 import { KvfoldError } from '../core/errors.js'
 import { reasonOf, type RemoteFile } from './download.js'
-import type { HubName } from './names.js'
+import { folderOf, type HubName } from './names.js'
 
 export interface HubOptions {
   /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
@@ -38,7 +38,7 @@ export async function filesOnHub(name: HubName, options: HubOptions = {}): Promi
   return chosen(name, listed).map(({ path, size, sha256 }) => ({
     url: `${base}/${name.repository}/resolve/${encodeURIComponent(name.revision)}/${path.split('/').map(encodeURIComponent).join('/')}`,
     headers,
-    path: `${name.repository}/${path}`,
+    path: `${folderOf(name)}/${path}`,
     size,
     sha256,
   }))

@@ -49,3 +49,10 @@ export function hubNameOf(name: string, bare = false): HubName | null {
     revision: isPage && rest[1] !== undefined ? rest[1] : revision,
   }
 }
+
+/**
+ * Returns the folder of a repository's files within the folder of models. Files of another revision than `main` have a folder of their own:
+ * `owner/repository#revision`.
+ */
+export const folderOf = ({ repository, revision }: Pick<HubName, 'repository' | 'revision'>): string =>
+  repository + (revision === 'main' ? '' : `#${encodeURIComponent(revision)}`)

@@ -37,6 +37,7 @@ beforeAll(async () => {
       'one-q8_0.gguf': { bytes: small },
       'mmproj-one-F16.gguf': { bytes: small },
     },
+    'acme/One-GGUF#v1': { 'one-q8_0.gguf': { bytes: big } },
     'acme/Split-GGUF': { [`Q8_0/${SPLIT[0]}`]: { bytes: parts[0]! }, [`Q8_0/${SPLIT[1]}`]: { bytes: parts[1]! } },
     'acme/Wrong-GGUF': { 'wrong.gguf': { bytes: small, announced: 'f'.repeat(64) } },
     'acme/None': {},
@@ -205,6 +206,19 @@ describe('the folder', () => {
     expect(existsSync(join(folder, 'acme', 'Split-GGUF'))).toBe(false)
     expect(existsSync(join(folder, 'acme', 'One-GGUF'))).toBe(true)
     expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
+  })
+
+  it('keeps the revisions of a repository apart', async () => {
+    const main = await pulled('hf:acme/One-GGUF:Q8_0')
+    const old = await pulled('hf:acme/One-GGUF:Q8_0#v1')
+    expect(old).toBe(join(folder, 'acme', 'One-GGUF#v1', 'one-q8_0.gguf'))
+    expect(await pulled('hf:acme/One-GGUF/one-q8_0.gguf#v1')).toBe(old)
+    expect([main, old].map((path) => readFileSync(path))).toEqual([small, big])
+    const models = modelsIn(folder)
+    expect(modelCalled('hf:acme/One-GGUF:Q8_0', models)?.path).toBe(main)
+    expect(modelCalled('hf:acme/One-GGUF', models)?.path).toBe(main)
+    expect(modelCalled('hf:acme/One-GGUF:Q8_0#v1', models)?.path).toBe(old)
+    expect(modelCalled('acme/One-GGUF#v1', models)?.path).toBe(old)
   })
 
   it('knows quantisations by the names of files', () => {

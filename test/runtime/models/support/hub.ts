@@ -26,7 +26,7 @@ export interface FakeHub {
 
 const sha256 = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex')
 
-/** @param repositories files by their paths, by `owner/repository` @param token the only one that may read `private/...` and `gated/...` */
+/** @param repositories files by their paths, by `owner/repository`, or `owner/repository#revision` @param token the only one that may read `private/...` and `gated/...` */
 export async function fakeHub(
   repositories: Readonly<Record<string, Readonly<Record<string, HubFile>>>>,
   token = 'hf_secret',
@@ -69,9 +69,9 @@ export async function fakeHub(
   const list = (request: IncomingMessage, answer: ServerResponse) => {
     asked.push(request.url!)
     const path = decodeURIComponent(request.url!.split('?')[0]!)
-    const [, repository = '', file] =
-      /^\/api\/models\/([^/]+\/[^/]+)\/tree\/main$/.exec(path) ?? /^\/([^/]+\/[^/]+)\/resolve\/main\/(.+)$/.exec(path) ?? []
-    const known = repositories[repository]
+    const [, repository = '', revision = '', file] =
+      /^\/api\/models\/([^/]+\/[^/]+)\/tree\/([^/]+)$/.exec(path) ?? /^\/([^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(path) ?? []
+    const known = repositories[revision === 'main' ? repository : `${repository}#${revision}`]
     const isClosed = /^(?:private|gated)\//.test(repository) && request.headers.authorization !== `Bearer ${token}`
     const refuse = (status: number) => answer.writeHead(status, { 'content-type': 'application/json' }).end('{"error":"no"}')
     if (isClosed) refuse(repository.startsWith('gated') ? 403 : 401)
