@@ -17,6 +17,14 @@ const SILENT = 5
 const SAYS = 1000
 
 /**
+ * Removes servers that cannot serve old text any more, seen from server $1 with place $2: an earlier server of the same place, and servers
+ * that were silent for very long. A killed server of this place is still silent for too short when its successor starts, so it is removed
+ * later.
+ */
+const REMOVE_ENDED = `DELETE FROM kvfold.servers WHERE id <> $1 AND (place = $2 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
+  OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days')`
+
+/**
  * A forget is a row that is written with the fold, in the same transaction. Each server reports up to which transaction it has read and
  * carried out all forgets. A server that was away has not reported. It carries the forgets out when it reads again. That is before it
  * serves anything, because every request reads first.
@@ -26,23 +34,23 @@ export class Forgets {
   /** When this server last reported, by `performance.now`. */
   #said = -Infinity
 
+  /** `place` with the host's name, because other hosts may have the same paths. */
+  readonly #place: string | null
+
   /** @param place where this server saves cells that outlive it; null if it saves none */
   constructor(
     private readonly database: Database,
-    private readonly place: string | null,
-  ) {}
+    place: string | null,
+  ) {
+    this.#place = place === null ? null : `${hostname()}:${place}`
+  }
 
   /** Registers this server, in place of an earlier one that ended and saved cells in the same place. */
   async join(): Promise<void> {
     const name = `${hostname()}, process ${process.pid}`
-    const place = this.place === null ? null : `${hostname()}:${this.place}`
-    await this.database.rows(
-      `DELETE FROM kvfold.servers WHERE place = $1 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
-       OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days'`,
-      [place],
-    )
+    await this.database.rows(REMOVE_ENDED, [this.#server, this.#place])
     await this.database.rows('INSERT INTO kvfold.servers (id, name, place, heard) VALUES ($1, $2, $3, $4::text::xid8)', [
-      ...[this.#server, name, place, '0'],
+      ...[this.#server, name, this.#place, '0'],
     ])
   }
 
@@ -71,8 +79,8 @@ export class Forgets {
   async done(transaction: bigint, isNews: boolean): Promise<void> {
     if (!isNews && performance.now() < this.#said + SAYS) return
     this.#said = performance.now()
-    const sql = 'UPDATE kvfold.servers SET heard = $2::text::xid8, at = now() WHERE id = $1'
-    await this.database.rows(sql, [this.#server, String(transaction)])
+    const sql = `WITH removed AS (${REMOVE_ENDED}) UPDATE kvfold.servers SET heard = $3::text::xid8, at = now() WHERE id = $1`
+    await this.database.rows(sql, [this.#server, this.#place, String(transaction)])
   }
 
   /**
@@ -94,7 +102,7 @@ export class Forgets {
 
   /** Ends this server. Its memory is gone, but its saved cells are not: with a place it stays registered, so its forgets remain due. */
   async leave(): Promise<void> {
-    const sql = this.place === null ? 'DELETE FROM kvfold.servers' : 'UPDATE kvfold.servers SET ended = true'
+    const sql = this.#place === null ? 'DELETE FROM kvfold.servers' : 'UPDATE kvfold.servers SET ended = true'
     await this.database.rows(`${sql} WHERE id = $1`, [this.#server])
   }
 }
