@@ -190,7 +190,7 @@ export class PostgresStore implements ThreadStore {
   }
 
   async #change(run: RunStatement, tenant: string, id: string, update: ThreadUpdate): Promise<Version> {
-    const { head, messages = [], edits, ledger = [], events = [], card, from, forgets = false } = update
+    const { head, messages = [], edits, ledger = [], events = [], card, from, eventsFrom, forgets = false } = update
     const [row] = await run(`SELECT number, revision FROM kvfold.threads WHERE ${NAMED} FOR UPDATE`, [tenant, id])
     const held = this.#held.get(keyOf(tenant, id))
     if (row === undefined)
@@ -213,6 +213,7 @@ export class PostgresStore implements ThreadStore {
     if (edits !== undefined) await writer.replace('edits', editRows, edits, number)
     await writer.replace('cards', cardRows, card, number)
     if (from !== undefined) await run('DELETE FROM kvfold.messages WHERE thread = $1 AND place >= $2', [number, from])
+    if (eventsFrom !== undefined) await run('DELETE FROM kvfold.events WHERE thread = $1 AND place >= $2', [number, eventsFrom])
     if (messages.length + ledger.length + events.length > 0)
       await writer.add(number, await lastPlaces(run, number), { messages, entries: ledger, events })
     return { number, revision: revision + 1 }

@@ -120,6 +120,8 @@ export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
 export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'edits' | 'ledger' | 'events'>> {
   /** `messages` replace all stored ones from this index on. */
   readonly from?: number
+  /** `events` replace all stored ones from this index on. */
+  readonly eventsFrom?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
   /** True: text of the thread must be forgotten. Other servers learn this together with the change itself. */

@@ -192,12 +192,12 @@ export class ThreadRows {
     return { ...digest, ...whole }
   }
 
-  /** Deletes the rows of one table from place `from` on. Returns the thread's digest without them. */
-  cut(thread: number, digest: ThreadDigest, table: PartTable, from: number): ThreadDigest {
+  /** Deletes the rows of one table from place `from` on. Returns the table's part of the thread's digest without them. */
+  cut(thread: number, table: PartTable, from: number): Partial<ThreadDigest> {
     this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
     const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
     const sums = left.map(({ sum }) => sum as number)
-    return { ...digest, [table]: chained(NO_ROWS, sums) }
+    return { [table]: chained(NO_ROWS, sums) }
   }
 
   /** Inserts a row. Returns its checksum. */

@@ -203,11 +203,13 @@ export class SqliteStore implements ThreadStore {
   }
 
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void> {
-    const { head, messages = [], edits, ledger = [], events = [], card, from } = update
+    const { head, messages = [], edits, ledger = [], events = [], card, from, eventsFrom } = update
     const rows = this.#rows
     function* written({ number, digest }: KnownDigest): Steps<ThreadDigest> {
       const replaced: ThreadDigest = {
-        ...(from === undefined ? digest : rows.cut(number, digest, 'messages', from)),
+        ...digest,
+        ...(from === undefined ? {} : rows.cut(number, 'messages', from)),
+        ...(eventsFrom === undefined ? {} : rows.cut(number, 'events', eventsFrom)),
         revision: digest.revision + 1,
         ...(head === undefined ? {} : { head: rows.replace('threads', headRows, head, 'number', number) }),
         ...(edits === undefined ? {} : { edits: rows.replace('edits', editRows, edits, 'thread', number) }),

@@ -34,14 +34,14 @@ export class MemoryStore implements ThreadStore {
     const known = this.#threads.get(keyOf(tenant, id))
     invariant(known !== undefined, `thread ${id} is not in the store`)
     const { record } = known
-    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card, from } = update
+    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card, from, eventsFrom } = update
     const changed: ThreadRecord = {
       ...record,
       ...head,
       messages: [...record.messages.slice(0, from), ...messages],
       edits,
       ledger: [...record.ledger, ...ledger],
-      events: [...record.events, ...events],
+      events: [...record.events.slice(0, eventsFrom), ...events],
     }
     this.#threads.set(keyOf(tenant, id), { record: changed, card })
     return Promise.resolve()

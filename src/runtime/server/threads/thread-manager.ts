@@ -193,7 +193,7 @@ export class ThreadManager {
     if (before === null) await this.delete(thread.tenant, thread.id)
     else
       await thread.alone(async () => {
-        thread.rewrite(before)
+        thread.revert(before)
         await this.#save(thread)
       })
   }

@@ -18,6 +18,8 @@ interface StoredExtent {
   others: boolean
   entries: number
   events: number
+  /** The same for events as `others` for messages. */
+  otherEvents: boolean
   fragments: unknown
   omissions: unknown
   ids: number
@@ -53,11 +55,11 @@ export class Thread implements MatchCandidate {
   #held: readonly ChatMessage[]
   #conversation: Conversation
   #view: View
-  readonly #hidden: Set<string>
+  #hidden: ReadonlySet<string>
   /** The title that a person or a program gave the thread; else null. */
   #name: string | null
   readonly #ledger: LedgerEntry[]
-  readonly #events: ThreadEvent[]
+  #events: readonly ThreadEvent[]
   readonly #saved: StoredExtent
   #forgets = false
   #line: Promise<unknown> = Promise.resolve()
@@ -89,11 +91,11 @@ export class Thread implements MatchCandidate {
     this.#held = held
     this.#ledger = []
     this.account(ledger)
-    this.#events = [...events]
+    this.#events = events
     this.#conversation = this.#conversationOf({ messages, edits })
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
     if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
-    this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
+    this.#hidden = hiddenIn(events)
     this.#name = events.findLast(({ what }) => what === 'named')?.name ?? null
     const { fragments, omissions, ids } = this.conversation.state
     this.#saved = {
@@ -101,6 +103,7 @@ export class Thread implements MatchCandidate {
       others: false,
       entries: ledger.length,
       events: events.length,
+      otherEvents: false,
       fragments,
       omissions,
       ids,
@@ -213,7 +216,7 @@ export class Thread implements MatchCandidate {
       messages: messages.map((message, at): StoredMessage => ({ message, seen: this.seen[at] ?? 'nothing' })),
       edits: { fragments, searches, ids, ...(omissions === undefined ? {} : { omissions }) },
       ledger: [...this.#ledger],
-      events: [...this.#events],
+      events: this.#events,
     }
   }
 
@@ -257,6 +260,15 @@ export class Thread implements MatchCandidate {
     this.#held = held
     this.#view = View.of(messages, this.#view)
     this.runtime.shown = new ShownSteps()
+  }
+
+  /** Makes messages, edits and events those of an earlier record of the thread. */
+  revert(before: ThreadRecord): void {
+    this.rewrite(before)
+    const saved = this.#saved
+    if (before.events.length < saved.events) Object.assign(saved, { events: before.events.length, otherEvents: true })
+    this.#events = before.events
+    this.#hidden = hiddenIn(this.#events)
   }
 
   /**
@@ -336,8 +348,8 @@ export class Thread implements MatchCandidate {
 
   /** Records an event that is not a step, such as a fold by a policy or an edit by a client (`ThreadEvent`). */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
-    this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
-    for (const key of event.hidden ?? []) this.#hidden.add(key)
+    this.#events = [...this.#events, { ...event, at: Date.now(), after: this.#ledger.length }]
+    if (event.hidden !== undefined) this.#hidden = hiddenIn(this.#events)
     if (event.what === 'named') this.#name = event.name ?? null
   }
 
@@ -392,10 +404,13 @@ export class Thread implements MatchCandidate {
     const isEdited = saved.fragments !== fragments || saved.omissions !== omissions || saved.ids !== ids
     const isTouched = !isSameHead(saved.head, head)
     const from = saved.others ? saved.messages : null
-    if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
+    const eventsFrom = saved.otherEvents ? saved.events : null
+    if (!isEdited && !isTouched && from === null && eventsFrom === null && messages.length + ledger.length + events.length === 0)
+      return null
     // The counters advance before the write, because changes made during the write belong to the next save.
     saved.messages += messages.length
     saved.others = false
+    saved.otherEvents = false
     saved.entries += ledger.length
     saved.events += events.length
     Object.assign(saved, { fragments, omissions, ids, head })
@@ -407,6 +422,7 @@ export class Thread implements MatchCandidate {
       ...(isTouched ? { head } : {}),
       ...(isEdited ? { edits: record.edits } : {}),
       ...(from === null ? {} : { from }),
+      ...(eventsFrom === null ? {} : { eventsFrom }),
       ...{ messages, ledger, events, card },
     })
     return card
@@ -422,6 +438,8 @@ export class Thread implements MatchCandidate {
     this.#view.note(message, seen)
   }
 }
+
+const hiddenIn = (events: readonly ThreadEvent[]): ReadonlySet<string> => new Set(events.flatMap(({ hidden = [] }) => hidden))
 
 /**
  * Compares the parts of a head that can change. Tools and held messages are compared by identity: they are only ever replaced, and writing

@@ -208,6 +208,23 @@ describe('the folds of policies', () => {
     await expect(ask(messages, { policy: { threshold: 0.1, olderThanTurns: 0 } })).rejects.toMatchObject({ code: 'context/full' })
     expect(service.threads.list('t')).toEqual([])
   })
+
+  it('are dropped with a refused request of a thread that goes on without it, in the store too', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-events-'))
+    const { ask, service } = await serve(500, { store: SqliteStore.open({ folder }) })
+    const messages = calls(100, 100)
+    const { thread, message } = await ask(messages, { acm: 'off' })
+    const before = service.threads.get('t', thread)
+    const longer: readonly ChatMessage[] = [...messages, message, { role: 'user', content: words(600, 'q') }]
+    await expect(ask(longer, { policy: { threshold: 0.1, olderThanTurns: 0 } })).rejects.toMatchObject({ code: 'context/full' })
+    const after = service.threads.get('t', thread)
+    expect([after.messages, after.events]).toEqual([before.messages, before.events])
+    await service.close()
+    const again = await serve(500, { store: SqliteStore.open({ folder }) })
+    expect(again.service.threads.get('t', thread).events).toEqual(before.events)
+    await again.service.close()
+    rmSync(folder, { recursive: true })
+  })
 })
 
 describe('a conversation that outgrows the context', () => {

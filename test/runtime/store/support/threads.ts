@@ -140,6 +140,7 @@ export function someUpdate(seed: number, of: { readonly tenant: string; readonly
     ...(has(10) ? { edits: { ...someEdits(small), ...(has(13) ? { omissions: someOmissions } : {}) } } : {}),
     ...(has(11) ? { ledger: [someEntry(small)] } : {}),
     ...(has(12) ? { events: [someEvent(small), someEvent(small + 1)] } : {}),
+    ...(has(14) && has(15) ? { eventsFrom: small % 4 } : {}),
     card: someCard(small),
   }
 }
