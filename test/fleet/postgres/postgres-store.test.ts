@@ -239,6 +239,30 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
     })
   })
 
+  it('no longer names a killed server when another server of its place has forgotten the text', async () => {
+    const one = await openStore()
+    const { tenant, id } = someThread(1)
+    await one.create(someThread(1), someCard(1))
+    await openStore({ place: 'here' })
+    await one.update(tenant, id, { messages: [someStored(5)], card: someCard(1), forgets: true })
+    // Its successor starts at once, while it might still be alive.
+    const successor = await openStore({ place: 'here' })
+    await successor.index()
+    expect(await one.shared.unforgotten(tenant, id, 0)).toHaveLength(1)
+    await postgres.sql(
+      "UPDATE kvfold.servers SET at = now() - interval '20 seconds' WHERE at = (SELECT min(at) FROM kvfold.servers WHERE place IS NOT NULL)",
+      url,
+    )
+    await vi.waitFor(
+      async () => {
+        await successor.shared.changes()
+        await successor.shared.done()
+        expect(await one.shared.unforgotten(tenant, id, 0)).toEqual([])
+      },
+      { timeout: 5000 },
+    )
+  })
+
   describe('that goes away', () => {
     it('is reported, nothing is half stored, and it is used again when it is back', async () => {
       const store = await openStore()
