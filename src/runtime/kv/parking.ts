@@ -9,10 +9,10 @@ import type { TierRates } from './cost-model.js'
 import type { Evictor } from './eviction.js'
 import { OffloadedSequence, type OffloadTiers, type SavedState } from './offload.js'
 import { neededBy, type Plan } from './plan/plan.js'
-import { commonPrefix, isMarker, markerSource, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
+import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
-import type { View } from './views.js'
+import { agreement, type View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
@@ -283,16 +283,22 @@ export async function forgetHidden(
   const base = uneditedOf(prompt)
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
-  /** Returns the place of the unedited prompt from which on the holder must lose its cells; null when it may keep all. */
-  const from = ({ unedited, held, sourceIds }: View): number | null => {
-    const agrees = commonPrefix(unedited, base)
-    return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
+  const keys = sourceIdsOf(prompt)
+  /** Returns the entry from which on the holder must lose its cells; null when it may keep all. */
+  const from = (view: View): number | null => {
+    const agrees = commonPrefix(view.unedited, base)
+    if (agrees > last) return null
+    const shown = agreement(view, prompt, keys)
+    // Text that a client inserted under `splice` is in the place of a marker, so markers that the prompt does not show may be forgotten text.
+    const isUnsafe = (key: number, entry: number) => entry >= shown && (isMarker(key) || sourcePlace(key) >= agrees)
+    const entry = view.sourceIds.subarray(0, view.held).findIndex(isUnsafe)
+    return entry < 0 ? null : entry
   }
   for (const version of table.parked(conversation)) if (from(version) !== null) table.drop(version)
   const live = conversations.live(conversation)
-  const place = live === null || live.running ? null : from(live)
-  if (live !== null && place !== null) {
-    table.cut(live, span(whole ? 0 : live.atKey(markerSource(place)), live.held))
+  const entry = live === null || live.running ? null : from(live)
+  if (live !== null && entry !== null) {
+    table.cut(live, span(whole ? 0 : entry, live.held))
     live.unedited = base
     conversations.get(conversation)!.forgets = true
   }

@@ -2,6 +2,7 @@
  * Tests when parked cells are offloaded because they slow decodes down, when they stay, and which step the ledger charges; case by case.
  */
 import { describe, expect, it } from 'vitest'
+import { FORGOTTEN } from '../../../src/runtime/core/contract.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { isWorthMoving } from '../../../src/runtime/kv/tier-policy.js'
 import type { TierRates } from '../../../src/runtime/kv/cost-model.js'
@@ -262,5 +263,34 @@ describe('what pays', () => {
   it('is never a move that frees hardly anything', () => {
     expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, model)).toBe(false)
     expect(isWorthMoving({ held: 0, freed: 0, live: 0 }, answers, model, 0)).toBe(false)
+  })
+})
+
+describe('text that is to be forgotten', () => {
+  it('leaves the live cells although a client inserted it under splice', async () => {
+    const harness = new CacheHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } })
+    harness.terms = { contract: 'splice' }
+    const header = [1, 2, 3]
+    const secret = text(500, 20)
+    const drawn = (tokens: readonly number[], origin: Prompt['origin']): Prompt => ({
+      tokens: Int32Array.from(tokens),
+      messages: [{ index: 0, role: 'user', span: { start: 0, end: tokens.length } }],
+      ...(origin === undefined ? {} : { origin }),
+    })
+    const before = Int32Array.from([...system, ...header, ...long])
+    await step(harness, 'a', drawn([...before], undefined))
+    // The inserted message begins like the message that it stands before.
+    const inserted = [...system, ...header, ...secret, ...header, ...long]
+    const hole = { span: { start: 10, end: 11 }, marker: header.length + secret.length + 1 }
+    await step(harness, 'a', drawn(inserted, { base: before, holes: [hole] }))
+    expect([...harness.cache.live('a' as never)!.tokens]).toContain(secret[0])
+    const base = Int32Array.from(inserted, (token) => (secret.includes(token) ? FORGOTTEN : token))
+    const folded = drawn([...system, ...header, ...marker, ...header, ...long], {
+      base,
+      holes: [{ span: { start: 13, end: 13 + secret.length }, marker: marker.length }],
+    })
+    await harness.cache.forgetHidden('a' as never, folded)
+    const { tokens, held } = harness.cache.live('a' as never)!
+    expect([...tokens.subarray(0, held)]).toEqual(system)
   })
 })
