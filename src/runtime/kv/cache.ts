@@ -163,6 +163,8 @@ export class KvCache implements StepCache {
    * If no other step runs (`alone`), it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts).
    * These may be versions of earlier steps and of this one. Between the decodes that follow, `SlicedOffload` moves other versions that are
    * a burden, and sequences that have been idle for long.
+   *
+   * If a change of the cells fails, for instance for lack of memory, the conversation loses its live sequence.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -175,6 +177,25 @@ export class KvCache implements StepCache {
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
+    try {
+      this.#carryOut(step, alone, due)
+    } catch (error) {
+      this.#middle.close(step)
+      own.state = 'idle'
+      this.#table.drop(own)
+      this.#conversations.unseat(own)
+      throw error
+    }
+    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
+    for (const sequence of this.#table.all) sequence.tier = 'device'
+    // The time of evictions is charged below, so it is not counted here.
+    step.spend('cache', performance.now() - started - this.#evictor.spent)
+    this.#evictor.charge(step)
+    return step
+  }
+
+  #carryOut(step: Step, alone: boolean, due: number): void {
+    const { plan, sequence: own } = step
     this.#middle.open(step, own, plan)
     step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
     const lenders = this.#table.parked(own.conversation).filter(({ lent }) => lent)
@@ -191,12 +212,6 @@ export class KvCache implements StepCache {
     if (!step.inMiddle) this.#middle.close(step)
     own.rename(uneditedOf(plan.prompt), plan.sourceIds, spansHeld(plan))
     if (alone) this.#parking.relieve(own, new Set(lenders), due)
-    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
-    for (const sequence of this.#table.all) sequence.tier = 'device'
-    // The time of evictions is charged below, so it is not counted here.
-    step.spend('cache', performance.now() - started - this.#evictor.spent)
-    this.#evictor.charge(step)
-    return step
   }
 
   /**

@@ -131,6 +131,21 @@ void giveBlock(const HostBlock &block) {
   }
 }
 
+namespace {
+
+// Returns a Uint8Array. `what` is an ArrayBuffer or a number of bytes. In Node 20 an array has at most 4 GiB: JavaScript's constructor throws for
+// more, while N-API's function would end the process.
+Napi::Uint8Array bytes(Napi::Env env, Napi::Value what, size_t size) {
+  try {
+    return env.Global().Get("Uint8Array").As<Napi::Function>().New({what}).As<Napi::Uint8Array>();
+  } catch (const Napi::Error &) {
+    throw Failure("memory/insufficient", "A saved sequence of " + std::to_string(size) +
+                                             " bytes is longer than this version of Node.js allows; use a newer version, or shorter contexts.");
+  }
+}
+
+}  // namespace
+
 Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
   auto *kept = new HostBlock(block);
   auto give = [](napi_env, void *, void *hint) {
@@ -140,9 +155,9 @@ Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
   };
   napi_value buffer;
   if (napi_create_external_arraybuffer(env, block.data, size, give, kept, &buffer) == napi_ok)
-    return Napi::Uint8Array::New(env, size, Napi::ArrayBuffer(env, buffer), 0);
+    return bytes(env, Napi::Value(env, buffer), size);
   // Some programs that embed Node do not allow arrays over memory that Node did not allocate, so copy the bytes.
-  auto copy = Napi::Uint8Array::New(env, size);
+  auto copy = bytes(env, Napi::Number::New(env, static_cast<double>(size)), size);
   std::copy_n(block.data, size, copy.Data());
   give(env, nullptr, kept);
   return copy;

@@ -216,7 +216,15 @@ class Task : public Napi::AsyncWorker {
       SetError(currentFailure());
     }
   }
-  void OnOK() override { deferred.Resolve(finish(Env())); }
+  void OnOK() override {
+    try {
+      deferred.Resolve(finish(Env()));
+    } catch (const Napi::Error &error) {
+      deferred.Reject(error.Value());
+    } catch (...) {
+      deferred.Reject(Napi::Error::New(Env(), currentFailure()).Value());
+    }
+  }
   void OnError(const Napi::Error &error) override { deferred.Reject(error.Value()); }
 
  private:

@@ -5,6 +5,7 @@ import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
 import type { NaiveMemory } from './support/naive-memory.js'
+import { PromptDraft } from './support/prompt-draft.js'
 import { Through } from './support/through.js'
 
 /** Returns `count` tokens that occur in no other text. */
@@ -57,6 +58,27 @@ describe('when room runs out', () => {
     expect(harness.step('b', shownOf(text(5000, 90)))).toMatchObject({ fresh: 90, evicted: 20 })
     expect(offload.totals.host.sequences).toBe(0)
     expect(harness.step('a', shownOf(solo(1)))).toMatchObject({ reused: 0, recomputed: 20 })
+  })
+
+  it('begins a conversation anew after a step whose cells could not be changed', () => {
+    let fails = false
+    const wrap = (memory: NaiveMemory) =>
+      new (class extends Through {
+        override tag(...given: Parameters<Through['tag']>): void {
+          if (fails) throw new KvfoldError('memory/insufficient', 'There is no memory for that.')
+          super.tag(...given)
+        }
+      })(memory)
+    const harness = new CacheHarness({ cells: 200, sequences: 10, wrap })
+    harness.terms = { contract: 'splice' }
+    const prompt = new PromptDraft([text(1000, 20), text(2000, 60), text(3000, 20)], [1, 2])
+    harness.step('a', prompt.shown)
+    prompt.fold(25, 70, [9])
+    fails = true
+    expect(() => harness.start('a', prompt.shown)).toThrow('no memory')
+    fails = false
+    expect(harness.cache.live('a' as never)).toBe(null)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0, reused: 0, submitted: 58 })
   })
 
   it('evicts a live sequence that no request will continue before older ones, until a request continues it', () => {
