@@ -1,5 +1,6 @@
-/** Parses options that take lists of names, such as `--contract`. */
+/** Parses options of several commands: lists of names, such as `--contract`, and the number of MemTool's tools. */
 import { type Command, InvalidArgumentError } from 'commander'
+import { integer } from '../../runtime/cli/options.js'
 
 /** Returns a parser for an option that is a list of names. It keeps their order and drops repetitions. `all`: the word for all names. */
 export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
@@ -27,4 +28,11 @@ export function listContracts<Name extends string>(
   contract.argParser(oneOf(names)).description = about
   contract.default(standard, standard.join(','))
   command.setOptionValueWithSource('contract', standard, 'default')
+}
+
+/** Parses the number of tools in MemTool's catalogue: five for each company, and enough for a turn that asks for ten figures. */
+export function toolCount(text: string): number {
+  const count = integer(10, 50_000)(text)
+  if (count % 5 !== 0) throw new InvalidArgumentError('It must be a multiple of 5, because each company has five tools.')
+  return count
 }

@@ -51,8 +51,7 @@ export async function* collect(options: CollectOptions, from = 0): AsyncGenerato
 async function trajectory(options: CollectOptions, number: number): Promise<Collected> {
   const { source, acting, format, tokens, model, rollouts, signal } = options
   const [index, rollout] = [Math.floor(number / rollouts), number % rollouts]
-  const seed = acting.teacher === 'model' ? ((acting.sampling.seed ?? 0) + number) % 2 ** 32 : 0
-  const now: Acting = acting.teacher === 'model' ? { ...acting, sampling: { ...acting.sampling, seed } } : acting
+  const now = seeded(acting, number)
   const { steps, outcomes, score, parts, context, truth } = await source.play(index, now, `collect-${number}`, signal)
   const counted = tokens !== 'engine' ? modelTokens(tokens) : needsTokens(format) ? engineTokens : messageUnits()
   const made = snapshots(steps, counted)
@@ -93,6 +92,12 @@ async function trajectory(options: CollectOptions, number: number): Promise<Coll
   }
 }
 
+/** Returns the acting of one trajectory: every trajectory of a model has a seed of its own. */
+function seeded(acting: Acting, number: number): Acting {
+  if (acting.teacher === 'script') return acting
+  return { ...acting, sampling: { ...acting.sampling, seed: ((acting.sampling.seed ?? 0) + number) % 2 ** 32 } }
+}
+
 const settings = ({ temperature = 0, topK = 0, topP = 1, minP = 0, seed = 0 }: Sampling) => ({
   temperature,
   topK,
@@ -111,7 +116,7 @@ function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number
 interface FileTerms {
   readonly source: TrajectorySource
   readonly rollouts: number
-  readonly teacher: TrajectoryFacts['teacher']
+  readonly acting: Acting
   readonly fingerprint: string
   readonly format: Format
 }
@@ -186,12 +191,15 @@ function factsIn(value: unknown, path: string, number: number, format: Format): 
 }
 
 async function refuseOther(path: string, last: TrajectoryFacts, number: number, terms: FileTerms): Promise<void> {
-  const { source, rollouts, teacher, fingerprint } = terms
+  const { source, rollouts, fingerprint } = terms
+  const acting = seeded(terms.acting, number)
   const other = (what: string) =>
     new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
   if (last.model.fingerprint !== fingerprint) throw other('model')
   if (last.agent !== source.agent) throw other('agent')
-  if (last.teacher !== teacher) throw other('teacher')
+  if (last.teacher !== acting.teacher) throw other('teacher')
+  if (!isDeepStrictEqual(last.sampling, acting.teacher === 'model' ? settings(acting.sampling) : undefined))
+    throw other('temperature or seed')
   const about = number < source.size * rollouts ? await source.about(Math.floor(number / rollouts)) : null
   const { id, cell, group } = last
   if (last.task !== source.task || last.rollout !== number % rollouts || !isDeepStrictEqual({ id, cell, group }, about))

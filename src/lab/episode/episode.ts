@@ -6,9 +6,10 @@ import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
+import { definedFields } from '../../runtime/core/json.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json.js'
-import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
 import type { Answered } from '../agent.js'
 import { EPISODE_VERSION, episodeLog, type TurnRecord } from '../log.js'
 import { Recorder, type RecorderOptions } from '../recorder.js'
@@ -128,7 +129,8 @@ export async function playEpisode(
 ): Promise<{ readonly turns: readonly TurnRecord[]; readonly recorder: Recorder }> {
   const { engine, name, teacher = null, cast, start, ...episode } = options
   const alone = new IsolatedEngine(engine, name)
-  const recorder = new Recorder(teacher === null ? alone : new SpokenEngine(alone, teacher), options)
+  const speaking = teacher === null ? alone : new SpokenEngine(alone, teacher)
+  const recorder = new Recorder(start?.checkpoint == null ? speaking : new ResumedEngine(speaking, alone), options)
   const actor = await cast(recorder)
   return { turns: await runEpisode({ ...episode, actor, recorder, before: start?.before ?? [] }), recorder }
 }
@@ -144,6 +146,35 @@ class IsolatedEngine extends EngineAround {
 
   respond(request: EngineRequest): Generation {
     return this.engine.respond({ ...request, tenant: this.tenant })
+  }
+}
+
+/**
+ * The engine of a resumed episode. Before its first steps, up to the first answer, it computes on `cold` what the cache held when the episode
+ * stopped. So these steps cost what they would have cost then.
+ */
+class ResumedEngine extends EngineAround {
+  #isCold = true
+
+  constructor(
+    engine: Engine,
+    private readonly cold: Engine,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    const { conversation, messages, edits = [], tools = [], kind = 'answer', signal } = request
+    const known = messages.findLastIndex(({ role }) => role === 'assistant') + 1
+    if (!this.#isCold || known === 0) return this.engine.respond(request)
+    this.#isCold = kind !== 'answer'
+    return generationOf(async (stream) => {
+      const before = { messages: messages.slice(0, known), edits: edits.filter(({ message }) => message < known) }
+      await this.cold.respond({ conversation, tools, ...before, maxTokens: 0, ...definedFields({ signal }) }).reply
+      const generation = this.engine.respond(request)
+      for await (const event of generation) stream.push(event)
+      return generation.reply
+    })
   }
 }
 

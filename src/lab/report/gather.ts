@@ -129,11 +129,11 @@ const byDate = (entries: readonly GatheredRecord[]): GatheredRecord[] =>
 function condition(group: readonly GatheredRecord[], [variant, task, agent]: readonly [number, number, number]) {
   const answers = new Map<string, PrintedAnswer>()
   const failed = new Map<string, ErrorRecord>()
-  const planned = new Map<string, number>()
+  const asked = new Map<string, LogHeader['tasks'][number]>()
   let [trained, contract, given] = [null as boolean | null, '', 0]
   for (const { header, record } of group) {
-    const asked = header.tasks[record.task]!
-    planned.set(canonical([asked.task, asked.options]), asked.size)
+    const run = header.tasks[record.task]!
+    asked.set(canonical([run.task, run.options]), run)
     trained = trainedFor(header, record)
     contract = record.contract
     if (record.kind === 'sample') answers.set(`${record.id}\n${record.print}`, record)
@@ -144,9 +144,23 @@ function condition(group: readonly GatheredRecord[], [variant, task, agent]: rea
   const errors = [...failed.values()].filter(({ id }) => !ids.has(id))
   const condition: Condition = {
     ...{ variant, task, agent, contract, trained, answers: [...answers.values()], errors },
-    planned: [...planned.values()].reduce((sum, size) => sum + size, 0),
+    planned: plannedBy([...asked.values()]),
   }
   return { condition, repeated: given - answers.size, retried: failed.size - errors.length }
+}
+
+/** Returns how many samples runs of one task were meant to answer. A cell of several runs counts once, with the most samples that one plans. */
+function plannedBy(runs: readonly Pick<LogHeader['tasks'][number], 'options' | 'size'>[]): number {
+  const samples = new Map<string, number>()
+  for (const { options, size } of runs) {
+    const axes = Object.entries(options).filter((axis): axis is [string, unknown[]] => Array.isArray(axis[1]))
+    const cells = axes.reduce<readonly object[]>(
+      (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
+      [{}],
+    )
+    for (const cell of cells.map(canonical)) samples.set(cell, Math.max(samples.get(cell) ?? 0, size / cells.length))
+  }
+  return Math.round([...samples.values()].reduce((sum, each) => sum + each, 0))
 }
 
 /** Returns whether the model was trained for the agent; null when unknown. If the log lists trained tasks, only this task counts. */

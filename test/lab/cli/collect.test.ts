@@ -87,6 +87,9 @@ describe('kvfold collect', () => {
     // One group for each of the two prompts.
     expect(new Set(records.map(({ group }) => group)).size).toBe(2)
     expect(new Set(records.map(({ group, id }) => `${group} ${id}`)).size).toBe(2)
+    // Tries at another temperature would not be tries of the same policy.
+    const cooler = await kvfoldHere(['collect', 'pi-llm', '--teacher', 'model', '--temperature', '0.5', '--seed', '9', ...asked])
+    expect(cooler.stderr).toContain('another temperature or seed')
   }, 120_000)
 
   it('begins with a failing call under --stumble, and that call is not learned', async () => {

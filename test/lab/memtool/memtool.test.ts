@@ -18,6 +18,7 @@ import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
 const world = new World({ seed: 1, tools: 200, arguments: true })
 let folder: string
 let engine: LlamaEngine
+let load: () => Promise<LlamaEngine>
 let catalogue: Catalogue
 
 beforeAll(async () => {
@@ -26,7 +27,8 @@ beforeAll(async () => {
   const shape = { layers: 1, embedding: 64, heads: 2, kvHeads: 2, feedForward: 64, vocabulary: 4096, context: 32_768 }
   await synthesizeModel(path, { architecture: 'llama', ...shape, seed: 1 })
   const native = await openNative({ gpu: 'cpu' })
-  engine = await LlamaEngine.load(native, path, { threads: 1, batchThreads: 1, slots: 1, cells: 32_768 })
+  load = () => LlamaEngine.load(native, path, { threads: 1, batchThreads: 1, slots: 1, cells: 32_768 })
+  engine = await load()
   catalogue = await Catalogue.of(world.tools)
 })
 afterAll(async () => {
@@ -80,10 +82,15 @@ test('the script makes no mistake in any mode, and an interrupted session ends l
       },
     },
   )
+  // The process that resumes has nothing in its cache.
+  await engine.dispose()
+  engine = await load()
   const resumed = await session({}, { start })
   expect(resumed.measures).toEqual(whole.measures)
   expect(resumed.tokens.new).toBe(whole.tokens.new)
   expect(resumed.tokens.shown).toBe(whole.tokens.shown)
+  // It shows the first folds of the turn without an approximation, so a few cells differ.
+  expect(Math.abs(resumed.tokens.computed / whole.tokens.computed - 1)).toBeLessThan(0.02)
   expect(memToolPage({ command: 'test', date: 'today', model: 'm', agent: 'taught', tools: 200, results: [whole] })).toContain(
     'A script speaks for the model',
   )

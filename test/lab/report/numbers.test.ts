@@ -290,6 +290,17 @@ describe('a summary', () => {
     ])
   })
 
+  it('counts the samples of a cell once that several logs planned', async () => {
+    const asked = (options: Readonly<Record<string, unknown>>, size: number): LogHeader =>
+      header({ tasks: [{ ...header().tasks[0]!, options, size }] })
+    const { conditions } = await summary([
+      [asked({ updates: [4, 16], keys: [2, 4], samples: 5 }, 20), sample()],
+      [asked({ updates: [4, 64], keys: [2, 4], samples: 7 }, 28), sample()],
+    ])
+    // Cells with 4 updates have 7 samples, as those with 64; cells with 16 have 5.
+    expect(conditions.map(({ planned }) => planned)).toEqual([38])
+  })
+
   it('compares contracts with each other where a contract is the baseline', async () => {
     const lines = [
       header({ contracts: ['exact', 'splice'] }),

@@ -13,6 +13,7 @@ import { type Relation, relations } from '../../memtool/companies.js'
 import { type WayName, wayNames } from '../../memtool/session.js'
 import { type FrameworkName, frameworkNames } from '../../service/frameworks.js'
 import { addTaskOptions, askedTasks, type TaskFlags } from '../eval/flags.js'
+import { toolCount } from '../lists.js'
 import { addModelOptions, decimal, integer, type ModelFlags, withoutDraftModel } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
@@ -114,7 +115,7 @@ export function addCollect(program: Command, shell: Shell): void {
     )
     .option('--turns <count>', 'turns of a session (memtool, service)', integer(1, 1000), 12)
     .addOption(new Option('--way <name>', 'the way of managing tools (memtool)').choices(wayNames).default('hybrid'))
-    .option('--tools <count>', 'tools in the catalogue (memtool)', integer(5, 50_000), 500)
+    .option('--tools <count>', 'tools in the catalogue, five for each company (memtool)', toolCount, 500)
     .addOption(
       new Option('--relation <kind>', 'relation of a turn to the one before (memtool)').choices(relations).default('mixed'),
     )
@@ -150,8 +151,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   let file: TrajectoryFile | null = null
   try {
     const { acting, tokens: whose, model } = cast
-    const { teacher } = acting
-    file = await Trajectories.open(path, { source, rollouts, teacher, fingerprint: model.fingerprint, format })
+    file = await Trajectories.open(path, { source, rollouts, acting, fingerprint: model.fingerprint, format })
     const total = source.size * rollouts
     const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
     const from = file.begun

@@ -22,7 +22,7 @@ import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
-import { listContracts, oneOf } from '../lists.js'
+import { listContracts, oneOf, toolCount } from '../lists.js'
 import { ProgressLine } from '../progress.js'
 import { FOLLOW, Follower } from './follow.js'
 
@@ -89,7 +89,7 @@ export function addMemTool(parent: Command, shell: Shell): void {
       integer(1, 10_000),
       1,
     )
-    .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
+    .option('--tools <count>', 'tools in the catalogue, five for each company', toolCount, 5000)
     .addOption(new Option('--relation <kind>', 'relation of a turn to the one before').choices(relations).default('mixed'))
     .option('--no-arguments', 'make tools without arguments')
     .option('--seed <number>', 'seed of companies, values and requests', integer(0, 0xffff_ffff), 1)
