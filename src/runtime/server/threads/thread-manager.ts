@@ -36,9 +36,12 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
   readonly tell?: (sentence: string) => void
   /**
-   * The most threads of a tenant whose cells engines may hold. Beyond it the cells of the least recently used are dropped; the threads
-   * stay. Default 64.
+   * The most tokens of a tenant's threads whose cells engines may hold in any tier. A thread counts as 512 tokens at least. Beyond it the
+   * cells of the least recently used are dropped; the threads stay. It bounds what engines remember of conversations besides cells.
+   * Default: 2 million.
    */
+  readonly warmTokensPerTenant?: number
+  /** So many threads of a tenant keep their cells however long they are. Default 64. */
   readonly warmPerTenant?: number
   /** Milliseconds after which an unused thread is deleted, at its tenant's next request. Default: never. */
   readonly retentionMs?: number
@@ -417,10 +420,10 @@ export class ThreadManager {
    * too many.
    */
   async #retire(thread: Thread): Promise<void> {
-    const { perTenant = Infinity, warmPerTenant = 64, retentionMs = Infinity } = this.options
+    const { perTenant = Infinity, warmPerTenant = 64, warmTokensPerTenant = 2e6, retentionMs = Infinity } = this.options
     const { tenant } = thread
     const own = this.index.entryOf(thread)
-    for (const entry of own === null ? [] : this.index.warm(own, warmPerTenant)) {
+    for (const entry of own === null ? [] : this.index.warm(own, warmPerTenant, warmTokensPerTenant)) {
       if (!entry.runtime.warm) continue
       entry.runtime.warm = false
       this.options.forget(entry)

@@ -136,6 +136,8 @@ export class RuntimeState {
   toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of the thread. */
   warm = false
+  /** How many tokens the thread counts among those that engines may hold (`ThreadTable.warm`). */
+  tokens = 0
 }
 
 // The prompts of a thread's answers since its cells were last exact. A replay of these prompts shows the thread again, including the trace

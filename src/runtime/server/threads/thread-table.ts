@@ -22,6 +22,8 @@ export interface ThreadIndexOptions {
 }
 
 const IDLE_BYTES = 2 ** 26
+/** The fewest tokens that a thread counts among those that engines may hold, because engines also remember other things of it. */
+const LEAST_TOKENS = 512
 
 /**
  * Finds threads by their ids, last uses, messages and sessions. Work for one tenant touches no entry of another, so its time reveals
@@ -115,17 +117,21 @@ export class ThreadIndex {
   }
 
   /**
-   * Records that engines may hold cells of the entry. Returns entries of its tenant beyond `most` whose cells must be dropped, least
-   * recently used first.
+   * Records that engines may hold cells of the entry. Returns entries of its tenant whose cells must be dropped, least recently used first:
+   * those beyond `most` tokens, apart from the last `fewest`.
    */
-  warm(entry: ThreadEntry, most: number): readonly ThreadEntry[] {
+  warm(entry: ThreadEntry, fewest: number, most: number): readonly ThreadEntry[] {
     const warm = this.#tenants.get(entry.tenant)?.warm
     if (warm === undefined) return []
     warm.use(entry)
+    entry.runtime.tokens = Math.max(LEAST_TOKENS, entry.card.last?.shown ?? 0)
+    let total = 0
+    for (const { runtime } of warm.fromOldest()) total += runtime.tokens
     const cooled: ThreadEntry[] = []
     for (const each of warm.fromOldest()) {
-      if (warm.size <= most) break
+      if (warm.size <= fewest || total <= most) break
       if (each.asked || each.thread?.idle === false) continue
+      total -= each.runtime.tokens
       warm.delete(each)
       cooled.push(each)
     }

@@ -1,5 +1,5 @@
 /** Tests threads behind the service, on a scripted engine: which thread a request continues, and what clients see of it. */
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import { ScriptedEngine, type Script } from '../../../support/scripted.js'
@@ -675,11 +675,26 @@ describe('the store', () => {
     await service.close()
   })
 
+  it('keeps the cells of as many threads as its tokens allow, and of the last few however long they are', async () => {
+    const forgotten = async (more: Parameters<typeof serve>[1]) => {
+      const { ask, service, engine } = await serve(numbered, more)
+      const dropped = vi.spyOn(engine, 'forget')
+      const threads: string[] = []
+      for (let at = 0; at < 5; at++) threads.push((await ask([user(`Question ${at}?`)])).thread)
+      await service.close()
+      return dropped.mock.calls.map(([id]) => threads.indexOf(id))
+    }
+    // A short thread counts as 512 tokens.
+    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 1024 })).toEqual([0, 1, 2])
+    expect(await forgotten({ warmPerTenant: 4, warmTokensPerTenant: 1024 })).toEqual([0])
+    expect(await forgotten({ warmPerTenant: 1 })).toEqual([])
+  })
+
   it('keeps the most recently used threads up to the limit of a tenant', async () => {
     const store = new MemoryStore()
     const told: string[] = []
     const tell = (sentence: string) => told.push(sentence)
-    const { ask, service } = await serve(numbered, { store, perTenant: 3, warmPerTenant: 1, tell })
+    const { ask, service } = await serve(numbered, { store, perTenant: 3, warmPerTenant: 1, warmTokensPerTenant: 0, tell })
     const threads: string[] = []
     for (let at = 0; at < 5; at++) threads.push((await ask([user(`Question ${at}?`)])).thread)
     expect(service.threads.list('t').map(({ id }) => id)).toEqual(threads.slice(2).reverse())
