@@ -120,6 +120,16 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
   return { grammar: rules.text(), triggers: [], spaced: tools.flatMap(spacedTriggers), reasoning: [reasoning], opened: '' }
 }
 
+/** Matches GBNF's literals, classes, token references and comments, and names of rules in its group. */
+const GBNF_PARTS = /"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^>\s]*>|#.*|([a-zA-Z][a-zA-Z0-9-]*)/g
+
+/** Makes a grammar of the texts of either grammar. */
+export function eitherOf(one: string, other: string): string {
+  const renamed = (grammar: string, prefix: string) =>
+    grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
+  return `root ::= a-root | b-root\n${renamed(one, 'a-')}\n${renamed(other, 'b-')}`
+}
+
 /** The keys that the arguments of a bare call may have if the grammar is to apply to it. */
 const ARGUMENT_KEYS = ['arguments', 'parameters']
 

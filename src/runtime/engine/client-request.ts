@@ -14,6 +14,7 @@ import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../n
 import type { EngineRequest } from './engine.js'
 import { cancelledBeforeBegin, type JobRequest, type JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
+import { eitherOf } from '../chat/grammar.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
@@ -200,27 +201,44 @@ export function callableTools({
 }
 
 /**
- * Returns the grammar of the request's form. Without a form, returns a grammar that allows calls of the callable tools only. It applies
- * from the beginning if a call is required, else from the place where a call begins.
+ * Returns the grammar of the request's form. If calls are allowed too, it allows calls of the callable tools in place of the form. Without a
+ * form, returns a grammar that allows calls of the callable tools only. It applies from the beginning if a call is required, else from the
+ * place where a call begins.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
  */
 function grammarOf(format: ChatFormat, request: EngineRequest, bare: boolean): HeldForm | Promise<HeldForm> {
   const { grammar, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
-  if (grammar !== undefined || schema !== undefined) return formGrammar(request)
+  if (grammar !== undefined || schema !== undefined)
+    return tools.length === 0 || toolChoice === 'none' ? formGrammar(request) : formOrCalls(format, tools, request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
   return callsOf(format, tools, request, bare)
+}
+
+/** Returns the tools that the request may call, and whether a call of any of them ends the answer. */
+function allowedIn(
+  tools: readonly ToolDefinition[],
+  { toolChoice, callable, endsWith = () => false }: EngineRequest,
+): { readonly allowed: readonly ToolDefinition[]; readonly isSingle: boolean } {
+  const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
+  return { allowed, isSingle: allowed.every(endsWith) }
+}
+
+async function formOrCalls(format: ChatFormat, tools: readonly ToolDefinition[], request: EngineRequest): Promise<HeldForm> {
+  const { allowed, isSingle } = allowedIn(tools, request)
+  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle)])
+  return calls === null || form.grammar === undefined ? form : { grammar: eitherOf(calls, form.grammar) }
 }
 
 async function callsOf(
   format: ChatFormat,
   tools: readonly ToolDefinition[],
-  { toolChoice = 'auto', callable, endsWith = () => false }: EngineRequest,
+  request: EngineRequest,
   bare: boolean,
 ): Promise<HeldForm> {
-  const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
-  const isSingle = allowed.every(endsWith)
+  const { toolChoice = 'auto' } = request
+  const { allowed, isSingle } = allowedIn(tools, request)
   if (toolChoice !== 'required') {
     const lazy = await format.lazyCallsElsewhere(allowed, isSingle, bare)
     if (lazy === null) return {}

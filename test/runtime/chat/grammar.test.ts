@@ -1,6 +1,9 @@
 import { getLlama, type Llama } from 'node-llama-cpp'
 import { beforeAll, describe, expect, test } from 'vitest'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
+import { eitherOf } from '../../../src/runtime/chat/grammar.js'
+import { Random } from '../../../src/runtime/core/random.js'
+import { Grammar } from '../../support/gbnf.js'
 import { ruledFormat } from '../../support/chat-formats.js'
 import { builtinTemplate } from '../../support/chat-formats.js'
 import { realTemplate } from '../../support/bundle.js'
@@ -122,4 +125,17 @@ describe('forced calls', () => {
     expect(ruledFormat(builtinTemplate).format.callGrammar([])).toBeNull()
     expect(ruledFormat('{{ messages[0].content }}').format.syntax.name).toBe('hermes')
   })
+})
+
+test('either of two grammars keeps the rules of both apart', () => {
+  const one = 'root ::= item ( "," item ){0,1}\nitem ::= "item" [x-z] [\\]"]'
+  const other = 'root ::= "root \\" item" | item\nitem ::= "b-item"'
+  const drawn = new Grammar(eitherOf(one, other))
+  const random = new Random(1)
+  const texts = Array.from({ length: 200 }, () => drawn.draw(() => random.word() / 2 ** 32))
+  expect(texts.every((text) => /^(?:item[xyz][\]"](?:,item[xyz][\]"])?|root " item|b-item)$/.test(text))).toBe(true)
+  expect(new Set(texts).size).toBeGreaterThan(8)
+  expect(eitherOf('root ::= "a" # item of root\n', 'root ::= <think> x\nx ::= "b"')).toBe(
+    'root ::= a-root | b-root\na-root ::= "a" # item of root\n\nb-root ::= <think> b-x\nb-x ::= "b"',
+  )
 })

@@ -130,7 +130,7 @@ async function prepare({ ask, taken, engine, defaults, operatorTools, embedder }
   if (ask.promptLogprobs !== undefined && engine.model === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${engine.info.model} reports no log-probabilities of prompts.`)
   const acm = ask.acm ?? defaults.acm
-  const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
+  const isAllowed = ask.toolChoice !== 'none'
   const contract = ask.contract ?? thread.contract
   const variables = variablesOf(ask.template)
   const adapted = definedFields({ lora: ask.lora })
@@ -398,8 +398,7 @@ function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[])
   return toolChoice === 'required' ? [...tools, ...more].map(({ name }) => name) : undefined
 }
 
-function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
-  if (format !== undefined) return 'none'
+function firstStepOf({ toolChoice }: Ask, acm: Acm): ToolChoice {
   if (typeof toolChoice === 'object') return 'names' in toolChoice ? toolChoice.mode : 'required'
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
 }
