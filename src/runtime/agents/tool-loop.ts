@@ -227,21 +227,31 @@ export class Turn {
     const reports: CallReport[] = []
     const side: LedgerEntry[] = []
     let hasFailed = false
-    for (const [at, call] of calls.entries()) {
-      if (this.#external.includes(call)) continue
-      const before = this.#calls
-      const { text: said, modifies, failed, ledger } = await this.#call(call)
-      // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
-      if (failed && hasFailed) this.#calls = before
-      hasFailed ||= failed
-      const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
-      const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
-      if (first !== undefined && at > calls.indexOf(first)) held.push(result)
-      else conversation.add(result)
-      reports.push({ call, text, modifies, failed })
-      side.push(...ledger)
-      for (const entry of ledger) this.#emit({ type: 'ledger', step, entry })
-      this.#emit({ type: 'result', step, call, text, modifies, failed })
+    try {
+      for (const [at, call] of calls.entries()) {
+        if (this.#external.includes(call)) continue
+        const before = this.#calls
+        const { text: said, modifies, failed, ledger } = await this.#call(call)
+        // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
+        if (failed && hasFailed) this.#calls = before
+        hasFailed ||= failed
+        const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
+        const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
+        if (first !== undefined && at > calls.indexOf(first)) held.push(result)
+        else conversation.add(result)
+        reports.push({ call, text, modifies, failed })
+        side.push(...ledger)
+        for (const entry of ledger) this.#emit({ type: 'ledger', step, entry })
+        this.#emit({ type: 'result', step, call, text, modifies, failed })
+      }
+    } catch (error) {
+      // Every call of an own tool gets a result, because the conversation goes on.
+      for (const result of held) conversation.add(result)
+      for (const { id, name } of calls.filter(
+        (call) => !this.#external.includes(call) && !reports.some((one) => one.call === call),
+      ))
+        conversation.add({ role: 'tool', content: 'Error: the call was not carried out.', toolCallId: id, name })
+      throw error
     }
     this.#held = held
     return { calls: reports, side }

@@ -7,7 +7,18 @@ import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
-import { editOf, inOrder, isForgotten, keepsTraces, omissionEdit, priceRemark, several, tooCostly, IdMint } from './fragment.js'
+import {
+  byMessage,
+  editOf,
+  inOrder,
+  isForgotten,
+  keepsTraces,
+  omissionEdit,
+  priceRemark,
+  several,
+  tooCostly,
+  IdMint,
+} from './fragment.js'
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
 import { type Embed, PassageVectors } from './meaning.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
@@ -132,16 +143,16 @@ export class Conversation {
 
   /** Returns the message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
   shown(message: number): string {
-    const original = this.#message(message).content
-    const edits = this.edits().filter((edit) => edit.message === message)
-    if (edits.some(({ omits }) => omits?.part === 'message')) return ''
-    let text = ''
-    let at = 0
-    for (const { span: hidden, replacement } of edits) {
-      text += original.slice(at, hidden.start) + replacement
-      at = hidden.end
-    }
-    return text + original.slice(at)
+    return shownIn(
+      this.#message(message).content,
+      this.edits().filter((edit) => edit.message === message),
+    )
+  }
+
+  /** Returns the contents of all messages as the model sees them. */
+  shownAll(): readonly string[] {
+    const edits = byMessage(this.edits())
+    return this.#messages.map(({ content }, index) => shownIn(content, edits.get(index) ?? []))
   }
 
   /** Returns the fragment's original text. */
@@ -294,6 +305,8 @@ export class Conversation {
   ): Promise<Result<{ fragment: Fragment; ledger: readonly LedgerEntry[] }>> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
+    if (isForgotten(fragment))
+      return refuse('tool/refused', `${id} was forgotten, so no model reads it. restore_fragment shows it again.`)
     if (focus.trim() === '') return refuse('tool/bad-arguments', 'focus is empty. Say in a few words what the summary must keep.')
     if (this.ports.summarize === undefined)
       return refuse('tool/refused', 'No model is here to write summaries. Use fold_fragment instead.')
@@ -466,7 +479,9 @@ export class Conversation {
 
   #hit(found: FoundPlace, reach: number): Hit {
     const { role, content } = this.#message(found.message)
-    return { ...found, role, standing: standingOf(this.#fragments, found), excerpt: widened(content, found.span, reach) }
+    const forgotten = this.#fragments.filter((one) => one.message === found.message && isForgotten(one))
+    const excerpt = forgotten.reduce((around, one) => beside(around, found.span, one.span), widened(content, found.span, reach))
+    return { ...found, role, standing: standingOf(this.#fragments, found), excerpt }
   }
 
   #message(index: number): ChatMessage {
@@ -475,6 +490,23 @@ export class Conversation {
       throw new KvfoldError('engine/bad-request', `There is no message ${index}; the conversation has ${this.#messages.length}.`)
     return message
   }
+}
+
+/** Returns a message's content under its edits, which are in order. */
+function shownIn(content: string, edits: readonly Edit[]): string {
+  if (edits.some(({ omits }) => omits?.part === 'message')) return ''
+  let [text, at] = ['', 0]
+  for (const { span: hidden, replacement } of edits) {
+    text += content.slice(at, hidden.start) + replacement
+    at = hidden.end
+  }
+  return text + content.slice(at)
+}
+
+/** Returns the part of `around` beside `forgotten` that has the hit. If the hit itself is forgotten, returns what stands before it. */
+function beside({ start, end }: Span, hit: Span, forgotten: Span): Span {
+  if (forgotten.end <= hit.start) return span(Math.max(start, forgotten.end), end)
+  return span(start, Math.min(end, Math.max(start, forgotten.start)))
 }
 
 /** True when `before` ends after `stretch` begins. */

@@ -97,6 +97,17 @@ export interface FoldOptions {
 /** Compares fragments by message, then by place in the message. */
 export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
 
+/** Groups things by their message, in the order given. */
+export function byMessage<T extends { readonly message: number }>(things: readonly T[]): ReadonlyMap<number, readonly T[]> {
+  const groups = new Map<number, T[]>()
+  for (const thing of things) {
+    const group = groups.get(thing.message)
+    if (group === undefined) groups.set(thing.message, [thing])
+    else group.push(thing)
+  }
+  return groups
+}
+
 /** A message to the model names at most this many fragments, and tells the number of the others. */
 const MOST = 40
 

@@ -25,7 +25,7 @@ export interface FoundPlace extends TextPlace {
 export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
-  /** Characters of the original content around the hit, `span` included. */
+  /** Characters of the original content around the hit, `span` included. Forgotten text and what stands beyond it is not among them. */
   readonly excerpt: Span
 }
 

@@ -99,6 +99,9 @@ const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unwo
 /** A tool's result shows about this many characters of a fragment's beginning. */
 const BEGINNING = 60
 
+/** A tool's result says the tokens of so many fragments. Counting reads the whole conversation, so later ones have their characters. */
+const MOST_COUNTED = 20
+
 /** Returns the first words of a text, on one line. */
 function beginningOf(text: string): string {
   const line = text
@@ -116,9 +119,9 @@ const fragmentContext = defineTool({
   async run(conversation, args) {
     const result = await cut(conversation, args)
     if (!result.ok) return result
-    const lines = result.fragments.map((fragment) => {
+    const lines = result.fragments.map((fragment, at) => {
       const { id, message, span } = fragment
-      const tokens = conversation.tokensOf?.(fragment) ?? null
+      const tokens = at < MOST_COUNTED ? (conversation.tokensOf?.(fragment) ?? null) : null
       const size = tokens === null ? `${span.end - span.start} characters` : `${tokens} tokens`
       return `${id} (${size}): ${beginningOf(conversation.messages[message]!.content.slice(span.start, span.end))}`
     })

@@ -134,13 +134,14 @@ function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, lat
 
 /** Lists the tools that searches of a conversation found, in order. A tool counts as loaded when its definition is visible now. */
 export function toolsFoundIn(
-  conversation: Pick<Conversation, 'messages' | 'shown'>,
+  conversation: Pick<Conversation, 'messages' | 'shownAll'>,
 ): readonly { readonly name: string; readonly loaded: boolean }[] {
   const namesIn = (text: string) => text.split('\n').flatMap((line) => definitionIn(line)?.name ?? [])
   const found = new Map<string, boolean>()
+  const contents = conversation.shownAll()
   conversation.messages.forEach(({ role, name, content }, message) => {
     if (role !== 'tool' || name !== SEARCH_TOOLS) return
-    const shown = new Set(namesIn(conversation.shown(message)))
+    const shown = new Set(namesIn(contents[message]!))
     for (const tool of namesIn(content)) found.set(tool, shown.has(tool) || found.get(tool) === true)
   })
   return [...found].map(([name, loaded]) => ({ name, loaded }))

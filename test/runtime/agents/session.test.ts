@@ -180,6 +180,24 @@ describe('sculptor', () => {
     expect(session.conversation.messages.at(-1)).toEqual({ role: 'assistant', content: 'Fine.' })
   })
 
+  it('answers every call of a step whose summary fails, so that the conversation can go on', async () => {
+    const engine = new ScriptedEngine((request, step) => {
+      if (request.kind === 'summary') throw new Error('the machine went away')
+      if (step === 0) return cut(2)
+      const summarise = { name: 'summarize_fragment', arguments: { fragment_id: idsIn(request)[0], focus: 'news' } }
+      return { calls: [...search.calls!, summarise, ...search.calls!] }
+    })
+    const session = sculptor({ engine, id })
+    await expect(session.ask(STREAM)).rejects.toThrow('the machine went away')
+    const { messages } = session.conversation
+    const last = messages.findLastIndex(({ role }) => role === 'assistant')
+    const results = messages.slice(last + 1)
+    expect(results.map(({ role, toolCallId }) => [role, toolCallId])).toEqual(
+      messages[last]!.toolCalls!.map((call) => ['tool', call.id]),
+    )
+    expect(results.map(({ content }) => content.includes('not carried out'))).toEqual([false, true, true])
+  })
+
   it('puts the cost of a summary on the ledger', async () => {
     const engine = new ScriptedEngine((request, step) =>
       request.kind === 'summary'

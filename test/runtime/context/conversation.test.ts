@@ -59,6 +59,35 @@ describe('Conversation', () => {
     expect(conversation.fragments.find((fragment) => fragment.id === open)!.state).toEqual({ kind: 'folded', forget: true })
   })
 
+  it('shows forgotten text neither beside a hit nor to the model that summarises', async () => {
+    const asked: string[] = []
+    conversation = new Conversation(id, {
+      summarize: (text) => {
+        asked.push(text)
+        return Promise.resolve({ ok: true, summary: 'Numbers.', ledger: [] })
+      },
+    })
+    conversation.add({ role: 'user', content: 'The password is amber today. It was copper before.' })
+    const [fragment] = granted(mark('amber', 'today', 1)).fragments
+    const hit = granted(conversation.search({ query: 'amber today' })).hits[0]!
+    granted(conversation.fold(fragment!.id, { forget: true }))
+    const around = ({ excerpt: { start, end } }: typeof hit) => conversation.messages[0]!.content.slice(start, end)
+    const found = (query: string) => around(granted(conversation.search({ query })).hits[0]!)
+    expect(found('password')).toBe('The password is ')
+    expect(found('copper')).toBe('. It was copper before.')
+    expect(found('is amber')).toBe('The password is ')
+    expect(around(granted(conversation.detail(hit.id)).hit)).toBe('The password is ')
+    expect(refused(await conversation.summarize(fragment!.id, 'numbers'))).toContain('was forgotten, so no model reads it')
+    expect(asked).toEqual([])
+  })
+
+  it('shows all messages as it shows each', () => {
+    const [, second] = granted(mark('START', 'END', 3)).fragments
+    granted(conversation.fold(second!.id))
+    expect(conversation.shownAll()).toEqual(conversation.messages.map((_, at) => conversation.shown(at)))
+    expect(conversation.shownAll()[1]).toContain(`[folded ${second!.id}`)
+  })
+
   it('cuts from the first character of one marker to the last of the other, and shows the same text', () => {
     const { fragments } = granted(mark('START', 'END'))
     expect(texts()).toEqual(['START one two', ' three four END'])

@@ -4,9 +4,10 @@
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
-import type { Hidden } from '../../context/stretch.js'
+import type { Hidden, Stretch } from '../../context/stretch.js'
 import { editOf, type Fragment, isForgotten } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
+import { overlaps, span } from '../../core/span.js'
 import { isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
 import {
@@ -234,8 +235,10 @@ export class UFold {
     const { conversation, options = {} } = this.setting
     const messages = conversation.messages.slice(0, upTo)
     const lines = linesOf(messages)
-    const isOffered = ({ number, message }: (typeof lines)[number]) =>
-      anew || message >= this.#state.upTo || this.selected.some(({ first, last }) => first <= number && number <= last)
+    const forgotten = conversation.fragments.filter(isForgotten)
+    const isOffered = ({ number, message, span }: (typeof lines)[number]) =>
+      !forgotten.some((one) => one.message === message && overlaps(one.span, span)) &&
+      (anew || message >= this.#state.upTo || this.selected.some(({ first, last }) => first <= number && number <= last))
     const said = await aside.ask(
       extractionPrompt({
         ...(options.notes === false ? { memory } : {}),
@@ -251,24 +254,27 @@ export class UFold {
   #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
     const { engine, conversation, tools, scope, options = {}, pinned } = this.setting
     const messages = conversation.messages
+    const others = conversation.fragments.filter((one) => !this.#isOwn(one))
     const hidden = hiddenIn(linesOf(messages), {
       messages,
       selected: blocks.map(({ lines }) => lines),
       before: upTo,
       least: LEAST,
       snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars, scope?.variables),
-    }).filter(({ message }) => {
-      const { role, toolCallId = '' } = messages[message]!
-      if (pinned?.has(toolCallId) === true) return false
-      return role === 'tool' ? options.results !== 'all' : options.notes !== false
     })
+      .filter(({ message }) => {
+        const { role, toolCallId = '' } = messages[message]!
+        if (pinned?.has(toolCallId) === true) return false
+        return role === 'tool' ? options.results !== 'all' : options.notes !== false
+      })
+      .flatMap((stretch) => outside(stretch, others))
     const last = hidden.at(-1)
     if (last === undefined || memory === null) return false
     // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
-    const others = conversation.fragments.filter((one) => !this.#isOwn(one)).flatMap((one) => editOf(one) ?? [])
-    if (this.#count(upTo, [...others, ...wanted.map(editLike)].sort(inOrder)) >= before) return false
+    const edits = [...others.flatMap((one) => editOf(one) ?? []), ...wanted.map(editLike)].sort(inOrder)
+    if (this.#count(upTo, edits) >= before) return false
     const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
     this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }
     return true
@@ -283,6 +289,14 @@ const editLike = ({ message, span, summary }: Hidden): Edit =>
     span,
     state: summary === undefined ? { kind: 'folded' } : { kind: 'summarised', summary, focus: '' },
   })!
+
+/** Returns the parts of a stretch beside these fragments that are long enough to be hidden. The fragments are in order. */
+function outside({ message, span: { start, end } }: Stretch, fragments: readonly Fragment[]): readonly Stretch[] {
+  const within = fragments.filter((one) => one.message === message && overlaps(one.span, { start, end }))
+  const starts = [start, ...within.map((one) => one.span.end)]
+  const ends = [...within.map((one) => one.span.start), end]
+  return starts.flatMap((from, at) => (ends[at]! - from < LEAST ? [] : [{ message, span: span(from, ends[at]!) }]))
+}
 
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
 

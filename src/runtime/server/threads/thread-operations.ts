@@ -1,6 +1,6 @@
 /** Carries out the operations of programs and people on threads, with the thread manager and the models. */
 import type { ChatMessage } from '../../chat/message.js'
-import type { Fragment } from '../../context/fragment.js'
+import { byMessage, type Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -257,20 +257,21 @@ function summaryOf({ id, model, created, used, parent, contract, asked, card }: 
 
 function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadView {
   const { conversation, ledger, events, seen, tools, prompted } = thread
-  const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
+  const costs = new Map(ledger.findLast(({ kind }) => kind === 'answer')?.messages.map((cost) => [cost.index, cost]))
+  const fragments = byMessage(conversation.fragments)
+  const omissions = byMessage(conversation.omissions)
+  const shown = conversation.shownAll()
   const all = conversation.messages.map((message, index): ThreadMessage => ({
     index,
     message,
     visible: seen[index] !== 'nothing' && seen[index] !== undefined,
-    shown: conversation.shown(index) + sizeNote(message, prompted.tools),
-    fragments: conversation.fragments
-      .filter((fragment) => fragment.message === index)
-      .map((fragment) => {
-        const where = cells.get(fragment.id)
-        return where === undefined ? fragment : { ...fragment, cells: where }
-      }),
-    omitted: conversation.omissions.filter((omission) => omission.message === index),
-    cost: costs.find((cost) => cost.index === index) ?? null,
+    shown: shown[index]! + sizeNote(message, prompted.tools),
+    fragments: (fragments.get(index) ?? []).map((fragment) => {
+      const where = cells.get(fragment.id)
+      return where === undefined ? fragment : { ...fragment, cells: where }
+    }),
+    omitted: omissions.get(index) ?? [],
+    cost: costs.get(index) ?? null,
     ...(message.sampled === undefined ? {} : { generated: message.sampled.tokens.length }),
   }))
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }

@@ -3,6 +3,8 @@ import { PaperFold } from '../../../../src/lab/agents/u-fold-paper.js'
 import { UFoldSession, type UFoldSessionOptions } from '../../../../src/runtime/agents/u-fold/session.js'
 import { conversationId } from '../../../../src/runtime/core/ids.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
+import { span } from '../../../../src/runtime/core/span.js'
+import { granted } from '../../../support/results.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 
@@ -44,6 +46,9 @@ const memory = (todo: string, summary = 'Orders were looked up.') => JSON.string
 const lines = (...ranges: string[]) =>
   JSON.stringify({ blocks: ranges.map((range) => ({ lines: range, summary: '', constraints: ['only on Monday'], hint: '' })) })
 
+/** As the server has it: helpers get the lines of results once more, with numbers. */
+const notNumbered: object = { numbered: false }
+
 describe('u-fold', () => {
   it('shows notes and chosen lines of the past, and keeps the dialogue whole', async () => {
     const engine = scripted([memory('tell the status of W1'), lines('3', '2-2')])
@@ -66,6 +71,32 @@ describe('u-fold', () => {
     expect(agent.conversation.edits()).toEqual([])
     // Helpers are on the same ledger.
     expect(agent.ledger.filter(({ kind }) => kind === 'summary')).toHaveLength(2)
+  })
+
+  it('folds around the fragments of others, and its helpers never read forgotten text', async () => {
+    const engine = scripted([memory('tell the status of W1'), lines('3')])
+    const agent = session(engine, { fold: { foldFrom: 1, ...notNumbered } })
+    await agent.ask('W1')
+    const { conversation } = agent
+    const message = conversation.messages.findIndex(({ role }) => role === 'tool')
+    const cut = (text: string) => {
+      const start = conversation.messages[message]!.content.indexOf(text)
+      return granted(conversation.cut([{ message, span: span(start, start + text.length) }], 1)).fragments[0]!.id
+    }
+    granted(conversation.fold(cut('"field_5":"W1 5"'), { forget: true }))
+    cut('"field_30":"W1 30"')
+    await agent.ask('W2')
+    expect(agent.reports.at(-1)?.kind).toBe('folded')
+    for (const request of engine.requests.filter(({ kind }) => kind === 'summary'))
+      expect(engine.prompt(request)).not.toContain('W1 5"')
+    const shown = engine.prompt(engine.requests.at(-1)!)
+    expect(shown).toContain('Step 1. tell the status of W1')
+    expect(shown).toContain('"field_30":"W1 30"')
+    for (const field of ['W1 5"', 'W1 20"', 'W1 35"']) expect(shown).not.toContain(field)
+    const spans = conversation.edits().filter((edit) => edit.message === message)
+    spans.slice(1).forEach((edit, at) => {
+      expect(edit.span.start).toBeGreaterThanOrEqual(spans[at]!.span.end)
+    })
   })
 
   it('asks no helper below the threshold, and only one if the to-do list stays the same', async () => {
