@@ -198,7 +198,9 @@ async function build() {
   const temporary = `${addon}.${process.pid}`
   const objects = mkdtempSync(join(output, 'objects-'))
   try {
-    const options = ['-std=c++17', '-O2', '-fPIC', '-pthread', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS']
+    // JavaScript may end while a task runs, for instance in a worker thread. Then an error of the task reaches nothing, and is dropped.
+    const defines = ['-DNAPI_CPP_EXCEPTIONS', '-DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS']
+    const options = ['-std=c++17', '-O2', '-fPIC', '-pthread', '-fexceptions', '-fvisibility=hidden', ...defines]
     const folders = [headers, packages[0], join(packages[1], 'include')].map((folder) => `-I${folder}`)
     const units = sources
       .filter((name) => name.endsWith('.cc'))

@@ -15,6 +15,9 @@ Napi::Value load(const Napi::CallbackInfo &info) {
     return Task::run(
         env,
         [made, path] {
+          // At exit, the model is freed only after this.
+          std::shared_lock<std::shared_mutex> lock(made->model->reading);
+          if (made->model->model == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
           Log log;
           made->adapter = llama_adapter_lora_init(made->model->model, path.c_str());
           if (made->adapter == nullptr) throw Failure("model/bad-file", "llama.cpp cannot load the adapter " + path + log.why());

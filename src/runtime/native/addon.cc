@@ -56,9 +56,11 @@ Napi::Value useLibrary(const Napi::CallbackInfo &info) {
     auto path = info[1].As<Napi::String>().Utf8Value();
     auto *before = ggml_backend_reg_by_name(name.c_str());
     // ggml refuses a library for another version of its interface, and one that this processor or this machine's driver cannot run.
-    if (!ggml_backend_load(path.c_str())) 
+    auto *now = ggml_backend_load(path.c_str());
+    if (now == nullptr)
       throw Failure("native/library-mismatch", "ggml cannot use the " + name + " library " + path + " on this machine or with this release; run kvfold compile again, or kvfold compile --remove.");
-    if (before) ggml_backend_unload(before);
+    // Another thread of the process may have loaded the same library already.
+    if (before != nullptr && before != now) ggml_backend_unload(before);
     return info.Env().Undefined();
   });
 }

@@ -58,9 +58,13 @@ Napi::Value create(const Napi::CallbackInfo &info) {
       bool flashAttention = false;
     };
     auto figures = std::make_shared<Figures>();
+    // At exit, `freeAll` waits for this lock and frees the context before its model.
+    live(env).add(made);
     return Task::run(
         env,
         [=] {
+          std::lock_guard<std::mutex> lock(made->running);
+          if (made->abort) throw Failure("native/disposed", "The program ends.");
           Log log;
           made->context = llama_init_from_model(made->model->model, params);
           if (made->context == nullptr) throw Failure("native/failed", "llama.cpp cannot make this context" + log.why());
@@ -74,6 +78,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
         },
         [made, figures](Napi::Env env) -> Napi::Value {
           auto *context = made->context;
+          if (context == nullptr) throw Failure("native/disposed", "The program ends.");
           auto out = Napi::Object::New(env);
           out.Set("handle", boxed(env, made));
           out.Set("cells", llama_n_ctx(context));

@@ -271,7 +271,7 @@ const float *logitsAt(ContextHandle &context, int32_t index);
 // Draws a token from logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
 // Whether an answer ends with this token: by its vocabulary, or because the sampler's options say so.
-bool endsAnswer(const SamplerHandle &sampler, llama_token token);
+bool endsAnswer(SamplerHandle &sampler, llama_token token);
 
 // A block of host memory for a saved sequence (host-blocks.cc). Its content is undefined until it is written.
 struct HostBlock {

@@ -97,6 +97,7 @@ struct State {
 
 State stateOf(llama_context *context, llama_seq_id seq, size_t room) {
   size_t size = llama_state_seq_get_size(context, seq);
+  if (size == 0) throw Failure("native/failed", "llama.cpp could not measure sequence " + std::to_string(seq) + ".");
   State state{takeBlock(room + size), room + size};
   Log log;
   if (llama_state_seq_get_data(context, state.block.data + room, size, seq) == size) return state;

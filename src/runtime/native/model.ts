@@ -46,6 +46,8 @@ import type {
 
 /** How many prepared parts (DRY samplers and forbidden words) a model keeps for later samplers. */
 const MOST_PARTS = 8
+/** The most tokens among which the sampler `infill` may choose. */
+const MOST_INFILLED = 1000
 /** Texts across which DRY sees no repetition by default, the same as in llama.cpp. */
 const BREAKERS = ['\n', ':', '"', '*']
 
@@ -69,6 +71,8 @@ export class Model implements NativeModel {
   readonly #parts = new Map<string, Promise<unknown>>()
   /** Calls that still use the model on another thread: they make contexts or grammars, or tokenize texts. */
   readonly #using = new Set<Promise<unknown>>()
+  /** How many adapters are being loaded. */
+  #loading = 0
   #handle: ModelHandle | null
   #disposing: Promise<void> | null = null
 
@@ -246,6 +250,7 @@ export class Model implements NativeModel {
     const { handle } = this
     if (this.#vocabOnly)
       throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
+    if (this.#loading > 0) throw new KvfoldError('native/busy', 'An adapter is being loaded; make a context when it is there.')
     const devices = usable(this.#backend.gpu, this.#addon.about().devices)
     const plan = planContext(options, this, devices)
     refuseBrokenDriver(devices, loadedLibraries)
@@ -265,8 +270,9 @@ export class Model implements NativeModel {
     this.#refuseUsed('loaded')
     const { bytes, ignored } = checkAdapter(path, this.info.path, this.#addon.about().tensorTypes)
     refuseTooMuch(`The adapter ${path}`, bytes, availableMemory(), 'memory', 'use a smaller one')
+    this.#loading++
     return this.#elsewhere(async () => {
-      const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path))
+      const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path)).finally(() => this.#loading--)
       return new Adapter(this.#addon, adapter, { path, ignored }, () => {
         this.#refuseUsed('disposed')
       })
@@ -322,6 +328,8 @@ export class Model implements NativeModel {
 
   /** Makes a sampler for this model. @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
   createSampler(options: SamplerOptions = {}): NativeSampler {
+    if (options.grammar !== undefined || options.budget !== undefined) this.#refuseWithoutVocabulary()
+    this.#refuseInfill(options)
     const sampler = new Sampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
       this.#samplers.delete(closed),
     )
@@ -332,6 +340,23 @@ export class Model implements NativeModel {
   dispose(): Promise<void> {
     this.#disposing ??= this.#dispose()
     return this.#disposing
+  }
+
+  /**
+   * Refuses the sampler `infill` where llama.cpp's compares all tokens of the vocabulary with each other, which takes minutes, or where it
+   * would end an answer that must not end.
+   */
+  #refuseInfill({ order = [], topK = 0, grammar, limits }: SamplerOptions): void {
+    const at = order.indexOf('infill')
+    if (at < 0) return
+    this.#refuseWithoutVocabulary()
+    const first = order.indexOf('top_k')
+    if (first < 0 || first > at || topK < 1 || topK > MOST_INFILLED)
+      refuse(`The sampler infill needs top_k before it, with 1 to ${MOST_INFILLED} tokens.`)
+    if (grammar !== undefined || limits !== undefined)
+      refuse('The sampler infill may end an answer at any token; leave out the grammar and the limits of the answer.')
+    if (this.special.eot === null && this.special.eos === null)
+      refuse('The sampler infill needs a model with a token that ends a text.')
   }
 
   #refuseWithoutVocabulary(): void {

@@ -143,7 +143,13 @@ llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, 
   for (auto token : without) sampler.candidates[token].logit = -INFINITY;
   if (constrained) sampler.grammar->mask(sampler.candidates);
   if (sampler.limits != nullptr) sampler.limits->mask(sampler.candidates);
-  llama_token_data_array array{sampler.candidates.data(), sampler.candidates.size(), -1, false};
+  // Some samplers compute NaN from a token that cannot come: typical_p and mirostat 1 multiply its probability 0 by its logarithm.
+  auto end = sampler.candidates.end();
+  if (constrained || !without.empty() || sampler.limits != nullptr)
+    end = std::remove_if(sampler.candidates.begin(), end, [](auto &each) { return each.logit == -INFINITY; });
+  size_t left = end - sampler.candidates.begin();
+  if (left == 0) throw Failure("engine/bad-grammar", "No token is allowed here; the limits of the answer and its grammar contradict each other.");
+  llama_token_data_array array{sampler.candidates.data(), left, -1, false};
   llama_sampler_apply(sampler.chain, &array);
   if (array.selected < 0 || static_cast<size_t>(array.selected) >= array.size) throw Failure("native/failed", "The samplers chose no token.");
   return array.data[array.selected].id;
@@ -225,7 +231,8 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   return token;
 }
 
-bool endsAnswer(const SamplerHandle &sampler, llama_token token) {
+bool endsAnswer(SamplerHandle &sampler, llama_token token) {
+  std::lock_guard<std::mutex> lock(sampler.mutex);
   return llama_vocab_is_eog(sampler.model->vocab, token) || (sampler.limits != nullptr && sampler.limits->stopsAt(token));
 }
 

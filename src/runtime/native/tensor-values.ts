@@ -22,12 +22,15 @@ export function readTensor(addon: Addon, types: readonly TensorBlock[], path: st
   throw new KvfoldError('native/bad-argument', `${path} has no tensor ${name}.`)
 }
 
+/** The most bytes of one read. Node reads at most 2 GiB at once. */
+const MOST_READ = 2 ** 30
+
 function bytesAt(path: string, start: number, length: number): Uint8Array {
   const bytes = new Uint8Array(length)
   const file = openSync(path, 'r')
   try {
     for (let at = 0; at < length;) {
-      const read = readSync(file, bytes, at, length - at, start + at)
+      const read = readSync(file, bytes, at, Math.min(length - at, MOST_READ), start + at)
       if (read === 0) throw new KvfoldError('model/bad-file', `${path} became shorter while it was read; copy it again.`)
       at += read
     }

@@ -127,6 +127,16 @@ describe('the life of an adapter', () => {
     await expect(model.loadAdapter(base)).rejects.toMatchObject({ code: 'native/disposed' })
   })
 
+  it('lets no context begin while it is loaded', async () => {
+    const model = await native.loadModel(base)
+    const loading = model.loadAdapter(await adapterFor(base, 'life'))
+    await expect(model.createContext({ ...SETTINGS, sequences: 1 })).rejects.toMatchObject({ code: 'native/busy' })
+    await loading
+    await expect(model.loadAdapter('no-such-file')).rejects.toBeDefined()
+    await (await model.createContext({ ...SETTINGS, sequences: 1 })).dispose()
+    await model.dispose()
+  })
+
   it('refuses adapters of another model, of no addon, named twice, and scales that are no numbers', async () => {
     const [one, other] = [await native.loadModel(base), await native.loadModel(base)]
     const adapter = await one.loadAdapter(await adapterFor(base, 'life'))

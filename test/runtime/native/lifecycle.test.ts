@@ -254,6 +254,34 @@ describe('the end of the process', () => {
     expect(ended.stdout).toBe('end 256\nover\n')
     expect(ended).toMatchObject({ code: 0, signal: null })
   })
+
+  test.each(['model.createContext({ cells: 8192 })', "native.loadModel('PATH')", 'context.generate(run, () => undefined)'])(
+    'a worker thread may end during %s',
+    async (call) => {
+      const inWorker = `
+        void (async () => {
+          ${LOADER.length === 0 ? '' : "(await import('tsx/esm/api')).register()"}
+          const { openNative } = await import('${pathToFileURL(root).href}/${moduleOf('runtime/native/binding')}')
+          const native = await openNative({ gpu: 'cpu' })
+          const model = await native.loadModel('${path}')
+          const context = await model.createContext({ cells: 2048, threads: 1, batchThreads: 1 })
+          const run = {
+            ...{ tokens: Int32Array.of(1), positions: Int32Array.of(0), sequences: Int32Array.of(0), steps: 1000 },
+            ...{ samplers: [model.createSampler({ temperature: 0 })], limits: Int32Array.of(1000) },
+          }
+          console.log('begun')
+          void ${call.replace('PATH', path)}
+          process.exit(0)
+        })()`
+      const ended = await runScript(`
+        import { Worker } from 'node:worker_threads'
+        const worker = new Worker(${JSON.stringify(inWorker)}, { eval: true })
+        worker.once('error', (error) => { console.error(error); process.exitCode = 9 })
+        worker.once('exit', () => setTimeout(() => console.log('over'), 300))`)
+      expect(ended.stdout).toBe('begun\nover\n')
+      expect(ended).toMatchObject({ code: 0, signal: null })
+    },
+  )
 })
 
 describe('an incomplete installation', () => {

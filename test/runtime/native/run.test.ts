@@ -159,6 +159,24 @@ describe('while a run is in progress', () => {
     expect((await running).end.status).toBe('done')
   }) // prettier-ignore
 
+  it('an error of the caller ends it and is thrown', async () => {
+    // A run waits when it is eight steps ahead of the event loop, so one may end before the caller hears of it.
+    for (let heard = 0; heard === 0;) {
+      for (const at of PROMPTS.keys()) context.untag(seq(at), span(0, 512))
+      const run = await begun(three({ temperature: 0 }), { steps: 100 })
+      const running = context.generate(run, () => {
+        heard++
+        throw new Error('no more')
+      })
+      const thrown = await running.then(
+        () => null,
+        (error: unknown) => error,
+      )
+      expect([heard, thrown]).toEqual(heard === 0 ? [0, null] : [1, new Error('no more')])
+    }
+    expect(await context.decode(batchOf([1], 0, 3))).toBe('done')
+  })
+
   it('disposing a sampler ends it', async () => {
     const samplers = three({ temperature: 0 })
     const run = await begun(samplers)

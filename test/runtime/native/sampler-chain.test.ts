@@ -360,6 +360,19 @@ describe('limits', () => {
     sampler.dispose()
   })
 
+  test('mirostat 1 draws among few tokens by their chances, too', async () => {
+    const some = ranking.slice(0, 5)
+    const mirostat = { version: 1, tau: 6, eta: 0.1 } as const
+    const drawn = new Set<number>()
+    for (let seed = 0; seed < 40; seed++) {
+      const sampler = await limited({ allowedTokens: some }, { temperature: 5, seed, mirostat })
+      drawn.add(sampler.sample(context, 0))
+      sampler.dispose()
+    }
+    expect(drawn.size).toBeGreaterThan(1)
+    for (const token of drawn) expect(some).toContain(token)
+  })
+
   test('limits that leave no token say so', async () => {
     const sampler = await limited({ badWords: ['y', 'n'] }, { grammar: 'root ::= "yes" | "no"' })
     const error = await refused('engine/bad-request', () => sampler.sample(context, 0))
@@ -377,6 +390,11 @@ describe('refusals', () => {
     ['adaptive.decay', { adaptive: { target: 0.5, decay: 1 } }],
     ['minKeep', { minKeep: -1 }],
     ['order', { order: ['top_z' as 'top_k'] }],
+    ['infill', { order: ['infill'] }],
+    ['infill', { order: ['infill', 'top_k'], topK: 40 }],
+    ['infill', { order: ['top_k', 'infill'], topK: 0 }],
+    ['infill', { order: ['top_k', 'infill'], topK: 40, grammar: 'root ::= "a"' }],
+    ['infill', { order: ['top_k', 'infill'], topK: 40, limits: { ignoreEnd: true } }],
     ['seen', { seen: Int32Array.of(400) }],
     ['limits.minTokens', { limits: { minTokens: -1 } }],
     ['limits.stopTokens', { limits: { stopTokens: [400] } }],
