@@ -54,6 +54,8 @@ export class Connection {
   #client: Client | null = null
   #transport: Transport | null = null
   #opening: Promise<Client> | null = null
+  /** How many calls each client carries out now. A lost client stays open until its last call has ended. */
+  readonly #calls = new Map<Client, number>()
   #said = ''
   /**
    * Whether the server is restarted at once when it ends. False until a call was answered after the last restart; then the next call
@@ -100,26 +102,34 @@ export class Connection {
     this.#closed = true
     this.state = 'closed'
     this.#client = null
-    const transport = this.#transport
-    if (transport instanceof StreamableHTTPClientTransport)
-      await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
-    await transport?.close()
+    const transports = new Set([this.#transport, ...[...this.#calls.keys()].map(({ transport }) => transport)])
+    await Promise.all([...transports].map(leave))
   }
 
   async #called(client: Client, tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
     const { timeout, outputLimit } = this.options.config
     let result: CallToolResult
+    this.#calls.set(client, (this.#calls.get(client) ?? 0) + 1)
     try {
       result = await client.callTool({ name: tool, arguments: args }, { timeout, ...(signal === undefined ? {} : { signal }) })
       this.#restarts = true
     } catch (error) {
       if (signal?.aborted === true) throw cancelled(error)
-      if (isForgotten(error)) throw error
       throw this.#explained(error, client, tool)
+    } finally {
+      this.#over(client)
     }
     const text = resultText(writtenResult(result), outputLimit)
     if (result.isError === true) throw new KvfoldError('mcp/failed', text)
     return text
+  }
+
+  /** Called when a call of the client has ended. */
+  #over(client: Client): void {
+    const rest = this.#calls.get(client)! - 1
+    if (rest > 0) this.#calls.set(client, rest)
+    else this.#calls.delete(client)
+    if (rest === 0 && client !== this.#client) void leave(client.transport)
   }
 
   #explained(error: unknown, client: Client, tool: string): KvfoldError {
@@ -139,6 +149,9 @@ export class Connection {
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
       return say('mcp/failed', error.message)
+    // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session.
+    if (error instanceof SdkHttpError && error.status !== 400 && error.status !== 401)
+      return say('mcp/failed', `the server ${name} answered the call of ${tool} with HTTP ${error.status}.`)
     const reason = this.#lost(client, reasonOf(error))
     return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)
   }
@@ -261,7 +274,7 @@ export class Connection {
     this.#ready().catch(() => undefined)
   }
 
-  /** Marks the connection as lost and reports it. @returns the reason */
+  /** Marks the connection as lost and reports it. Other calls of the client go on. @returns the reason */
   #lost(client: Client, reason: string): string {
     if (client !== this.#client) return reason
     const { name } = this.options.config
@@ -269,7 +282,7 @@ export class Connection {
     this.state = 'down'
     this.problem = reason
     this.options.onEvent({ server: name, kind: 'down', text: `The MCP server ${name} is down: ${reason}.` })
-    client.close().catch(() => undefined)
+    if (!this.#calls.has(client)) void leave(client.transport)
     return reason
   }
 
@@ -286,8 +299,19 @@ const namesOf = (tools: readonly Tool[]): string => {
 
 const hasCode = (error: unknown, code: SdkErrorCode): boolean => error instanceof SdkError && error.code === code
 
-/** Streamable HTTP: the session no longer exists, for example after the server restarted. The client must begin a new one. */
-const isForgotten = (error: unknown): boolean => error instanceof SdkHttpError && error.status === 404
+/**
+ * Whether a call failed because the session no longer exists (Streamable HTTP), for example after the server restarted. The client must
+ * begin a new one.
+ */
+const isForgotten = (error: unknown): boolean =>
+  error instanceof KvfoldError && error.cause instanceof SdkHttpError && error.cause.status === 404
+
+/** Ends the session at the server, then the connection. */
+async function leave(transport: Transport | null | undefined): Promise<void> {
+  if (transport instanceof StreamableHTTPClientTransport)
+    await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
+  await transport?.close().catch(() => undefined)
+}
 
 /** Returns the reason as one clause, without any part that could contain a secret. */
 function reasonOf(error: unknown): string {

@@ -1,7 +1,9 @@
 /** Tests the host with the reference servers from npm and one that misbehaves. */
+import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { expect, onTestFinished, test } from 'vitest'
+import { setTimeout } from 'node:timers/promises'
+import { expect, onTestFinished, test, vi } from 'vitest'
 import { ToolMemory } from '../../../src/runtime/tools/tool-memory.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
 import { httpServer } from './support/http-server.js'
@@ -164,6 +166,54 @@ test('over HTTP a server needs its token; a server that forgot the session gets 
   expect(await message(say())).toMatch(/^the server right cannot be reached \(fetch failed.*\); the next call tries again\.$/)
   expect(host.servers[0]).toMatchObject({ state: 'down' })
 })
+
+test.each([
+  [413, 'the server odd answered the call of count with HTTP 413.', []],
+  [429, 'the server odd answered the call of count with HTTP 429.', []],
+  [401, 'the server odd cannot be reached (HTTP 401); the next call tries again.', ['down', 'restarted']],
+])('HTTP %i for one call leaves the others alone', async (status, said, kinds) => {
+  const { call, slow, events, server } = await besideSlow(() => status)
+  expect(await message(call('count'))).toBe(said)
+  expect(await slow).toBe('hello')
+  expect(await call('say', { text: 'again' })).toBe('again')
+  expect(events.map(({ kind }) => kind)).toEqual(kinds)
+  await vi.waitFor(() => {
+    expect(server.sessions).toBe(1)
+  })
+})
+
+test('calls that find the session forgotten are repeated in one new session; a call that the server carries out is not ended', async () => {
+  let forgets = 2
+  const { call, slow, events, server } = await besideSlow(() => (forgets-- > 0 ? 404 : null))
+  expect(await Promise.all([call('count'), call('count')])).toEqual(['0', '0'])
+  expect(await slow).toBe('hello')
+  expect(events.map(({ kind }) => kind)).toEqual(['down', 'restarted'])
+  await vi.waitFor(() => {
+    expect(server.sessions).toBe(1)
+  })
+  forgets = 2
+  expect(await message(call('count'))).toBe('the server odd answered the call of count with HTTP 404.')
+})
+
+/** Starts a call that takes 300 ms; `statusOf` returns the HTTP status of each call of `count`. */
+async function besideSlow(statusOf: () => number | null) {
+  const arrived = new AbortController()
+  const server = await httpServer({
+    token: 'x',
+    before: async (tool) => {
+      if (tool === 'count') return statusOf()
+      arrived.abort()
+      await setTimeout(300)
+      return null
+    },
+  })
+  onTestFinished(() => server.close())
+  const { host, events } = await hosting({ odd: { url: server.url, headers: { Authorization: 'Bearer x' } } })
+  const call = (name: string, args: Record<string, unknown> = {}) => host.execute({ name: `odd_${name}`, arguments: args })
+  const slow = message(call('say', { text: 'hello' })).then((text) => text.replace('no error: ', ''))
+  if (!arrived.signal.aborted) await once(arrived.signal, 'abort')
+  return { call, slow, events, server }
+}
 
 test('client credentials are exchanged for a token at their own authorization server only', async () => {
   const server = await httpServer({ client: { id: 'kvfold', secret: 'hush' } })
