@@ -41,6 +41,8 @@ export interface ConnectionOptions {
 
 /** How many last characters of a server's stderr are kept, to report when it ends. */
 const LAST_WORDS = 400
+/** The most characters of an error that are part of a reason. */
+const LONGEST_REASON = 400
 /** Milliseconds that closing waits for an HTTP server to end the session. */
 const GOODBYE = 1000
 /** The most pages of one list. */
@@ -133,9 +135,9 @@ export class Connection {
   }
 
   #explained(error: unknown, client: Client, tool: string): KvfoldError {
-    const { name, timeout } = this.options.config
+    const { name, timeout, outputLimit } = this.options.config
     const say = (code: 'mcp/timeout' | 'mcp/failed', text: string) => new KvfoldError(code, text, { cause: error })
-    if (error instanceof ProtocolError) return say('mcp/failed', error.message)
+    if (error instanceof ProtocolError) return say('mcp/failed', within(error.message, outputLimit))
     if (hasCode(error, SdkErrorCode.RequestTimeout))
       return say(
         'mcp/timeout',
@@ -148,7 +150,7 @@ export class Connection {
         `the server ${name} ended during the call, so the call may or may not have been carried out; kvfold starts the server again.`,
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
-      return say('mcp/failed', error.message)
+      return say('mcp/failed', within(error.message, outputLimit))
     // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session.
     if (error instanceof SdkHttpError && error.status !== 400 && error.status !== 401)
       return say('mcp/failed', `the server ${name} answered the call of ${tool} with HTTP ${error.status}.`)
@@ -320,7 +322,7 @@ function reasonOf(error: unknown): string {
   if (error instanceof SdkHttpError) return `HTTP ${error.status}`
   const { message, cause } = error instanceof Error ? error : { message: String(error), cause: undefined }
   const inner = cause instanceof Error ? `: ${cause.message}` : ''
-  return `${message}${inner}`.replace(/\.$/, '')
+  return `${message}${inner}`.slice(0, LONGEST_REASON).replace(/\.$/, '')
 }
 
 const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })

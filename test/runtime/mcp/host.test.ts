@@ -8,6 +8,7 @@ import { ToolMemory } from '../../../src/runtime/tools/tool-memory.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
 import { httpServer } from './support/http-server.js'
 import { oddServer } from './support/odd-server.js'
+import { rawServer } from './support/raw-server.js'
 
 const message = (work: Promise<unknown>): Promise<string> =>
   work.then(
@@ -113,6 +114,19 @@ test("a hanging tool is stopped, a result of 5 MB is cut, a call ended by its se
   )
   expect((await happened('down')).text).toContain('out of memory, they say')
   expect(await call('odd_say', { text: 'alive' })).toBe('alive')
+})
+
+test("a server's error of 5 MB is cut", async () => {
+  const answer = `process.stdin.once('data', (text) =>
+    console.log(JSON.stringify({ jsonrpc: '2.0', id: JSON.parse(text).id, error: { code: -32603, message: 'no'.repeat(2 ** 21) } })))`
+  const { host } = await hosting({
+    raw: { ...rawServer(), outputLimit: 1000 },
+    shut: { command: process.execPath, args: ['-e', answer] },
+  })
+  expect(await message(host.execute({ name: 'raw_data', arguments: { fails: true } }))).toMatch(
+    /\d\n\[Cut here: these are the first 1000 of 52428\d\d characters\./,
+  )
+  expect(host.servers[1]!.problem).toMatch(/^(no){200}$/)
 })
 
 test('a changed list of tools changes search results, and no loaded tool', async () => {

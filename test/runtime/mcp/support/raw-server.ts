@@ -1,6 +1,6 @@
 /**
- * An MCP server that writes its JSON by hand. Its tool `raw` answers with the message that called it, its tool `data` with data. Run as a
- * program, it uses stdio.
+ * An MCP server that writes its JSON by hand. Its tool `raw` answers with the message that called it, its tool `data` with data, or with an
+ * error of 5 MB when its argument `fails` is given. Run as a program, it uses stdio.
  */
 import Fastify from 'fastify'
 import { createInterface } from 'node:readline'
@@ -21,9 +21,11 @@ function answerTo(text: string): string | undefined {
   const { id, method, params } = JSON.parse(text) as {
     id?: number
     method: string
-    params?: { protocolVersion?: string; cursor?: string; name?: string }
+    params?: { protocolVersion?: string; cursor?: string; name?: string; arguments?: { fails?: boolean } }
   }
   if (id === undefined) return undefined
+  if (params?.arguments?.fails === true)
+    return `{"jsonrpc":"2.0","id":${id},"error":{"code":-32603,"message":"${'0123456789'.repeat(2 ** 19)}"}}`
   const tool = (name: string) => `{"name":"${name}","inputSchema":${RAW_SCHEMA},"_meta":{"own":1}}`
   const said = (content: unknown) => `{"content":${JSON.stringify(content)}}`
   const result = {
