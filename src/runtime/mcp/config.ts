@@ -126,8 +126,8 @@ function placeOf(
   }
   if (type === 'stdio') faulty(': it has a "url", so its type cannot be stdio.')
   const address = expand(url!, '.url')
-  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(address)} is not a URL.`)
-  if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://, not ${parsed.protocol}.`)
+  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(url)} is not a URL.`)
+  if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://.`)
   const { headers = {}, oauth } = given
   const credentials = oauth === undefined ? null : expand(oauth, '.oauth')
   return {
