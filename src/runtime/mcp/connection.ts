@@ -199,7 +199,9 @@ export class Connection {
       this.#transport = transport
       const patience = { timeout: Math.max(timeout, DEFAULT_TIMEOUT) }
       await client.connect(transport, patience)
-      const { tools } = await client.listTools(undefined, patience)
+      // Without this test, the library would write to stdout that the server has no tools.
+      const hasTools = client.getServerCapabilities()?.tools !== undefined
+      const { tools } = hasTools ? await client.listTools(undefined, patience) : { tools: [] }
       if (this.#closed) throw new Error('it was closed')
       client.onclose = () => {
         this.#ended(client)

@@ -8,7 +8,7 @@ import { ToolMemory } from '../../../src/runtime/tools/tool-memory.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
 import { httpServer } from './support/http-server.js'
 import { oddServer } from './support/odd-server.js'
-import { rawServer } from './support/raw-server.js'
+import { rawHttpServer, rawServer } from './support/raw-server.js'
 
 const message = (work: Promise<unknown>): Promise<string> =>
   work.then(
@@ -127,6 +127,18 @@ test("a server's error of 5 MB is cut", async () => {
     /\d\n\[Cut here: these are the first 1000 of 52428\d\d characters\./,
   )
   expect(host.servers[1]!.problem).toMatch(/^(no){200}$/)
+})
+
+test('a server without tools is ready, and nothing is written to stdout', async () => {
+  const server = await rawHttpServer(false, '{}')
+  onTestFinished(() => server.close())
+  const debug = vi.spyOn(console, 'debug')
+  onTestFinished(() => {
+    debug.mockRestore()
+  })
+  const { host } = await hosting({ raw: { url: server.url } })
+  expect(host.servers).toMatchObject([{ state: 'ready', tools: [] }])
+  expect(debug).not.toHaveBeenCalled()
 })
 
 test('a changed list of tools changes search results, and no loaded tool', async () => {
