@@ -47,6 +47,9 @@ export interface McpServerConfig {
 export const DEFAULT_TIMEOUT = 60_000
 export const DEFAULT_OUTPUT_LIMIT = 20_000
 
+/** The most milliseconds that a timer takes; with more it fires at once. */
+const LONGEST_TIMEOUT = 2 ** 31 - 1
+
 /** One server in the file. Fields of other hosts are ignored. */
 const Server = Type.Object({
   type: Type.Optional(Type.Enum(['stdio', 'http', 'streamable-http', 'streamableHttp'])),
@@ -66,7 +69,7 @@ const Server = Type.Object({
     }),
   ),
   roots: Type.Optional(Type.Array(Text)),
-  timeout: Type.Optional(Type.Number({ minimum: 1 })),
+  timeout: Type.Optional(Type.Number({ minimum: 1, maximum: LONGEST_TIMEOUT })),
   outputLimit: Type.Optional(Type.Integer({ minimum: 100 })),
 })
 const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })

@@ -48,6 +48,7 @@ describe('the file of MCP servers', () => {
       'mcpServers.s.env.K: the environment variable SECRET is not set; set it',
     ],
     [{ mcpServers: { s: { command: 'x', timeout: 'long' } } }, 'mcpServers.s.timeout: must be a number, not "long"'],
+    [{ mcpServers: { s: { command: 'x', timeout: 2 ** 31 } } }, 'mcpServers.s.timeout: must be at most 2147483647'],
   ])('is refused with the place: %j', (value, reason) => {
     expect(() => parse(value)).toThrow(reason)
   })
