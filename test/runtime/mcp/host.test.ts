@@ -221,6 +221,18 @@ test('calls that find the session forgotten are repeated in one new session; a c
   expect(await message(call('count'))).toBe('the server odd answered the call of count with HTTP 404.')
 })
 
+test('calls over HTTP do not use fetch, which gives up after five minutes; closing the host ends them', async () => {
+  const fetched = vi.spyOn(globalThis, 'fetch')
+  onTestFinished(() => {
+    fetched.mockRestore()
+  })
+  const { call, slow, host } = await besideSlow(() => null)
+  expect(await call('count')).toBe('0')
+  await host.close()
+  expect(await slow).toMatch(/^the server odd ended during the call/)
+  expect(fetched).not.toHaveBeenCalled()
+})
+
 /** Starts a call that takes 300 ms; `statusOf` returns the HTTP status of each call of `count`. */
 async function besideSlow(statusOf: () => number | null) {
   const arrived = new AbortController()
@@ -238,7 +250,7 @@ async function besideSlow(statusOf: () => number | null) {
   const call = (name: string, args: Record<string, unknown> = {}) => host.execute({ name: `odd_${name}`, arguments: args })
   const slow = message(call('say', { text: 'hello' })).then((text) => text.replace('no error: ', ''))
   if (!arrived.signal.aborted) await once(arrived.signal, 'abort')
-  return { call, slow, events, server }
+  return { call, slow, events, server, host }
 }
 
 test('client credentials are exchanged for a token at their own authorization server only', async () => {
