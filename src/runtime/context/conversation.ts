@@ -236,7 +236,7 @@ export class Conversation {
 
   /**
    * Hides each given stretch behind the marker that the caller gives for it, and makes it a fragment. A stretch that already is a fragment
-   * gets the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
+   * gets the new marker. No price is computed. Refuses when a stretch overlaps another fragment, or is forgotten.
    */
   replace(
     places: readonly (Stretch & { readonly marker: string })[],
@@ -244,7 +244,9 @@ export class Conversation {
   ): Result<{ fragments: readonly Fragment[] }> {
     const known = places.map(({ message, span: chars }) => {
       const wide = this.ports.snap?.(this.#messages, message, chars) ?? chars
-      return this.#fragments.find((one) => one.message === message && one.span.start === wide.start && one.span.end === wide.end)
+      return this.#fragments.find(
+        (one) => one.message === message && one.span.start === wide.start && one.span.end === wide.end && !isForgotten(one),
+      )
     })
     const fresh = places.filter((_, at) => known[at] === undefined)
     const cut = fresh.length === 0 ? { ok: true as const, fragments: [] } : this.cut(fresh, fresh.length)

@@ -93,9 +93,10 @@ export class Live {
 
   async #follow(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
+      const own = new AbortController()
       try {
         const { data } = await this.api.get<{ data: { id: string }[] }>('/v1/models', signal)
-        const events = this.api.events('/kvfold/events', { signal })
+        const events = this.api.events('/kvfold/events', { signal: AbortSignal.any([signal, own.signal]) })
         const first = events.next()
         first.catch(() => undefined)
         await this.#list(signal)
@@ -107,6 +108,9 @@ export class Live {
         }
       } catch (error) {
         if (!(error instanceof TypeError || error instanceof ApiFailure || isOver(signal))) console.error(sentenceOf(error))
+      } finally {
+        // A browser has only a few connections to a server, and an open event stream keeps one.
+        own.abort()
       }
       if (isOver(signal)) return
       this.#set({ connection: 'lost' })

@@ -47,6 +47,9 @@ export interface McpServerConfig {
 export const DEFAULT_TIMEOUT = 60_000
 export const DEFAULT_OUTPUT_LIMIT = 20_000
 
+/** The most milliseconds that a timer takes; with more it fires at once. */
+const LONGEST_TIMEOUT = 2 ** 31 - 1
+
 /** One server in the file. Fields of other hosts are ignored. */
 const Server = Type.Object({
   type: Type.Optional(Type.Enum(['stdio', 'http', 'streamable-http', 'streamableHttp'])),
@@ -66,7 +69,7 @@ const Server = Type.Object({
     }),
   ),
   roots: Type.Optional(Type.Array(Text)),
-  timeout: Type.Optional(Type.Number({ minimum: 1 })),
+  timeout: Type.Optional(Type.Number({ minimum: 1, maximum: LONGEST_TIMEOUT })),
   outputLimit: Type.Optional(Type.Integer({ minimum: 100 })),
 })
 const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })
@@ -126,8 +129,8 @@ function placeOf(
   }
   if (type === 'stdio') faulty(': it has a "url", so its type cannot be stdio.')
   const address = expand(url!, '.url')
-  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(address)} is not a URL.`)
-  if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://, not ${parsed.protocol}.`)
+  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(url)} is not a URL.`)
+  if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://.`)
   const { headers = {}, oauth } = given
   const credentials = oauth === undefined ? null : expand(oauth, '.oauth')
   return {

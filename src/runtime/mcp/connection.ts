@@ -41,6 +41,8 @@ export interface ConnectionOptions {
 
 /** How many last characters of a server's stderr are kept, to report when it ends. */
 const LAST_WORDS = 400
+/** The most characters of an error that are part of a reason. */
+const LONGEST_REASON = 400
 /** Milliseconds that closing waits for an HTTP server to end the session. */
 const GOODBYE = 1000
 /** The most pages of one list. */
@@ -54,6 +56,8 @@ export class Connection {
   #client: Client | null = null
   #transport: Transport | null = null
   #opening: Promise<Client> | null = null
+  /** How many calls each client carries out now. A lost client stays open until its last call has ended. */
+  readonly #calls = new Map<Client, number>()
   #said = ''
   /**
    * Whether the server is restarted at once when it ends. False until a call was answered after the last restart; then the next call
@@ -100,32 +104,40 @@ export class Connection {
     this.#closed = true
     this.state = 'closed'
     this.#client = null
-    const transport = this.#transport
-    if (transport instanceof StreamableHTTPClientTransport)
-      await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
-    await transport?.close()
+    const transports = new Set([this.#transport, ...[...this.#calls.keys()].map(({ transport }) => transport)])
+    await Promise.all([...transports].map(leave))
   }
 
   async #called(client: Client, tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
     const { timeout, outputLimit } = this.options.config
     let result: CallToolResult
+    this.#calls.set(client, (this.#calls.get(client) ?? 0) + 1)
     try {
       result = await client.callTool({ name: tool, arguments: args }, { timeout, ...(signal === undefined ? {} : { signal }) })
       this.#restarts = true
     } catch (error) {
       if (signal?.aborted === true) throw cancelled(error)
-      if (isForgotten(error)) throw error
       throw this.#explained(error, client, tool)
+    } finally {
+      this.#over(client)
     }
     const text = resultText(writtenResult(result), outputLimit)
     if (result.isError === true) throw new KvfoldError('mcp/failed', text)
     return text
   }
 
+  /** Called when a call of the client has ended. */
+  #over(client: Client): void {
+    const rest = this.#calls.get(client)! - 1
+    if (rest > 0) this.#calls.set(client, rest)
+    else this.#calls.delete(client)
+    if (rest === 0 && client !== this.#client) void leave(client.transport)
+  }
+
   #explained(error: unknown, client: Client, tool: string): KvfoldError {
-    const { name, timeout } = this.options.config
+    const { name, timeout, outputLimit } = this.options.config
     const say = (code: 'mcp/timeout' | 'mcp/failed', text: string) => new KvfoldError(code, text, { cause: error })
-    if (error instanceof ProtocolError) return say('mcp/failed', error.message)
+    if (error instanceof ProtocolError) return say('mcp/failed', within(error.message, outputLimit))
     if (hasCode(error, SdkErrorCode.RequestTimeout))
       return say(
         'mcp/timeout',
@@ -138,7 +150,10 @@ export class Connection {
         `the server ${name} ended during the call, so the call may or may not have been carried out; kvfold starts the server again.`,
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
-      return say('mcp/failed', error.message)
+      return say('mcp/failed', within(error.message, outputLimit))
+    // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session.
+    if (error instanceof SdkHttpError && error.status !== 400 && error.status !== 401)
+      return say('mcp/failed', `the server ${name} answered the call of ${tool} with HTTP ${error.status}.`)
     const reason = this.#lost(client, reasonOf(error))
     return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)
   }
@@ -184,7 +199,9 @@ export class Connection {
       this.#transport = transport
       const patience = { timeout: Math.max(timeout, DEFAULT_TIMEOUT) }
       await client.connect(transport, patience)
-      const { tools } = await client.listTools(undefined, patience)
+      // Without this test, the library would write to stdout that the server has no tools.
+      const hasTools = client.getServerCapabilities()?.tools !== undefined
+      const { tools } = hasTools ? await client.listTools(undefined, patience) : { tools: [] }
       if (this.#closed) throw new Error('it was closed')
       client.onclose = () => {
         this.#ended(client)
@@ -261,7 +278,7 @@ export class Connection {
     this.#ready().catch(() => undefined)
   }
 
-  /** Marks the connection as lost and reports it. @returns the reason */
+  /** Marks the connection as lost and reports it. Other calls of the client go on. @returns the reason */
   #lost(client: Client, reason: string): string {
     if (client !== this.#client) return reason
     const { name } = this.options.config
@@ -269,7 +286,7 @@ export class Connection {
     this.state = 'down'
     this.problem = reason
     this.options.onEvent({ server: name, kind: 'down', text: `The MCP server ${name} is down: ${reason}.` })
-    client.close().catch(() => undefined)
+    if (!this.#calls.has(client)) void leave(client.transport)
     return reason
   }
 
@@ -286,8 +303,19 @@ const namesOf = (tools: readonly Tool[]): string => {
 
 const hasCode = (error: unknown, code: SdkErrorCode): boolean => error instanceof SdkError && error.code === code
 
-/** Streamable HTTP: the session no longer exists, for example after the server restarted. The client must begin a new one. */
-const isForgotten = (error: unknown): boolean => error instanceof SdkHttpError && error.status === 404
+/**
+ * Whether a call failed because the session no longer exists (Streamable HTTP), for example after the server restarted. The client must
+ * begin a new one.
+ */
+const isForgotten = (error: unknown): boolean =>
+  error instanceof KvfoldError && error.cause instanceof SdkHttpError && error.cause.status === 404
+
+/** Ends the session at the server, then the connection. */
+async function leave(transport: Transport | null | undefined): Promise<void> {
+  if (transport instanceof StreamableHTTPClientTransport)
+    await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
+  await transport?.close().catch(() => undefined)
+}
 
 /** Returns the reason as one clause, without any part that could contain a secret. */
 function reasonOf(error: unknown): string {
@@ -296,7 +324,7 @@ function reasonOf(error: unknown): string {
   if (error instanceof SdkHttpError) return `HTTP ${error.status}`
   const { message, cause } = error instanceof Error ? error : { message: String(error), cause: undefined }
   const inner = cause instanceof Error ? `: ${cause.message}` : ''
-  return `${message}${inner}`.replace(/\.$/, '')
+  return `${message}${inner}`.slice(0, LONGEST_REASON).replace(/\.$/, '')
 }
 
 const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })

@@ -7,7 +7,7 @@ import type { ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import type { Stretch } from '../context/stretch.js'
 import type { Contract } from '../core/contract.js'
-import { span } from '../core/span.js'
+import { contains, span } from '../core/span.js'
 import { readJson } from '../core/written-json.js'
 
 export interface LateOptions {
@@ -22,6 +22,9 @@ export interface LateOptions {
 
 /** Formats a definition as templates do in their list, without the wrapping that all definitions share. */
 export const lineOf = ({ name, description, parameters }: ToolDefinition): string => pythonJson({ name, description, parameters })
+
+/** The markers of a removed tool. The second is for a tool that was called: the conversation still mentions it, so the marker names it. */
+const markersOf = ({ name }: ToolDefinition) => ['(removed)', `(${name} removed)`] as const
 
 /** Parses a line made by `lineOf`. Returns null when the line is not a definition. */
 export function definitionIn(line: string): ToolDefinition | null {
@@ -50,8 +53,7 @@ export class LateDefinitions {
     const called = new Set(this.conversation.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ name }) => name)))
     const places = tools.flatMap((tool) => {
       const place = this.#placeOf(tool)
-      // When the tool was called, the conversation still mentions it, so the marker names it.
-      const marker = called.has(tool.name) ? `(${tool.name} removed)` : '(removed)'
+      const marker = markersOf(tool)[called.has(tool.name) ? 1 : 0]
       return place === null ? [] : [{ ...place, marker }]
     })
     if (places.length === 0) return
@@ -61,13 +63,20 @@ export class LateDefinitions {
     for (const place of places) this.conversation.replace([place], contract)
   }
 
-  /** Restores the definitions at their old places. @returns the tools that could not be restored and must be shown anew */
+  /**
+   * Restores the definitions that `hide` folded, at their old places. Leaves every other fold as it is. @returns the tools that could not be
+   * restored and must be shown anew
+   */
   show(tools: readonly ToolDefinition[]): readonly ToolDefinition[] {
     if (!this.options.restores) return tools
     return tools.filter((tool) => {
       const place = this.#placeOf(tool)
       const fragment = this.conversation.fragments.find(
-        ({ message, span: { start, end } }) => message === place?.message && start <= place.span.start && place.span.end <= end,
+        ({ message, span: chars, state }) =>
+          message === place?.message &&
+          contains(chars, place.span) &&
+          state.kind === 'folded' &&
+          markersOf(tool).some((marker) => marker === state.marker?.trimEnd()),
       )
       return fragment === undefined || !this.conversation.restore(fragment.id).ok
     })

@@ -42,13 +42,18 @@ describe('the file of MCP servers', () => {
     [{ mcpServers: { s: { command: 'x', url: 'http://a' } } }, 'mcpServers.s: it needs either'],
     [{ mcpServers: { s: { command: 'x', type: 'http' } } }, 'it has a "command", so its type must be stdio, not http'],
     [{ mcpServers: { s: { url: 'http://a', type: 'sse' } } }, 'mcpServers.s.type: must be one of "stdio"'],
-    [{ mcpServers: { s: { url: 'file:///a' } } }, 'mcpServers.s.url: it must begin with http:// or https://, not file:'],
+    [{ mcpServers: { s: { url: 'file:///a' } } }, 'mcpServers.s.url: it must begin with http:// or https://.'],
     [
       { mcpServers: { s: { command: 'x', env: { K: '${SECRET}' } } } },
       'mcpServers.s.env.K: the environment variable SECRET is not set; set it',
     ],
     [{ mcpServers: { s: { command: 'x', timeout: 'long' } } }, 'mcpServers.s.timeout: must be a number, not "long"'],
+    [{ mcpServers: { s: { command: 'x', timeout: 2 ** 31 } } }, 'mcpServers.s.timeout: must be at most 2147483647'],
   ])('is refused with the place: %j', (value, reason) => {
     expect(() => parse(value)).toThrow(reason)
+  })
+
+  it.each(['hush', 'hush:x'])('is refused without the value of a variable: %s', (PLACE) => {
+    expect(() => one({ url: '${PLACE}' }, { PLACE })).toThrow(/^m\.json given to --mcp-config: mcpServers\.s\.url: (?!.*hush)/)
   })
 })

@@ -1,11 +1,14 @@
 /** Tests the host with the reference servers from npm and one that misbehaves. */
+import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { expect, onTestFinished, test } from 'vitest'
+import { setTimeout } from 'node:timers/promises'
+import { expect, onTestFinished, test, vi } from 'vitest'
 import { ToolMemory } from '../../../src/runtime/tools/tool-memory.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
 import { httpServer } from './support/http-server.js'
 import { oddServer } from './support/odd-server.js'
+import { rawHttpServer, rawServer } from './support/raw-server.js'
 
 const message = (work: Promise<unknown>): Promise<string> =>
   work.then(
@@ -113,6 +116,31 @@ test("a hanging tool is stopped, a result of 5 MB is cut, a call ended by its se
   expect(await call('odd_say', { text: 'alive' })).toBe('alive')
 })
 
+test("a server's error of 5 MB is cut", async () => {
+  const answer = `process.stdin.once('data', (text) =>
+    console.log(JSON.stringify({ jsonrpc: '2.0', id: JSON.parse(text).id, error: { code: -32603, message: 'no'.repeat(2 ** 21) } })))`
+  const { host } = await hosting({
+    raw: { ...rawServer(), outputLimit: 1000 },
+    shut: { command: process.execPath, args: ['-e', answer] },
+  })
+  expect(await message(host.execute({ name: 'raw_data', arguments: { fails: true } }))).toMatch(
+    /\d\n\[Cut here: these are the first 1000 of 52428\d\d characters\./,
+  )
+  expect(host.servers[1]!.problem).toMatch(/^(no){200}$/)
+})
+
+test('a server without tools is ready, and nothing is written to stdout', async () => {
+  const server = await rawHttpServer(false, '{}')
+  onTestFinished(() => server.close())
+  const debug = vi.spyOn(console, 'debug')
+  onTestFinished(() => {
+    debug.mockRestore()
+  })
+  const { host } = await hosting({ raw: { url: server.url } })
+  expect(host.servers).toMatchObject([{ state: 'ready', tools: [] }])
+  expect(debug).not.toHaveBeenCalled()
+})
+
 test('a changed list of tools changes search results, and no loaded tool', async () => {
   const { host, happened } = await hosting({ odd: oddServer() })
   const memory = new ToolMemory({ catalogue: host.catalogue })
@@ -164,6 +192,66 @@ test('over HTTP a server needs its token; a server that forgot the session gets 
   expect(await message(say())).toMatch(/^the server right cannot be reached \(fetch failed.*\); the next call tries again\.$/)
   expect(host.servers[0]).toMatchObject({ state: 'down' })
 })
+
+test.each([
+  [413, 'the server odd answered the call of count with HTTP 413.', []],
+  [429, 'the server odd answered the call of count with HTTP 429.', []],
+  [401, 'the server odd cannot be reached (HTTP 401); the next call tries again.', ['down', 'restarted']],
+])('HTTP %i for one call leaves the others alone', async (status, said, kinds) => {
+  const { call, slow, events, server } = await besideSlow(() => status)
+  expect(await message(call('count'))).toBe(said)
+  expect(await slow).toBe('hello')
+  expect(await call('say', { text: 'again' })).toBe('again')
+  expect(events.map(({ kind }) => kind)).toEqual(kinds)
+  await vi.waitFor(() => {
+    expect(server.sessions).toBe(1)
+  })
+})
+
+test('calls that find the session forgotten are repeated in one new session; a call that the server carries out is not ended', async () => {
+  let forgets = 2
+  const { call, slow, events, server } = await besideSlow(() => (forgets-- > 0 ? 404 : null))
+  expect(await Promise.all([call('count'), call('count')])).toEqual(['0', '0'])
+  expect(await slow).toBe('hello')
+  expect(events.map(({ kind }) => kind)).toEqual(['down', 'restarted'])
+  await vi.waitFor(() => {
+    expect(server.sessions).toBe(1)
+  })
+  forgets = 2
+  expect(await message(call('count'))).toBe('the server odd answered the call of count with HTTP 404.')
+})
+
+test('calls over HTTP do not use fetch, which gives up after five minutes; closing the host ends them', async () => {
+  const fetched = vi.spyOn(globalThis, 'fetch')
+  onTestFinished(() => {
+    fetched.mockRestore()
+  })
+  const { call, slow, host } = await besideSlow(() => null)
+  expect(await call('count')).toBe('0')
+  await host.close()
+  expect(await slow).toMatch(/^the server odd ended during the call/)
+  expect(fetched).not.toHaveBeenCalled()
+})
+
+/** Starts a call that takes 300 ms; `statusOf` returns the HTTP status of each call of `count`. */
+async function besideSlow(statusOf: () => number | null) {
+  const arrived = new AbortController()
+  const server = await httpServer({
+    token: 'x',
+    before: async (tool) => {
+      if (tool === 'count') return statusOf()
+      arrived.abort()
+      await setTimeout(300)
+      return null
+    },
+  })
+  onTestFinished(() => server.close())
+  const { host, events } = await hosting({ odd: { url: server.url, headers: { Authorization: 'Bearer x' } } })
+  const call = (name: string, args: Record<string, unknown> = {}) => host.execute({ name: `odd_${name}`, arguments: args })
+  const slow = message(call('say', { text: 'hello' })).then((text) => text.replace('no error: ', ''))
+  if (!arrived.signal.aborted) await once(arrived.signal, 'abort')
+  return { call, slow, events, server, host }
+}
 
 test('client credentials are exchanged for a token at their own authorization server only', async () => {
   const server = await httpServer({ client: { id: 'kvfold', secret: 'hush' } })

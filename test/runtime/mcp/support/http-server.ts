@@ -10,6 +10,8 @@ export interface HttpServer {
   /** How many tokens were given for client credentials, and how many credentials were refused. */
   readonly granted: number
   readonly refused: number
+  /** How many sessions there are now. */
+  readonly sessions: number
   /** Ends all sessions, as a restart would. */
   forget(): Promise<void>
   close(): Promise<void>
@@ -18,9 +20,12 @@ export interface HttpServer {
 export async function httpServer({
   token = randomUUID(),
   client,
+  before,
 }: {
   readonly token?: string
   readonly client?: { readonly id: string; readonly secret: string }
+  /** Awaited before each call of a tool. A call is answered with the returned status; null: the tool answers. */
+  readonly before?: (tool: string) => Promise<number | null>
 }): Promise<HttpServer> {
   const app = Fastify({ forceCloseConnections: true })
   const sessions = new Map<string, WebStandardStreamableHTTPServerTransport>()
@@ -37,6 +42,9 @@ export async function httpServer({
     const known = sessions.get(String(request.headers['mcp-session-id']))
     const transport = known ?? (request.headers['mcp-session-id'] === undefined ? await begun() : null)
     if (transport === null) return reply.code(404).send('no such session')
+    const { params } = (request.body ?? {}) as { params?: { name?: string } }
+    const status = params?.name === undefined ? null : ((await before?.(params.name)) ?? null)
+    if (status !== null) return reply.code(status).send('not this call')
     return reply.send(await transport.handleRequest(webRequest(request, issuer), { parsedBody: request.body }))
   })
   app.get('/.well-known/oauth-protected-resource', () => ({ resource: `${issuer}/mcp`, authorization_servers: [issuer] }))
@@ -63,6 +71,9 @@ export async function httpServer({
       onsessioninitialized: (id) => {
         sessions.set(id, transport)
       },
+      onsessionclosed: (id) => {
+        sessions.delete(id)
+      },
     })
     await oddMcpServer().connect(transport)
     return transport
@@ -81,6 +92,9 @@ export async function httpServer({
     },
     get refused() {
       return counts.refused
+    },
+    get sessions() {
+      return sessions.size
     },
     forget,
     close: async () => {

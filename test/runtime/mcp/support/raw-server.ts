@@ -1,6 +1,6 @@
 /**
- * An MCP server that writes its JSON by hand. Its tool `raw` answers with the message that called it, its tool `data` with data. Run as a
- * program, it uses stdio.
+ * An MCP server that writes its JSON by hand. Its tool `raw` answers with the message that called it, its tool `data` with data, or with an
+ * error of 5 MB when its argument `fails` is given. Run as a program, it uses stdio.
  */
 import Fastify from 'fastify'
 import { createInterface } from 'node:readline'
@@ -16,18 +16,22 @@ export const RAW_SCHEMA =
   '{"type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"7":{"type":"number","default":1.0,"enum":[1.50,1e400]},"3":{}}}'
 export const RAW_DATA = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
 
+const CAPABILITIES = '{"tools":{}}'
+
 /** Returns the answer as JSON in one line, or undefined for a notification. */
-function answerTo(text: string): string | undefined {
+function answerTo(text: string, capabilities = CAPABILITIES): string | undefined {
   const { id, method, params } = JSON.parse(text) as {
     id?: number
     method: string
-    params?: { protocolVersion?: string; cursor?: string; name?: string }
+    params?: { protocolVersion?: string; cursor?: string; name?: string; arguments?: { fails?: boolean } }
   }
   if (id === undefined) return undefined
+  if (params?.arguments?.fails === true)
+    return `{"jsonrpc":"2.0","id":${id},"error":{"code":-32603,"message":"${'0123456789'.repeat(2 ** 19)}"}}`
   const tool = (name: string) => `{"name":"${name}","inputSchema":${RAW_SCHEMA},"_meta":{"own":1}}`
   const said = (content: unknown) => `{"content":${JSON.stringify(content)}}`
   const result = {
-    initialize: `{"protocolVersion":"${params?.protocolVersion}","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`,
+    initialize: `{"protocolVersion":"${params?.protocolVersion}","capabilities":${capabilities},"serverInfo":{"name":"raw","version":"1"}}`,
     'tools/list': params?.cursor === undefined ? `{"tools":[${tool('raw')}],"nextCursor":"2"}` : `{"tools":[${tool('data')}]}`,
     'tools/call': params?.name === 'data' ? `{"content":[],"structuredContent":${RAW_DATA}}` : said([{ type: 'text', text }]),
   }[method]
@@ -36,14 +40,17 @@ function answerTo(text: string): string | undefined {
 }
 
 /** Serves the same over Streamable HTTP, without sessions. `events`: answers come as server-sent events. */
-export async function rawHttpServer(events: boolean): Promise<{ readonly url: string; close(): Promise<void> }> {
+export async function rawHttpServer(
+  events: boolean,
+  capabilities = CAPABILITIES,
+): Promise<{ readonly url: string; close(): Promise<void> }> {
   const app = Fastify({ forceCloseConnections: true })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => {
     done(null, body)
   })
   app.post('/mcp', (request, reply) => {
-    const answer = answerTo(request.body as string)
+    const answer = answerTo(request.body as string, capabilities)
     if (answer === undefined) return reply.code(202).send()
     if (!events) return reply.type('application/json').send(answer)
     // A message may be split over several lines of an event.
