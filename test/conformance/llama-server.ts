@@ -1,7 +1,4 @@
-/**
- * What clients of llama-server rely on, as its own server tests (v0.5.0) describe it. Each check also passes on llama-server
- * (`over-llama-server.test.ts`).
- */
+/** What clients of llama-server rely on, as its own server tests (v0.5.0) describe it. */
 import { expect } from 'vitest'
 import { type Api, check, type Check } from './api.js'
 
