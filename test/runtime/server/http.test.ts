@@ -1,7 +1,9 @@
 /** Tests the server around the routes: keys, tenants, foreign pages, metrics, threads, streams and shutdown. */
 import { request as ask } from 'node:http'
+import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { endless, serving, type Serving } from './support/serving.js'
 
 const CHAT = '/v1/chat/completions'
@@ -473,5 +475,20 @@ describe('at shutdown', () => {
     expect(data.at(-1)).toBe('[DONE]')
     expect(data.at(-2)).not.toContain('error')
     await closing
+  })
+
+  it('ends although a client does not read its stream', async () => {
+    // More than the buffers of two sockets hold.
+    const served = await serving({ engine: () => new ScriptedEngine([{ content: 'x'.repeat(30_000_000) }]) })
+    const body = JSON.stringify({ messages: [user('Hi')], stream: true })
+    const socket = connect(Number(new URL(served.url).port), '127.0.0.1')
+    socket.write(`POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
+    await new Promise((resolve) => socket.once('data', resolve))
+    socket.pause()
+    const closed = served.server.close(100).then(() => 'closed')
+    const late = new Promise((resolve) => setTimeout(resolve, 5000, 'late'))
+    expect(await Promise.race([closed, late])).toBe('closed')
+    socket.destroy()
+    await closed
   })
 })
