@@ -62,6 +62,22 @@ describe('without keys', () => {
     expect(answer).not.toHaveProperty('kvfold')
   })
 
+  it.each([
+    [CHAT, { messages: [user('Hi')] }],
+    ['/v1/completions', { prompt: 'Once' }],
+  ])('gives every chunk a choice unless usage or kvfold is requested: %s', async (path, body) => {
+    const streamed = { ...body, max_tokens: 2, stream: true, prediction: {} }
+    const chunksOf = async (more: object) => {
+      const { data } = await eventsOf(await post(served.url + path, { ...streamed, ...more }))
+      return data.slice(0, -1).map((each) => JSON.parse(each) as { choices: { finish_reason: string }[]; kvfold?: object })
+    }
+    const chunks = await chunksOf({})
+    expect(chunks.map(({ choices }) => choices.length)).toEqual(chunks.map(() => 1))
+    expect(chunks.at(-1)).toMatchObject({ choices: [{ finish_reason: 'length' }], kvfold: { ignored: ['prediction'] } })
+    for (const more of [{ stream_options: { include_usage: true } }, { kvfold: {} }])
+      expect((await chunksOf(more)).at(-1)).toMatchObject({ choices: [], kvfold: { ignored: ['prediction'] } })
+  })
+
   it('accepts calls whose arguments nest too deep to be read, as text', async () => {
     const depth = 20_000
     const text = `{"a":${'['.repeat(depth)}${']'.repeat(depth)}}`
