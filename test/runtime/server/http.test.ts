@@ -159,6 +159,22 @@ describe('without keys', () => {
     expect((await fetch(at)).status).toBe(404)
   })
 
+  it('ignores the content type of an empty body where a route takes no body', async () => {
+    const { kvfold } = (await (
+      await post(served.url + CHAT, { messages: [user('START one two three END')], max_tokens: 2, kvfold: {} })
+    ).json()) as Completion
+    const thread = `${served.url}/kvfold/threads/${kvfold!.thread}`
+    const headers = { 'content-type': 'application/json' }
+    const bare = async (url: string, method: string) => (await fetch(url, { method, headers })).status
+    const cut = await post(`${thread}/fragments`, { startMarker: 'START', endMarker: 'END', numFragments: 1 })
+    const { fragments } = (await cut.json()) as { fragments: { id: string }[] }
+    const fragment = `${thread}/fragments/${fragments[0]!.id}`
+    expect((await post(`${fragment}/fold`, {})).status).toBe(200)
+    expect(await bare(`${fragment}/restore`, 'POST')).toBe(200)
+    expect(await bare(thread, 'DELETE')).toBe(200)
+    expect(await bare(served.url + CHAT, 'POST')).toBe(400)
+  })
+
   it('streams changes of threads', async () => {
     const controller = new AbortController()
     const changes = await fetch(`${served.url}/kvfold/events`, { signal: controller.signal })
