@@ -22,7 +22,7 @@ import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { addOllamaModels, keepAliveOf, nameIn } from './ollama-models.js'
-import { argumentsAhead, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
+import { argumentsAhead, callOf, checkTools, inputOf, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
@@ -396,7 +396,12 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
   const called =
     calls.length === 0
       ? {}
-      : { tool_calls: calls.map(({ id, name, arguments: args }, index) => ({ id, function: { index, name, arguments: args } })) }
+      : {
+          tool_calls: calls.map((call, index) => ({
+            id: call.id,
+            function: { index, name: call.name, arguments: inputOf(call) },
+          })),
+        }
   const said =
     kind === 'generate'
       ? { response: text, ...thought }
