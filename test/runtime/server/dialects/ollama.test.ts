@@ -29,11 +29,16 @@ async function lines(path: string, body: object): Promise<Record<string, unknown
 }
 
 it('lists models, shows one, and reports its version', async () => {
-  expect((await api.get('/api/tags')).body.models[0].name).toBe('builtin')
+  const [model] = (await api.get('/api/tags')).body.models
+  expect(model.name).toBe('builtin')
+  // The built-in model has no file. Ollama's client shows the first 12 digits.
+  expect(model.digest).toMatch(/^[0-9a-f]{64}$/)
   const { capabilities, model_info: info } = (await api.post('/api/show', { model: 'builtin:latest' })).body
   expect(capabilities).toContain('tools')
   expect(info['kvfold.context_length']).toBeGreaterThan(0)
-  expect((await api.get('/api/ps')).body.models).toHaveLength(1)
+  const [held, ...others] = (await api.get('/api/ps')).body.models
+  expect(Date.parse(held.expires_at)).toBeGreaterThan(Date.UTC(2200, 0))
+  expect(others).toEqual([])
   expect((await api.get('/api/version')).body).toEqual({ version: 'test' })
   expect((await api.post('/api/show', { model: 'nobody' })).status).toBe(404)
 })

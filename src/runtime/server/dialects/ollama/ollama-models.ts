@@ -1,4 +1,5 @@
 /** Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show` and `/api/pull`, and how long a request keeps a model. */
+import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
@@ -33,7 +34,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         .map(async (model) => ({
           ...(await tag(service, model)),
           size_vram: 0,
-          expires_at: model.until === null ? null : new Date(model.until).toISOString(),
+          expires_at: new Date(model.until ?? NEVER).toISOString(),
         })),
     ),
   }))
@@ -141,14 +142,19 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
   }
 }
 
-/** Milliseconds that a list of models waits for their hashes. A model whose hash takes longer has none in this answer. */
+/** When a model that stays is unloaded: Ollama's clients need a date, and show a far one as for ever. */
+const NEVER = Date.UTC(2300, 0)
+
+/** Milliseconds that a list of models waits for their hashes. */
 const PATIENCE = 1000
 
 async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
   const file = await service.file(name)
+  const digest = file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)])
   return {
     ...{ name, model: name, modified_at: new Date(file?.modified ?? since * 1000).toISOString(), size: file?.size ?? bytes ?? 0 },
-    digest: file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)]),
+    // Ollama's clients need a hash. That of the name stands in for one that is unknown, or that takes longer.
+    digest: digest === '' ? createHash('sha256').update(name).digest('hex') : digest,
     details: detailsOf(file),
     ...(loaded === null ? {} : { context_length: loaded.context }),
   }
