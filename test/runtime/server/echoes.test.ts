@@ -130,6 +130,25 @@ it('/v1/responses: items without reasoning, and arguments written again', async 
   await goesOn('/v1/responses', { input, tools })
 })
 
+describe('answers of other servers', () => {
+  const user = (content: string) => ({ role: 'user', content })
+
+  it('/v1/messages: redacted thinking is left out', async () => {
+    const content = [
+      { type: 'redacted_thinking', data: 'AA==' },
+      { type: 'text', text: 'It is there.' },
+    ]
+    await post('/v1/messages', { messages: [user('Hi.'), { role: 'assistant', content }, user('Where?')], max_tokens: 9 })
+    expect(engine.requests.at(-1)?.messages[1]).toEqual({ role: 'assistant', content: 'It is there.' })
+  })
+
+  it('/v1/chat/completions: a refusal is the text of a message without content', async () => {
+    const refused = { role: 'assistant', content: null, refusal: 'No.' }
+    await post('/v1/chat/completions', { messages: [user('Hi.'), refused, user('Why?')] })
+    expect(engine.requests.at(-1)?.messages[1]).toEqual({ role: 'assistant', content: 'No.' })
+  })
+})
+
 describe('arguments that are no JSON', () => {
   const MALFORMED = "{'a': 1}"
   const WHOLE = { INVALID_JSON: MALFORMED }
