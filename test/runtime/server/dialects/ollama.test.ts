@@ -1,6 +1,7 @@
 /** Tests Ollama's routes as its clients use them (`ollama` 0.6.4 was tried by hand). */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { Api } from '../../../conformance/api.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
 import { serving, type Serving } from '../support/serving.js'
 
 let served: Serving
@@ -85,6 +86,22 @@ it('accepts calls and results without ids, in their order', async () => {
   })
   expect(status).toBe(400)
   expect(body.error).toContain('messages[4]')
+})
+
+it('numbers the calls of an answer, whole and streamed', async () => {
+  const calls = [{ name: 'weather' }, { name: 'weather' }, { name: 'weather' }]
+  const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ calls })) })
+  try {
+    const indices = async (stream: boolean) => {
+      const body = JSON.stringify({ ...HELLO, tools: [WEATHER], stream })
+      const told = (await (await fetch(`${scripted.url}/api/chat`, { method: 'POST', body })).text()).trimEnd().split('\n')
+      return told.flatMap((line) => [...line.matchAll(/"index":(\d+)/g)].map(([, index]) => Number(index)))
+    }
+    expect(await indices(false)).toEqual([0, 1, 2])
+    expect(await indices(true)).toEqual([0, 1, 2])
+  } finally {
+    await scripted.close()
+  }
 })
 
 it('embeds, and reports errors in its own form', async () => {

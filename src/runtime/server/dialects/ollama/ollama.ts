@@ -358,6 +358,7 @@ function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignor
 class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   readonly lines = true
   #model = ''
+  #calls = 0
 
   constructor(
     private readonly kind: OllamaKind,
@@ -385,23 +386,22 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   }
 
   #part(text: string, thinking: string, calls: readonly ToolCall[]): Frame {
-    return { data: { ...part(this.kind, this.#model, text, thinking, calls), done: false } }
+    const data = { ...part(this.kind, this.#model, text, thinking, calls, this.#calls), done: false }
+    this.#calls += calls.length
+    return { data }
   }
 }
 
 export const ollamaError = ({ message }: Problem): object => ({ error: message })
 
-function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[]): object {
+/** @param before how many calls of the answer came before these */
+function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[], before = 0): object {
   const thought = thinking === '' ? {} : { thinking }
-  const called =
-    calls.length === 0
-      ? {}
-      : {
-          tool_calls: calls.map((call, index) => ({
-            id: call.id,
-            function: { index, name: call.name, arguments: inputOf(call) },
-          })),
-        }
+  const written = calls.map((call, at) => ({
+    id: call.id,
+    function: { index: before + at, name: call.name, arguments: inputOf(call) },
+  }))
+  const called = calls.length === 0 ? {} : { tool_calls: written }
   const said =
     kind === 'generate'
       ? { response: text, ...thought }
