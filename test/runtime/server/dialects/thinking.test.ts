@@ -134,6 +134,18 @@ it('logprobs of a response are those of its text alone, whole and streamed', asy
   expect(partOf(events.at(-1)!.response).logprobs).toEqual(partOf(whole).logprobs)
 })
 
+it('a response that was cut off in its thought has an empty message behind it, whole and streamed', async () => {
+  const body = { input: 'Which colour?', max_output_tokens: 8, kvfold: thinks }
+  const whole = (await json('responses', body)) as { output: readonly object[] }
+  expect(whole.output).toMatchObject([{ type: 'reasoning' }, { type: 'message', content: [{ text: '' }] }])
+  const events = [...(await post('responses', { ...body, stream: true })).text.matchAll(/^data: (\{.*)$/gm)].map(
+    ([, data]) => JSON.parse(data!) as { type: string; response: typeof whole; item: object },
+  )
+  const shape = whole.output.map((item) => ({ ...item, id: expect.any(String) as string }))
+  expect(events.at(-1)).toMatchObject({ type: 'response.incomplete', response: { output: shape } })
+  expect(events.filter(({ type }) => type === 'response.output_item.done').map(({ item }) => item)).toEqual(shape)
+})
+
 it('a thread whose settings change is shown with the new ones, and reuses the unchanged beginning', async () => {
   const long = [{ role: 'user', content: `Which colour? ${'Name one colour. '.repeat(20)}` }]
   interface Completion {

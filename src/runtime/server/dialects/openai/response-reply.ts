@@ -184,8 +184,10 @@ export class ResponseStream implements StreamShape<Answer> {
 
   async done(answer: Answer): Promise<readonly Frame[]> {
     const frames = [...this.#closed()]
-    // An answer without text still gets an empty item. It gets none if a call that was cut off has taken the first place.
-    if (this.#output.length === 0 && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
+    // An answer without text or calls still gets an empty message. It gets none if a call that was cut off has taken its place.
+    const { message, compacted } = answer
+    const isSilent = message.content === '' && message.toolCalls === undefined && compacted?.paused !== true
+    if (isSilent && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
     const whole = response(this.head, this.#state)
