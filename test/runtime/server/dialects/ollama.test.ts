@@ -88,6 +88,20 @@ it('accepts calls and results without ids, in their order', async () => {
   expect(body.error).toContain('messages[4]')
 })
 
+it('finds a model by an alias that ends in :latest', async () => {
+  const load = () => Promise.resolve(new ScriptedEngine(() => ({ content: 'Hi.' })))
+  const model = { name: 'gpt-oss', aliases: ['small:latest'], slots: 1, load }
+  const scripted = await serving({ service: { models: [model] } })
+  try {
+    const named = new Api(scripted.url)
+    for (const name of ['gpt-oss', 'gpt-oss:latest', 'small:latest'])
+      expect((await named.post('/api/chat', { ...HELLO, model: name, stream: false })).status).toBe(200)
+    expect((await named.post('/api/chat', { ...HELLO, model: 'small' })).status).toBe(404)
+  } finally {
+    await scripted.close()
+  }
+})
+
 it('numbers the calls of an answer, whole and streamed', async () => {
   const calls = [{ name: 'weather' }, { name: 'weather' }, { name: 'weather' }]
   const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ calls })) })

@@ -186,10 +186,13 @@ function shown(file: ServedFile, { architecture, metadata, template, parameters 
   }
 }
 
-/** Returns the model's own name for a name that may end in `:latest`, as Ollama's clients write it. */
+/** Returns the server's name for a name that may end in `:latest`, as Ollama's clients write it. */
 export function nameIn(service: Service, name: string | undefined): string | undefined {
-  const plain = name?.replace(/:latest$/, '')
-  return service.models().some((model) => model.name === name) ? name : plain
+  const names = [
+    ...service.models().flatMap(({ name: own, aliases, adapters }) => [own, ...aliases, ...adapters]),
+    ...service.sideModels().map(({ name: own }) => own),
+  ]
+  return name === undefined || names.includes(name) ? name : name.replace(/:latest$/, '')
 }
 
 const UNITS: Readonly<Record<string, number>> = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 }
