@@ -88,6 +88,18 @@ it('accepts calls and results without ids, in their order', async () => {
   expect(body.error).toContain('messages[4]')
 })
 
+it('takes nulls, and loads or unloads a model for a request without messages', async () => {
+  const model = 'builtin'
+  for (const messages of [{}, { messages: null }, { messages: [] }])
+    expect((await api.post('/api/chat', { model, ...messages })).body).toMatchObject({ done: true, done_reason: 'load' })
+  expect((await api.post('/api/chat', { model, keep_alive: 0 })).body).toMatchObject({ done: true, done_reason: 'unload' })
+  const embed = { model, input: 'one', keep_alive: null, dimensions: null, options: null }
+  expect((await api.post('/api/embed', embed)).body.embeddings).toHaveLength(1)
+  expect((await api.post('/api/show', { model, verbose: null })).status).toBe(200)
+  // A server without a folder of models pulls none, which is not the fault of the nulls.
+  expect((await api.post('/api/pull', { model, stream: null, insecure: null })).body.error).toContain('--models FOLDER')
+})
+
 it('finds a model by an alias that ends in :latest', async () => {
   const load = () => Promise.resolve(new ScriptedEngine(() => ({ content: 'Hi.' })))
   const model = { name: 'gpt-oss', aliases: ['small:latest'], slots: 1, load }

@@ -7,6 +7,7 @@ import { definedFields } from '../../../core/json.js'
 import { magnitude } from '../../../figures/numbers.js'
 import type { PullProgress } from '../../../models/folder.js'
 import type { ServedFile, Service } from '../../ask.js'
+import { nullsDownTo } from '../fields.js'
 import { FieldError, problemOf } from '../../problem.js'
 import { type App, described, type Ports, type PullModel } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
@@ -38,7 +39,8 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         })),
     ),
   }))
-  app.post('/api/show', { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody } }, async ({ body }) => {
+  const show = { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody }, preValidation: nullsDownTo(2) }
+  app.post('/api/show', show, async ({ body }) => {
     const name = nameIn(service, body.model ?? body.name)
     const file = await service.file(name)
     if (file?.facts != null) return shown(file, file.facts)
@@ -51,7 +53,10 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
   })
   app.post(
     '/api/pull',
-    { schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody } },
+    {
+      schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody },
+      preValidation: nullsDownTo(2),
+    },
     async (request, reply) => {
       const { body, tenant } = request
       refuseGuests(tenant, 'pull models')
