@@ -227,7 +227,7 @@ export class Job {
 
   /** Streams the text that stop strings and unfinished characters held back. */
   flush(): void {
-    this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
+    this.#emit(this.#stops.finish() + this.#decoder.decode(), [])
   }
 
   #emit(text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[] = []): boolean {

@@ -282,6 +282,8 @@ export interface Answer {
   readonly waited: number
   /** Logprobs of the last step, when `Ask.logprobs` asks for them. */
   readonly logprobs?: readonly TokenLogprob[]
+  /** Logprobs of the tokens in the message's content, of all its steps, when `Ask.logprobs` asks for them. */
+  readonly textLogprobs?: readonly TokenLogprob[]
   /** The tokens of the first step's prompt, where the engine has them. */
   readonly promptTokens?: Int32Array
   /** The sampled tokens of the last step, without the one that ended it; empty where the engine does not report them. */
@@ -313,7 +315,8 @@ export type AskEvent =
   | { readonly type: 'plan'; readonly step: number; readonly shown: number; readonly reused: number; readonly compute: number }
   /** The engine has computed `done` of `total` prompt tokens. */
   | { readonly type: 'progress'; readonly step: number; readonly done: number; readonly total: number }
-  | { readonly type: 'text'; readonly text: string }
+  /** `logprobs`: those of the tokens in this text, if `Ask.logprobs` asks for them. */
+  | { readonly type: 'text'; readonly text: string; readonly logprobs?: readonly TokenLogprob[] }
   | { readonly type: 'reasoning'; readonly text: string }
   /** More text of the arguments of a call of one of the client's tools. If no `call` event with that id follows, the call was cut off. */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }

@@ -125,6 +125,11 @@ const JSON_TYPES = new Set(['application/json', 'text/plain', 'application/x-www
 function takeOnlyJson(app: App): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body, done) => {
+    // OpenAI's clients send a content type without a body when they delete.
+    if (body.length === 0 && request.routeOptions.schema?.body === undefined) {
+      done(null, undefined)
+      return
+    }
     const { 'content-encoding': encoding, 'content-type': type = 'application/json' } = request.headers
     try {
       if (!JSON_TYPES.has(type.split(';', 1)[0]!.trim().toLowerCase()))

@@ -144,7 +144,7 @@ export class RequestRun {
       reply.hijack()
       return reply.getHeaders() as OutgoingHttpHeaders
     }
-    const writer = new EventWriter(reply.raw, headers, shape.lines)
+    const writer = new EventWriter(reply.raw, headers, shape.lines, this.signal)
     const timer = ping === undefined ? null : setInterval(() => void writer.ping(), 1000 * ping)
     const quiet = () => {
       if (timer !== null) clearInterval(timer)
@@ -295,7 +295,10 @@ export class Running {
     return () => this.#watchers.delete(end)
   }
 
-  /** Takes no more requests. Resolves when the running ones have ended; those still running after `graceMs` are aborted. */
+  /**
+   * Takes no more requests. Resolves when the running ones have ended; those still running after `graceMs` are aborted. A client that then
+   * reads nothing for `UNREAD_MS` loses its connection.
+   */
   async close(graceMs: number): Promise<void> {
     this.#closing = true
     for (const end of this.#watchers) end()
@@ -317,17 +320,22 @@ export interface Frame {
   readonly data: unknown
 }
 
+/** Milliseconds that an aborted stream waits for a client that does not read. */
+const UNREAD_MS = 2000
+
 export class EventWriter {
   #last: Promise<void> = Promise.resolve()
 
   /**
    * @param headers called once when the stream begins; its headers are sent beside the stream's own
    * @param lines true: one JSON object per line instead of server-sent events
+   * @param aborted once aborted, a client that lets a write wait for `UNREAD_MS` is disconnected
    */
   constructor(
     private readonly response: ServerResponse,
     private readonly headers: () => OutgoingHttpHeaders,
     private readonly lines = false,
+    private readonly aborted?: AbortSignal,
   ) {}
 
   /** True once the status line is sent: later errors can only be reported in the stream. */
@@ -368,14 +376,22 @@ export class EventWriter {
   }
 
   #put(chunk: string): Promise<void> | undefined {
-    const { response } = this
+    const { response, aborted } = this
     if (response.destroyed || response.writableEnded || response.write(chunk)) return undefined
     return new Promise((resolve) => {
+      let timer: NodeJS.Timeout | undefined
+      const hurry = () => {
+        timer = setTimeout(() => response.destroy(), UNREAD_MS)
+      }
       const done = () => {
+        clearTimeout(timer)
+        aborted?.removeEventListener('abort', hurry)
         response.off('drain', done).off('close', done)
         resolve()
       }
       response.once('drain', done).once('close', done)
+      if (aborted?.aborted === true) hurry()
+      else aborted?.addEventListener('abort', hurry)
     })
   }
 }

@@ -1,6 +1,10 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { StopStrings } from '../../../src/runtime/engine/job.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { Job, StopStrings } from '../../../src/runtime/engine/job.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { TEST_GPU } from '../../support/device.js'
+import { tinyModel } from '../../support/models.js'
 
 /** Searches the whole text at once: returns the text to show, whatever the chunking. */
 function naive(text: string, stops: readonly string[]): string {
@@ -48,5 +52,31 @@ describe('StopStrings', () => {
 
   it('ignores empty stop strings', () => {
     expect(chunked(['abc'], [''])).toBe('abc')
+  })
+})
+
+describe('the end of a job', () => {
+  it('gives held text before a character that was cut off', async () => {
+    const model = await (await openNative({ gpu: TEST_GPU })).loadModel(await tinyModel())
+    try {
+      const tokens = Array.from({ length: model.info.vocabulary }, (_, token) => token)
+      const tokenOf = (byte: number) => tokens.find((token) => Buffer.from([byte]).equals(model.piece(token, true)))!
+      const texts: string[] = []
+      const request = {
+        asked: { conversation: conversationId('c'), stop: ['ab'] },
+        listener: { onText: (text: string) => void texts.push(text) },
+        prompt: { tokens: Int32Array.of(1), messages: [] },
+        sampler: {},
+      }
+      const job = new Job(request, model, 0)
+      job.take(tokenOf(0x61), null)
+      job.take(tokenOf(0xf0), null)
+      job.flush()
+      expect(job.text).toBe('a\ufffd')
+      expect(texts.join('')).toBe(job.text)
+      job.sampler.dispose()
+    } finally {
+      await model.dispose()
+    }
   })
 })

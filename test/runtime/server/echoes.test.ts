@@ -1,5 +1,7 @@
 /** Tests answers that clients send back with small changes: they still continue their thread. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { writeJson } from '../../../src/runtime/core/written-json.js'
+import { inputRest } from '../../../src/runtime/server/dialects/tools.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import { serving, type Serving } from './support/serving.js'
 
@@ -126,4 +128,84 @@ it('/v1/responses: items without reasoning, and arguments written again', async 
   input.push({ ...call, arguments: '{ "of": {"deep": true, "name": "Zürich/A"}, "at": 1.0 }' })
   input.push({ type: 'function_call_output', call_id: call.call_id, output: 'A pen.' })
   await goesOn('/v1/responses', { input, tools })
+})
+
+describe('answers of other servers', () => {
+  const user = (content: string) => ({ role: 'user', content })
+
+  it('/v1/messages: redacted thinking is left out', async () => {
+    const content = [
+      { type: 'redacted_thinking', data: 'AA==' },
+      { type: 'text', text: 'It is there.' },
+    ]
+    await post('/v1/messages', { messages: [user('Hi.'), { role: 'assistant', content }, user('Where?')], max_tokens: 9 })
+    expect(engine.requests.at(-1)?.messages[1]).toEqual({ role: 'assistant', content: 'It is there.' })
+  })
+
+  it('/v1/chat/completions: a refusal is the text of a message without content', async () => {
+    const refused = { role: 'assistant', content: null, refusal: 'No.' }
+    await post('/v1/chat/completions', { messages: [user('Hi.'), refused, user('Why?')] })
+    expect(engine.requests.at(-1)?.messages[1]).toEqual({ role: 'assistant', content: 'No.' })
+  })
+})
+
+describe('arguments that are no JSON', () => {
+  const MALFORMED = "{'a': 1}"
+  const WHOLE = { INVALID_JSON: MALFORMED }
+  const user = { role: 'user', content: 'Where is it?' }
+  let broken: Serving
+  const broke = new ScriptedEngine(({ messages }) =>
+    messages.at(-1)?.role === 'tool' ? { content: 'No.' } : { calls: [{ name: 'look', malformed: MALFORMED }] },
+  )
+  beforeAll(async () => {
+    broken = await serving({ engine: () => broke })
+  })
+  afterAll(() => broken.close())
+
+  async function send(route: string, body: Body): Promise<string> {
+    const response = await fetch(`${broken.url}${route}`, { method: 'POST', body: JSON.stringify({ kvfold: {}, ...body }) })
+    expect(response.status).toBe(200)
+    return response.text()
+  }
+
+  it('stand under one key in a message, whole and streamed, and come back as they were', async () => {
+    const body = { messages: [user], max_tokens: 9, tools: [{ name: 'look', input_schema: { type: 'object' } }] }
+    const { content } = JSON.parse(await send('/v1/messages', body)) as { content: readonly { id: string; input: object }[] }
+    expect(content).toMatchObject([{ type: 'tool_use', input: WHOLE }])
+    expect(content[0]!.input).toEqual(WHOLE)
+    const result = { role: 'user', content: [{ type: 'tool_result', tool_use_id: content[0]!.id, content: 'Bad.' }] }
+    const next = { ...body, messages: [user, { role: 'assistant', content }, result] }
+    expect(JSON.parse(await send('/v1/messages', next))).toMatchObject({ kvfold: { edits: null, lost: null } })
+    const stream = await send('/v1/messages', { ...body, stream: true })
+    const parts = [...stream.matchAll(/^data: (.*"partial_json".*)$/gm)].map(
+      ([, data]) => (JSON.parse(data!) as { delta: { partial_json: string } }).delta.partial_json,
+    )
+    expect(JSON.parse(parts.join(''))).toEqual(WHOLE)
+  })
+
+  it('stand under one key in /api/chat, whole and streamed, and come back as they were', async () => {
+    const body = { messages: [user], tools: [{ type: 'function', function: { name: 'look' } }] }
+    interface Told {
+      readonly message: { readonly tool_calls?: readonly { readonly function: { readonly arguments: object } }[] }
+    }
+    const { message } = JSON.parse(await send('/api/chat', { ...body, stream: false })) as Told
+    expect(message.tool_calls?.[0]?.function.arguments).toEqual(WHOLE)
+    const lines = (await send('/api/chat', body)).trimEnd().split('\n')
+    const calls = lines.flatMap((line) => (JSON.parse(line) as Told).message.tool_calls ?? [])
+    expect(calls.map((call) => call.function.arguments)).toEqual([WHOLE])
+    await send('/api/chat', { ...body, messages: [user, message, { role: 'tool', content: 'Bad.' }] })
+    expect(broke.requests.at(-1)?.messages[1]?.toolCalls).toMatchObject([{ arguments: {}, malformed: MALFORMED }])
+  })
+
+  it('that were sent in part become an object that has all of their text', () => {
+    const sent = String.raw`{"a":[1,{"b":"x\"y"},[]],"c":{"d":"","e":null},"f":"z`
+    const call = { id: '1', name: 'look', arguments: {}, malformed: MALFORMED }
+    for (let end = 0; end <= sent.length; end++) {
+      const told = sent.slice(0, end)
+      // Half an escape, and half a word, are never sent.
+      if (/\\$|nu?l?$/.test(told)) continue
+      const whole = told + inputRest(call, told)
+      expect(writeJson(JSON.parse(whole))).toContain(MALFORMED)
+    }
+  })
 })

@@ -1,7 +1,9 @@
 /** Tests the server around the routes: keys, tenants, foreign pages, metrics, threads, streams and shutdown. */
 import { request as ask } from 'node:http'
+import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { endless, serving, type Serving } from './support/serving.js'
 
 const CHAT = '/v1/chat/completions'
@@ -58,6 +60,22 @@ describe('without keys', () => {
   it('adds no kvfold field unless it is requested', async () => {
     const answer = (await (await post(served.url + CHAT, { messages: [user('Hi')], max_tokens: 2 })).json()) as Completion
     expect(answer).not.toHaveProperty('kvfold')
+  })
+
+  it.each([
+    [CHAT, { messages: [user('Hi')] }],
+    ['/v1/completions', { prompt: 'Once' }],
+  ])('gives every chunk a choice unless usage or kvfold is requested: %s', async (path, body) => {
+    const streamed = { ...body, max_tokens: 2, stream: true, prediction: {} }
+    const chunksOf = async (more: object) => {
+      const { data } = await eventsOf(await post(served.url + path, { ...streamed, ...more }))
+      return data.slice(0, -1).map((each) => JSON.parse(each) as { choices: { finish_reason: string }[]; kvfold?: object })
+    }
+    const chunks = await chunksOf({})
+    expect(chunks.map(({ choices }) => choices.length)).toEqual(chunks.map(() => 1))
+    expect(chunks.at(-1)).toMatchObject({ choices: [{ finish_reason: 'length' }], kvfold: { ignored: ['prediction'] } })
+    for (const more of [{ stream_options: { include_usage: true } }, { kvfold: {} }])
+      expect((await chunksOf(more)).at(-1)).toMatchObject({ choices: [], kvfold: { ignored: ['prediction'] } })
   })
 
   it('accepts calls whose arguments nest too deep to be read, as text', async () => {
@@ -139,6 +157,22 @@ describe('without keys', () => {
 
     expect(await (await fetch(at, { method: 'DELETE' })).json()).toEqual({ id: kvfold!.thread, deleted: true })
     expect((await fetch(at)).status).toBe(404)
+  })
+
+  it('ignores the content type of an empty body where a route takes no body', async () => {
+    const { kvfold } = (await (
+      await post(served.url + CHAT, { messages: [user('START one two three END')], max_tokens: 2, kvfold: {} })
+    ).json()) as Completion
+    const thread = `${served.url}/kvfold/threads/${kvfold!.thread}`
+    const headers = { 'content-type': 'application/json' }
+    const bare = async (url: string, method: string) => (await fetch(url, { method, headers })).status
+    const cut = await post(`${thread}/fragments`, { startMarker: 'START', endMarker: 'END', numFragments: 1 })
+    const { fragments } = (await cut.json()) as { fragments: { id: string }[] }
+    const fragment = `${thread}/fragments/${fragments[0]!.id}`
+    expect((await post(`${fragment}/fold`, {})).status).toBe(200)
+    expect(await bare(`${fragment}/restore`, 'POST')).toBe(200)
+    expect(await bare(thread, 'DELETE')).toBe(200)
+    expect(await bare(served.url + CHAT, 'POST')).toBe(400)
   })
 
   it('streams changes of threads', async () => {
@@ -473,5 +507,20 @@ describe('at shutdown', () => {
     expect(data.at(-1)).toBe('[DONE]')
     expect(data.at(-2)).not.toContain('error')
     await closing
+  })
+
+  it('ends although a client does not read its stream', async () => {
+    // More than the buffers of two sockets hold.
+    const served = await serving({ engine: () => new ScriptedEngine([{ content: 'x'.repeat(30_000_000) }]) })
+    const body = JSON.stringify({ messages: [user('Hi')], stream: true })
+    const socket = connect(Number(new URL(served.url).port), '127.0.0.1')
+    socket.write(`POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
+    await new Promise((resolve) => socket.once('data', resolve))
+    socket.pause()
+    const closed = served.server.close(100).then(() => 'closed')
+    const late = new Promise((resolve) => setTimeout(resolve, 5000, 'late'))
+    expect(await Promise.race([closed, late])).toBe('closed')
+    socket.destroy()
+    await closed
   })
 })

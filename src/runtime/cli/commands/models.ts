@@ -80,6 +80,9 @@ export function addPs(program: Command, shell: Shell): void {
     .action((flags: PsFlags) => ps(flags, shell))
 }
 
+/** Whether this is a date in the life of a server. A model that stays has none, one of the year 1, or one after 2200. */
+const isNear = (until: unknown): until is string => typeof until === 'string' && until > '0002' && until < '2200'
+
 async function ps({ url, apiKey }: PsFlags, { out, notes, interrupt }: Shell): Promise<void> {
   const address = `${url.replace(/\/+$/, '')}/api/ps`
   const headers = definedFields({ authorization: apiKey === undefined ? undefined : `Bearer ${apiKey}` })
@@ -103,7 +106,7 @@ async function ps({ url, apiKey }: PsFlags, { out, notes, interrupt }: Shell): P
     String(name),
     bytes(Number(size ?? 0)),
     `${count(Number(context ?? 0))} tokens`,
-    typeof until === 'string' && !until.startsWith('0001') ? `until ${until.slice(0, 19).replace('T', ' ')}` : 'stays',
+    isNear(until) ? `until ${until.slice(0, 19).replace('T', ' ')}` : 'stays',
   ])
   if (rows.length === 0) return
   const titles = [left('name'), right('size'), right('context'), left('in memory')]

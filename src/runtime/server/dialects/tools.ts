@@ -129,7 +129,7 @@ const AT_ONCE = 64 * 1024
 /**
  * Returns a call with arguments from the object `of` of a request's body, where they are a text or an object. It keeps the text unparsed if
  * it is no JSON object, nests deeper than a body may, or has more than `MOST_VALUES` values. An object with too many values is kept as
- * text, too.
+ * text, too. An object with `INVALID_JSON` has the text that `inputOf` put there.
  */
 export function callOf(id: string, name: string, of: object, given: string | Readonly<Record<string, unknown>>): ToolCall {
   const known = ahead.get(of)
@@ -149,8 +149,18 @@ function read(text: string): Arguments {
 
 const asText = (text: string): Arguments => ({ arguments: {}, malformed: text })
 
-const asObject = (value: Readonly<Record<string, unknown>>): Arguments =>
-  countOf(value) <= MOST_VALUES ? { arguments: value } : asText(writeJson(value))
+function asObject(value: Readonly<Record<string, unknown>>): Arguments {
+  const invalid = Object.hasOwn(value, INVALID_JSON) ? value[INVALID_JSON] : undefined
+  if (typeof invalid === 'string') return asText(invalid)
+  return countOf(value) <= MOST_VALUES ? { arguments: value } : asText(writeJson(value))
+}
+
+/** The key of arguments that are no JSON, in dialects whose arguments are objects. Anthropic's documentation has this name. */
+const INVALID_JSON = 'INVALID_JSON'
+
+/** Returns the arguments of a call as an object. Text that is no JSON object is its only value. */
+export const inputOf = ({ arguments: args, malformed }: ToolCall): ToolCall['arguments'] =>
+  malformed === undefined ? args : { [INVALID_JSON]: malformed }
 
 /** Counts the values in a value, including itself; stops soon after `most`. */
 function countOf(value: unknown, most = MOST_VALUES): number {
@@ -226,6 +236,36 @@ export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): str
 export function restOf(call: ToolCall, told: string): string {
   const text = argumentsOf(call)
   return text.startsWith(told) ? text.slice(told.length) : ''
+}
+
+/**
+ * Returns the part of `inputOf` as text that was not yet sent. A call may turn out to be no JSON only after some arguments were sent; then
+ * the rest makes an object of them, with the call's whole text in its innermost place.
+ */
+export function inputRest(call: ToolCall, told: string): string {
+  const { malformed } = call
+  if (malformed === undefined) return restOf(call, told)
+  if (told === '') return writeJson(inputOf(call))
+  const open: ('}' | ']')[] = []
+  let [last, isQuoted, isKey] = ['', false, false]
+  for (let at = 0; at < told.length; at++) {
+    const char = told.charAt(at)
+    if (isQuoted) {
+      if (char === '\\') at++
+      else if (char === '"') isQuoted = false
+      continue
+    }
+    if (char === '"') [isQuoted, isKey] = [true, open.at(-1) === '}' && last !== ':']
+    else if (char === '{') open.push('}')
+    else if (char === '[') open.push(']')
+    else if (char === '}' || char === ']') open.pop()
+    last = char
+  }
+  if (open.length === 0) return ''
+  const text = JSON.stringify(malformed)
+  const member = open.at(-1) === '}' ? `"${INVALID_JSON}":${text}` : text
+  const added = last === '"' && isKey ? `:${text}` : last === ':' ? text : '{[,'.includes(last) ? member : `,${member}`
+  return (isQuoted ? '"' : '') + added + open.reverse().join('')
 }
 
 /** Explains a tool's field `strict` to readers of the schemas. */

@@ -367,6 +367,7 @@ function report(
       bareCalls: events.bareCalls.length === 0 ? undefined : events.bareCalls,
       stop: end === 'stop' ? stop : undefined,
       logprobs: ask.logprobs === undefined ? undefined : events.logprobs,
+      textLogprobs: ask.logprobs === undefined ? undefined : events.textLogprobs,
       promptTokens: outcome.promptTokens,
       promptLogprobs: outcome.promptLogprobs,
       sampling,

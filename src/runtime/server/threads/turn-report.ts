@@ -11,6 +11,9 @@ export class TurnReport {
   logprobs: TokenLogprob[] = []
   /** The sampled tokens of the last step. */
   tokens: number[] = []
+  /** Logprobs of the tokens in the text since the last search. */
+  textLogprobs: TokenLogprob[] = []
+  readonly #unsaid = new UnsaidTokens()
   readonly searched: SearchStep[] = []
   readonly bareCalls: BareCallReport[] = []
   /** The search of the current step, until its message is made. */
@@ -45,6 +48,7 @@ export class TurnReport {
         this.#unknown = 0
         this.logprobs = []
         this.tokens = []
+        this.#unsaid.clear()
         return
       case 'engine':
         this.#engine(event.event)
@@ -73,6 +77,7 @@ export class TurnReport {
     this.#found = null
     this.#text = ''
     this.#reasoning = ''
+    this.textLogprobs = []
   }
 
   /** Returns the text of all steps since the last search, with the client's calls. */
@@ -110,7 +115,10 @@ export class TurnReport {
       case 'tokens':
         this.#unknown += event.tokens.length
         this.tokens.push(...event.tokens)
-        if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
+        if (event.logprobs !== undefined) {
+          this.logprobs.push(...event.logprobs)
+          this.#unsaid.push(event.logprobs)
+        }
         this.emit(event)
         return
       case 'text': {
@@ -118,16 +126,20 @@ export class TurnReport {
         const between = this.#spoke || this.#text === '' ? '' : '\n\n'
         this.#spoke = true
         this.#text += between + event.text
-        this.emit({ type: 'text', text: between + event.text })
+        const logprobs = this.#unsaid.take(event.text)
+        this.textLogprobs.push(...logprobs)
+        this.emit({ type: 'text', text: between + event.text, ...(logprobs.length === 0 ? {} : { logprobs }) })
         return
       }
       case 'reasoning':
         this.#reasoned += this.#unknown
         this.#unknown = 0
         this.#reasoning += event.text
+        this.#unsaid.take(event.text)
         this.emit(event)
         return
       case 'call':
+        this.#unsaid.clear()
         if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit(event)
         return
       case 'bare-call': {
@@ -137,6 +149,7 @@ export class TurnReport {
         return
       }
       case 'arguments':
+        this.#unsaid.clear()
         if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
         return
       case 'rewrite':
@@ -144,6 +157,55 @@ export class TurnReport {
     }
   }
 }
+
+/** Finds the tokens of a text among all sampled tokens, which also write tags, reasoning and calls. */
+class UnsaidTokens {
+  #tokens: TokenLogprob[] = []
+  /** The end of the last taken token, whose text comes later. */
+  #ahead = ''
+
+  push(tokens: readonly TokenLogprob[]): void {
+    this.#tokens.push(...tokens)
+  }
+
+  clear(): void {
+    this.#tokens = []
+    this.#ahead = ''
+  }
+
+  /** Returns the tokens that have this text, without one that an earlier text had already. Drops the tokens before them. */
+  take(text: string): readonly TokenLogprob[] {
+    const known = this.#ahead
+    if (known === '' && this.#tokens.length === 0) return []
+    const all = bytesOf({ text })
+    this.#ahead = known.startsWith(all) ? known.slice(all.length) : ''
+    const bytes = all.startsWith(known) ? all.slice(known.length) : known.startsWith(all) ? '' : all
+    if (bytes === '') return []
+    const pieces = this.#tokens.map(bytesOf)
+    const joined = pieces.join('')
+    let length = 0
+    const starts = pieces.map((piece) => (length += piece.length) - piece.length)
+    // The text begins with a token, unless the parser trimmed it.
+    const begin = starts.find((at) => joined.startsWith(bytes, at)) ?? Math.max(0, joined.lastIndexOf(bytes))
+    const end = begin + bytes.length
+    const next = starts.findIndex((at) => at >= end)
+    const to = next < 0 ? starts.length : next
+    this.#ahead = joined.slice(end, starts[to])
+    const taken = this.#tokens.slice(
+      Math.max(
+        0,
+        starts.findLastIndex((at) => at <= begin),
+      ),
+      to,
+    )
+    this.#tokens = this.#tokens.slice(to)
+    return taken
+  }
+}
+
+/** Returns the bytes of a token or text, each as one character: a token may have only part of a character. */
+const bytesOf = ({ text, bytes }: Pick<TokenLogprob, 'text' | 'bytes'>): string =>
+  Buffer.from(bytes ?? Buffer.from(text)).toString('latin1')
 
 /** Sums one of the timings' figures over all steps of a turn. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>

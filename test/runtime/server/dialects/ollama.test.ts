@@ -1,6 +1,7 @@
 /** Tests Ollama's routes as its clients use them (`ollama` 0.6.4 was tried by hand). */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { Api } from '../../../conformance/api.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
 import { serving, type Serving } from '../support/serving.js'
 
 let served: Serving
@@ -29,11 +30,16 @@ async function lines(path: string, body: object): Promise<Record<string, unknown
 }
 
 it('lists models, shows one, and reports its version', async () => {
-  expect((await api.get('/api/tags')).body.models[0].name).toBe('builtin')
+  const [model] = (await api.get('/api/tags')).body.models
+  expect(model.name).toBe('builtin')
+  // The built-in model has no file. Ollama's client shows the first 12 digits.
+  expect(model.digest).toMatch(/^[0-9a-f]{64}$/)
   const { capabilities, model_info: info } = (await api.post('/api/show', { model: 'builtin:latest' })).body
   expect(capabilities).toContain('tools')
   expect(info['kvfold.context_length']).toBeGreaterThan(0)
-  expect((await api.get('/api/ps')).body.models).toHaveLength(1)
+  const [held, ...others] = (await api.get('/api/ps')).body.models
+  expect(Date.parse(held.expires_at)).toBeGreaterThan(Date.UTC(2200, 0))
+  expect(others).toEqual([])
   expect((await api.get('/api/version')).body).toEqual({ version: 'test' })
   expect((await api.post('/api/show', { model: 'nobody' })).status).toBe(404)
 })
@@ -80,6 +86,48 @@ it('accepts calls and results without ids, in their order', async () => {
   })
   expect(status).toBe(400)
   expect(body.error).toContain('messages[4]')
+})
+
+it('takes nulls, and loads or unloads a model for a request without messages', async () => {
+  const model = 'builtin'
+  for (const messages of [{}, { messages: null }, { messages: [] }])
+    expect((await api.post('/api/chat', { model, ...messages })).body).toMatchObject({ done: true, done_reason: 'load' })
+  expect((await api.post('/api/chat', { model, keep_alive: 0 })).body).toMatchObject({ done: true, done_reason: 'unload' })
+  const embed = { model, input: 'one', keep_alive: null, dimensions: null, options: null }
+  expect((await api.post('/api/embed', embed)).body.embeddings).toHaveLength(1)
+  expect((await api.post('/api/show', { model, verbose: null })).status).toBe(200)
+  // A server without a folder of models pulls none, which is not the fault of the nulls.
+  expect((await api.post('/api/pull', { model, stream: null, insecure: null })).body.error).toContain('--models FOLDER')
+})
+
+it('finds a model by an alias that ends in :latest', async () => {
+  const load = () => Promise.resolve(new ScriptedEngine(() => ({ content: 'Hi.' })))
+  const model = { name: 'gpt-oss', aliases: ['small:latest'], slots: 1, load }
+  const scripted = await serving({ service: { models: [model] } })
+  try {
+    const named = new Api(scripted.url)
+    for (const name of ['gpt-oss', 'gpt-oss:latest', 'small:latest'])
+      expect((await named.post('/api/chat', { ...HELLO, model: name, stream: false })).status).toBe(200)
+    expect((await named.post('/api/chat', { ...HELLO, model: 'small' })).status).toBe(404)
+  } finally {
+    await scripted.close()
+  }
+})
+
+it('numbers the calls of an answer, whole and streamed', async () => {
+  const calls = [{ name: 'weather' }, { name: 'weather' }, { name: 'weather' }]
+  const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ calls })) })
+  try {
+    const indices = async (stream: boolean) => {
+      const body = JSON.stringify({ ...HELLO, tools: [WEATHER], stream })
+      const told = (await (await fetch(`${scripted.url}/api/chat`, { method: 'POST', body })).text()).trimEnd().split('\n')
+      return told.flatMap((line) => [...line.matchAll(/"index":(\d+)/g)].map(([, index]) => Number(index)))
+    }
+    expect(await indices(false)).toEqual([0, 1, 2])
+    expect(await indices(true)).toEqual([0, 1, 2])
+  } finally {
+    await scripted.close()
+  }
 })
 
 it('embeds, and reports errors in its own form', async () => {

@@ -108,6 +108,44 @@ describe.each([
   })
 })
 
+it('logprobs of a response are those of its text alone, whole and streamed', async () => {
+  interface Part {
+    readonly text: string
+    readonly logprobs: readonly { readonly bytes: readonly number[] }[]
+  }
+  interface Told {
+    readonly output: readonly { readonly content: readonly Part[] }[]
+  }
+  const text = 'Red <b>é</b>.'
+  const kvfold = { grammar: String.raw`root ::= "<think>\nA hue.\n</think>\n\n${text}"` }
+  const body = { input: 'Which colour?', include: ['message.output_text.logprobs'], kvfold }
+  const whole = (await json('responses', body)) as Told
+  const stream = (await post('responses', { ...body, stream: true })).text
+  const events = [...stream.matchAll(/^data: (\{.*)$/gm)].map(
+    ([, data]) => JSON.parse(data!) as { type: string; delta: string; response: Told } & Part,
+  )
+  const partOf = ({ output }: Told) => output[1]!.content[0]!
+  const bytes = ({ logprobs }: Pick<Part, 'logprobs'>) => Buffer.from(logprobs.flatMap((one) => one.bytes)).toString()
+  const deltas = events.filter(({ type }) => type === 'response.output_text.delta')
+  expect(partOf(whole).text).toBe(text)
+  expect(bytes(partOf(whole))).toBe(text)
+  expect(bytes(partOf(events.at(-1)!.response))).toBe(text)
+  expect(bytes({ logprobs: deltas.flatMap(({ logprobs }) => logprobs) })).toBe(text)
+  expect(partOf(events.at(-1)!.response).logprobs).toEqual(partOf(whole).logprobs)
+})
+
+it('a response that was cut off in its thought has an empty message behind it, whole and streamed', async () => {
+  const body = { input: 'Which colour?', max_output_tokens: 8, kvfold: thinks }
+  const whole = (await json('responses', body)) as { output: readonly object[] }
+  expect(whole.output).toMatchObject([{ type: 'reasoning' }, { type: 'message', content: [{ text: '' }] }])
+  const events = [...(await post('responses', { ...body, stream: true })).text.matchAll(/^data: (\{.*)$/gm)].map(
+    ([, data]) => JSON.parse(data!) as { type: string; response: typeof whole; item: object },
+  )
+  const shape = whole.output.map((item) => ({ ...item, id: expect.any(String) as string }))
+  expect(events.at(-1)).toMatchObject({ type: 'response.incomplete', response: { output: shape } })
+  expect(events.filter(({ type }) => type === 'response.output_item.done').map(({ item }) => item)).toEqual(shape)
+})
+
 it('a thread whose settings change is shown with the new ones, and reuses the unchanged beginning', async () => {
   const long = [{ role: 'user', content: `Which colour? ${'Name one colour. '.repeat(20)}` }]
   interface Completion {

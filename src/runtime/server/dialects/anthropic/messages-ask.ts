@@ -136,6 +136,9 @@ function assistantMessages(
       case 'thinking':
         thoughts.push(stringOf(block, 'thinking', at))
         break
+      // Only the server that wrote it can read it.
+      case 'redacted_thinking':
+        break
       case 'server_tool_use':
       case 'tool_use': {
         const [id, name, input] = [stringOf(block, 'id', at), stringOf(block, 'name', at), block['input'] ?? {}]

@@ -7,7 +7,7 @@ import { type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { sessionOf } from '../session-headers.js'
-import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
+import { argumentsAhead, inputOf, inputRest } from '../tools.js'
 import { toolsLeftOut } from './client-tools.js'
 import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
 import { Diagnostics } from './diagnostics.js'
@@ -113,7 +113,7 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
       ...(compacted === undefined ? [] : [compactionBlock(compacted)]),
       ...searched.flatMap((step) => [...said(step.message), ...searchBlocks(step.result)]),
       ...said(message),
-      ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
+      ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: inputOf(call) })),
     ],
     ...endOf(answer),
     usage: usageIn(body, answer),
@@ -271,13 +271,13 @@ export class MessageStream implements StreamShape<Answer> {
   }
 
   #whole(call: ToolCall): readonly Frame[] {
-    const rest = restOf(call, this.#isTold(call) ? this.#call.told : '')
+    const rest = inputRest(call, this.#isTold(call) ? this.#call.told : '')
     return [...this.#arguments(call, rest), ...this.#closed()]
   }
 
   #search(result: ToolSearchResult): readonly Frame[] {
     const [, found] = searchBlocks(result)
-    const input = argumentsOf(result.call)
+    const input = inputRest(result.call, '')
     return [
       ...this.#closed(),
       frame('content_block_start', { index: this.#blocks, content_block: useBlock(result.call) }),
@@ -355,7 +355,7 @@ function tooLong({ size, message }: Problem): string {
 
 /** Returns a search and its result as blocks. */
 const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [object, object] => [
-  useBlock(call, call.arguments),
+  useBlock(call, inputOf(call)),
   {
     type: 'tool_search_tool_result',
     tool_use_id: call.id,

@@ -69,10 +69,12 @@ const TokenizeBody = Type.Object({
   messages: Type.Optional(Type.Unsafe<ChatRequest['messages']>(ChatBody.properties.messages)),
   tools: ChatBody.properties.tools,
   chat_template_kwargs: ChatBody.properties.chat_template_kwargs,
-  parse_special: Type.Optional(
-    Type.Boolean({ description: 'whether control tokens written in the text count; default: in prompt they do, in content not' }),
+  parse_special: Type.Optional(Type.Boolean({ description: 'whether control tokens written in the text count; default true' })),
+  add_special: Type.Optional(
+    Type.Boolean({
+      description: 'whether the tokens that the model’s texts begin with are added; default: in prompt they are, else not',
+    }),
   ),
-  add_special: Type.Optional(Type.Boolean({ description: 'whether the tokens that the model’s texts begin with are added' })),
   add_special_tokens: Type.Optional(Type.Boolean({ description: 'as add_special, by vLLM’s name' })),
   with_pieces: Type.Optional(Type.Boolean({ description: 'whether each token comes with its text, or its bytes' })),
   return_token_strs: Type.Optional(Type.Boolean({ description: 'whether the tokens’ texts stand beside them, as vLLM has it' })),
@@ -100,13 +102,16 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
       if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
       // As in vLLM, these are the tokens of the prompt that the template makes of a conversation.
       const asked = messages === undefined ? null : chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
-      const { parse_special: special = body.content === undefined, add_special: bos = body.add_special_tokens ?? false } = body
+      // The defaults are llama-server's for `content`, and vLLM's for `prompt` and `messages`.
+      const { parse_special: special = true, add_special_tokens: begins = body.content === undefined && text !== undefined } =
+        body
+      const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async () => {
         const whole = text ?? (await service.prompt(body.model, asked!.messages, asked!.tools, asked!.template))
         const tokens = await service.tokenize(body.model, whole, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
-        const steps = tokenized(tokens, pieces, body)
+        const steps = tokenized(tokens, pieces, body, service.model(body.model).loaded?.context)
         return tokens.length <= STEP ? atOnce(steps) : inTurns(steps)
       })
     },
@@ -146,11 +151,12 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
 /** How many tokens are written between two yields to the event loop. */
 const STEP = 4096
 
-/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if the client wants them */
+/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if the client wants them @param context the model's */
 function* tokenized(
   tokens: Int32Array,
   pieces: readonly Buffer[] | null,
   { with_pieces: withPieces, return_token_strs: withTexts }: Type.Static<typeof TokenizeBody>,
+  context: number | undefined,
 ): Steps<object> {
   const told: (number | object)[] = []
   const texts: string[] = []
@@ -160,7 +166,12 @@ function* tokenized(
     told.push(withPieces === true && piece !== undefined ? { id, piece: pieceOf(piece) } : id)
     if (withTexts === true && piece !== undefined) texts.push(piece.toString())
   }
-  return { tokens: told, count: tokens.length, ...(withTexts === true ? { token_strs: texts } : {}) }
+  return {
+    tokens: told,
+    count: tokens.length,
+    max_model_len: context ?? null,
+    ...(withTexts === true ? { token_strs: texts } : {}),
+  }
 }
 
 /** Returns the text of a token, or its bytes when they are part of a character. */

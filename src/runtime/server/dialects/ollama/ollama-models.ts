@@ -1,4 +1,5 @@
 /** Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show` and `/api/pull`, and how long a request keeps a model. */
+import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
@@ -6,6 +7,7 @@ import { definedFields } from '../../../core/json.js'
 import { magnitude } from '../../../figures/numbers.js'
 import type { PullProgress } from '../../../models/folder.js'
 import type { ServedFile, Service } from '../../ask.js'
+import { nullsDownTo } from '../fields.js'
 import { FieldError, problemOf } from '../../problem.js'
 import { type App, described, type Ports, type PullModel } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
@@ -33,11 +35,12 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         .map(async (model) => ({
           ...(await tag(service, model)),
           size_vram: 0,
-          expires_at: model.until === null ? null : new Date(model.until).toISOString(),
+          expires_at: new Date(model.until ?? NEVER).toISOString(),
         })),
     ),
   }))
-  app.post('/api/show', { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody } }, async ({ body }) => {
+  const show = { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody }, preValidation: nullsDownTo(2) }
+  app.post('/api/show', show, async ({ body }) => {
     const name = nameIn(service, body.model ?? body.name)
     const file = await service.file(name)
     if (file?.facts != null) return shown(file, file.facts)
@@ -50,7 +53,10 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
   })
   app.post(
     '/api/pull',
-    { schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody } },
+    {
+      schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody },
+      preValidation: nullsDownTo(2),
+    },
     async (request, reply) => {
       const { body, tenant } = request
       refuseGuests(tenant, 'pull models')
@@ -141,14 +147,19 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
   }
 }
 
-/** Milliseconds that a list of models waits for their hashes. A model whose hash takes longer has none in this answer. */
+/** When a model that stays is unloaded: Ollama's clients need a date, and show a far one as for ever. */
+const NEVER = Date.UTC(2300, 0)
+
+/** Milliseconds that a list of models waits for their hashes. */
 const PATIENCE = 1000
 
 async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
   const file = await service.file(name)
+  const digest = file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)])
   return {
     ...{ name, model: name, modified_at: new Date(file?.modified ?? since * 1000).toISOString(), size: file?.size ?? bytes ?? 0 },
-    digest: file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)]),
+    // Ollama's clients need a hash. That of the name stands in for one that is unknown, or that takes longer.
+    digest: digest === '' ? createHash('sha256').update(name).digest('hex') : digest,
     details: detailsOf(file),
     ...(loaded === null ? {} : { context_length: loaded.context }),
   }
@@ -180,10 +191,13 @@ function shown(file: ServedFile, { architecture, metadata, template, parameters 
   }
 }
 
-/** Returns the model's own name for a name that may end in `:latest`, as Ollama's clients write it. */
+/** Returns the server's name for a name that may end in `:latest`, as Ollama's clients write it. */
 export function nameIn(service: Service, name: string | undefined): string | undefined {
-  const plain = name?.replace(/:latest$/, '')
-  return service.models().some((model) => model.name === name) ? name : plain
+  const names = [
+    ...service.models().flatMap(({ name: own, aliases, adapters }) => [own, ...aliases, ...adapters]),
+    ...service.sideModels().map(({ name: own }) => own),
+  ]
+  return name === undefined || names.includes(name) ? name : name.replace(/:latest$/, '')
 }
 
 const UNITS: Readonly<Record<string, number>> = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 }

@@ -22,7 +22,7 @@ import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { addOllamaModels, keepAliveOf, nameIn } from './ollama-models.js'
-import { argumentsAhead, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
+import { argumentsAhead, callOf, checkTools, inputOf, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
@@ -59,10 +59,11 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     },
     async (request, reply) => {
       const body = named(request.body)
+      const { messages = [] } = body
       // A request without messages only loads the model, or unloads it.
-      if (body.messages.length === 0) return load(ports, body, request.tenant, 'chat')
+      if (messages.length === 0) return load(ports, body, request.tenant, 'chat')
       keep(ports, body, request.tenant)
-      const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
+      const ask = chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
@@ -98,7 +99,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   )
   app.post(
     '/api/embed',
-    { schema: { ...described('Embeddings (Ollama)', 'ollama'), body: EmbedBody } },
+    { schema: { ...described('Embeddings (Ollama)', 'ollama'), body: EmbedBody }, preValidation: nullsDownTo(2) },
     async (request, reply) => {
       const body = named(request.body)
       const { model, input, dimensions } = body
@@ -196,19 +197,21 @@ const Call = Type.Object({
 
 const OllamaChatBody = Type.Object({
   ...Common,
-  messages: Type.Array(
-    Type.Object({
-      role: Type.Enum(['system', 'user', 'assistant', 'tool']),
-      content: Type.Optional(Type.String()),
-      thinking: Type.Optional(Type.String()),
-      images: Type.Optional(
-        Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
-      ),
-      tool_calls: Type.Optional(Type.Array(Call)),
-      tool_name: Type.Optional(Type.String()),
-      tool_call_id: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
-    }),
-    { maxItems: 100_000 },
+  messages: Type.Optional(
+    Type.Array(
+      Type.Object({
+        role: Type.Enum(['system', 'user', 'assistant', 'tool']),
+        content: Type.Optional(Type.String()),
+        thinking: Type.Optional(Type.String()),
+        images: Type.Optional(
+          Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
+        ),
+        tool_calls: Type.Optional(Type.Array(Call)),
+        tool_name: Type.Optional(Type.String()),
+        tool_call_id: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
+      }),
+      { maxItems: 100_000 },
+    ),
   ),
   tools: Type.Optional(
     Type.Array(
@@ -239,10 +242,16 @@ const GenerateBody = Type.Object({
 
 type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'context' | 'template' | 'images'>
 export type OllamaChat = Type.Static<typeof OllamaChatBody>
+type OllamaMessages = NonNullable<OllamaChat['messages']>
 export type Generate = Type.Static<typeof GenerateBody>
 
 /** Translates a request to `/api/chat` into an ask. @throws FieldError */
-const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask => ({
+const chatAsk = (
+  body: OllamaChat & { readonly messages: OllamaMessages },
+  tenant: Tenant,
+  defaults: Sampling,
+  unsupportedParts: UnsupportedParts,
+): Ask => ({
   ...commonOf(body, tenant, defaults),
   messages: messagesOf(body.messages, unsupportedParts),
   tools: checkTools(
@@ -303,7 +312,7 @@ function formatOf(format: unknown): AnswerFormat | undefined {
  * Translates messages, and numbers calls without ids. A result without an id answers an open call of its tool, or of any tool when it names
  * none. It is the first such call of the last message that has one.
  */
-function messagesOf(messages: OllamaChat['messages'], unsupportedParts: UnsupportedParts): ChatMessage[] {
+function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts): ChatMessage[] {
   let made = 0
   const open = new OpenCalls()
   const placed = messages.map((message, index): PlacedMessage => {
@@ -358,6 +367,7 @@ function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignor
 class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   readonly lines = true
   #model = ''
+  #calls = 0
 
   constructor(
     private readonly kind: OllamaKind,
@@ -385,18 +395,22 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   }
 
   #part(text: string, thinking: string, calls: readonly ToolCall[]): Frame {
-    return { data: { ...part(this.kind, this.#model, text, thinking, calls), done: false } }
+    const data = { ...part(this.kind, this.#model, text, thinking, calls, this.#calls), done: false }
+    this.#calls += calls.length
+    return { data }
   }
 }
 
 export const ollamaError = ({ message }: Problem): object => ({ error: message })
 
-function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[]): object {
+/** @param before how many calls of the answer came before these */
+function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[], before = 0): object {
   const thought = thinking === '' ? {} : { thinking }
-  const called =
-    calls.length === 0
-      ? {}
-      : { tool_calls: calls.map(({ id, name, arguments: args }, index) => ({ id, function: { index, name, arguments: args } })) }
+  const written = calls.map((call, at) => ({
+    id: call.id,
+    function: { index: before + at, name: call.name, arguments: inputOf(call) },
+  }))
+  const called = calls.length === 0 ? {} : { tool_calls: written }
   const said =
     kind === 'generate'
       ? { response: text, ...thought }

@@ -38,6 +38,9 @@ export interface ChatWish {
   readonly progress?: boolean
 }
 
+/** Whether a stream ends with a chunk without choices. Clients that did not ask for it read `choices[0]` of every chunk. */
+export const hasLastChunk = ({ usage, kvfold }: ChatWish): boolean => usage || kvfold !== undefined
+
 export function chatCompletion(
   { id, created, system_fingerprint }: ChatHead,
   answers: readonly Answer[],
@@ -105,15 +108,14 @@ export class ChatStream implements StreamShape<Answer> {
     const delta = begun ? {} : ROLE
     const reason = { finish_reason: reasonOf(finish), ...stopReason(stop) }
     const choice = { index, delta, logprobs: this.#take(logprobs), ...reason, ...this.#tokens(index) }
-    return [this.#chunk([choice], { ...timingsOf([answer]), ...promptTokens(answer, this.wish) })]
+    const told = hasLastChunk(this.wish) ? {} : kvfoldBeside(this.wish, [answer], kvfoldReply)
+    return [this.#chunk([choice], { ...timingsOf([answer]), ...promptTokens(answer, this.wish), ...told })]
   }
 
   end(answers: readonly Answer[]): readonly Frame[] {
+    if (!hasLastChunk(this.wish)) return [DONE]
     const usage = this.wish.usage ? { usage: usageOf(answers) } : {}
-    const told = kvfoldBeside(this.wish, answers, kvfoldReply)
-    const more = { ...usage, ...timingsOf(answers), ...told }
-    const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], more)] : []
-    return [...last, DONE]
+    return [this.#chunk([], { ...usage, ...timingsOf(answers), ...kvfoldBeside(this.wish, answers, kvfoldReply) }), DONE]
   }
 
   failed(problem: Problem): readonly Frame[] {

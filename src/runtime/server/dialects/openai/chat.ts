@@ -179,7 +179,8 @@ function messageOf(
   names: Map<string, string>,
   unsupportedParts?: UnsupportedParts,
 ): ChatMessage {
-  const { role, content, tool_calls: calls = [], tool_call_id: answered } = message
+  const { role, tool_calls: calls = [], tool_call_id: answered } = message
+  const content = message.content ?? (role === 'assistant' ? message.refusal : undefined)
   if (message.function_call !== undefined)
     throw unsupported(`${place}.function_call`, `${place}.function_call is not supported; send tool_calls instead.`)
   if (message.audio !== undefined)
@@ -273,6 +274,7 @@ const Call = Type.Object({
 const Message = Type.Object({
   role: Type.Enum(['system', 'developer', 'user', 'assistant', 'tool']),
   content: Type.Optional(Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or parts of type text' })),
+  refusal: Type.Optional(Type.String({ description: 'of the assistant: its text when it has no content' })),
   name: Type.Optional(Type.String({ description: 'of a tool; ignored elsewhere' })),
   tool_calls: Type.Optional(Type.Array(Call)),
   tool_call_id: Type.Optional(Name),

@@ -12,7 +12,7 @@ import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, 
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
-import { type ChatHead, type ChatWish, countsOf, DONE, stopReason, timingsOf } from './chat-reply.js'
+import { type ChatHead, type ChatWish, countsOf, DONE, hasLastChunk, stopReason, timingsOf } from './chat-reply.js'
 import {
   chatUsage,
   openAiError,
@@ -283,13 +283,16 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
     const { model, finish, stop, promptTokens } = answer
     this.#model = model
     const tokens = this.wish.tokens === true ? { prompt_token_ids: [...promptTokens] } : {}
-    return [this.#part(index, '', { finish_reason: reasonOf(finish), ...stopReason(stop), ...tokens }, timingsOf([answer]))]
+    const told = hasLastChunk(this.wish) ? {} : kvfoldBeside(this.wish, [answer], completionReply)
+    const reason = { finish_reason: reasonOf(finish), ...stopReason(stop), ...tokens }
+    return [this.#part(index, '', reason, { ...timingsOf([answer]), ...told })]
   }
 
   end(answers: readonly CompletionAnswer[]): readonly Frame[] {
+    if (!hasLastChunk(this.wish)) return [DONE]
     const usage = this.wish.usage ? { usage: usageOf(answers, this.wish) } : {}
-    const more = { ...usage, ...kvfoldBeside(this.wish, answers, completionReply) }
-    return [...(Object.keys(more).length > 0 ? [this.#chunk([], { ...more, ...timingsOf(answers) })] : []), DONE]
+    const told = kvfoldBeside(this.wish, answers, completionReply)
+    return [this.#chunk([], { ...usage, ...told, ...timingsOf(answers) }), DONE]
   }
 
   failed(problem: Problem): readonly Frame[] {

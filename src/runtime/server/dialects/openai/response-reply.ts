@@ -100,12 +100,12 @@ const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' 
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
 
 function itemsOf(
-  { message, searched = [], logprobs = [], compacted }: Answer,
-  { ask, tools }: ResponseHead,
+  { message, searched = [], textLogprobs, compacted }: Answer,
+  { tools }: ResponseHead,
   response: string,
 ): readonly object[] {
   const { content, reasoning, toolCalls = [] } = message
-  const said = (id: string) => messageItem(id, [textPart(content, ask.logprobs === undefined ? [] : logprobs)], 'completed')
+  const said = (id: string) => messageItem(id, [textPart(content, textLogprobs)], 'completed')
   const before = searched.flatMap(({ message: { content: text, reasoning: thought }, result }) => [
     ...(thought === undefined ? [] : [(index: number) => reasoningItem(itemId('rs', response, index), thought, 'completed')]),
     ...(text === '' ? [] : [(index: number) => messageItem(itemId('msg', response, index), [textPart(text)], 'completed')]),
@@ -166,7 +166,6 @@ export class ResponseStream implements StreamShape<Answer> {
   #state: ResponseState = { id: '', model: '', status: 'in_progress', output: [], answer: null, error: null }
   #begun = false
   #open: OpenItem | null = null
-  #pending: TokenLogprob[] = []
   readonly #timings = new RunningTimings()
   /** The call whose arguments are being sent, and their text so far. */
   #telling: { readonly id: string; readonly told: string } | null = null
@@ -185,8 +184,10 @@ export class ResponseStream implements StreamShape<Answer> {
 
   async done(answer: Answer): Promise<readonly Frame[]> {
     const frames = [...this.#closed()]
-    // An answer without text still gets an empty item. It gets none if a call that was cut off has taken the first place.
-    if (this.#output.length === 0 && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
+    // An answer without text or calls still gets an empty message. It gets none if a call that was cut off has taken its place.
+    const { message, compacted } = answer
+    const isSilent = message.content === '' && message.toolCalls === undefined && compacted?.paused !== true
+    if (isSilent && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
     const whole = response(this.head, this.#state)
@@ -229,13 +230,9 @@ export class ResponseStream implements StreamShape<Answer> {
         this.#state = { ...this.#state, id: idIn(event.thread, this.head), model: event.model }
         return []
       case 'plan':
-        this.#pending = []
         return this.#begin()
-      case 'tokens':
-        if (this.head.ask.logprobs !== undefined) this.#pending.push(...(event.logprobs ?? []))
-        return []
       case 'text':
-        return this.#text(event.text)
+        return this.#text(event.text, event.logprobs)
       case 'reasoning':
         return [...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
       case 'call':
@@ -255,6 +252,7 @@ export class ResponseStream implements StreamShape<Answer> {
       case 'progress':
       case 'queued':
       case 'rewrite':
+      case 'tokens':
         return []
     }
   }
@@ -272,10 +270,8 @@ export class ResponseStream implements StreamShape<Answer> {
     return [this.#frame('response.created', data), this.#frame('response.in_progress', data)]
   }
 
-  #text(text: string): readonly Frame[] {
+  #text(text: string, logprobs: readonly TokenLogprob[] = []): readonly Frame[] {
     const opened = this.#opened('text')
-    const logprobs = this.#pending
-    this.#pending = []
     this.#open?.logprobs.push(...logprobs)
     return [...opened, this.#delta('response.output_text.delta', text, { logprobs: chatLogprobs(logprobs).content })]
   }
