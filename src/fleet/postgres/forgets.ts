@@ -17,9 +17,8 @@ const SILENT = 5
 const SAYS = 1000
 
 /**
- * Removes servers that cannot serve old text any more, seen from server $1 with place $2: an earlier server of the same place, and servers
- * that were silent for very long. A killed server of this place is still silent for too short when its successor starts, so it is removed
- * later.
+ * Removes servers that can no longer serve old text. These are earlier servers of place $2, and servers that were silent for very long. Server
+ * $1 itself stays. A killed server goes only after 10 seconds, which may be after its successor started.
  */
 const REMOVE_ENDED = `DELETE FROM kvfold.servers WHERE id <> $1 AND (place = $2 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
   OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days')`
@@ -47,11 +46,7 @@ export class Forgets {
 
   /** Registers this server, in place of an earlier one that ended and saved cells in the same place. */
   async join(): Promise<void> {
-    const name = `${hostname()}, process ${process.pid}`
-    await this.database.rows(REMOVE_ENDED, [this.#server, this.#place])
-    await this.database.rows('INSERT INTO kvfold.servers (id, name, place, heard) VALUES ($1, $2, $3, $4::text::xid8)', [
-      ...[this.#server, name, this.#place, '0'],
-    ])
+    await this.#heard(0n)
   }
 
   /** Records a forget, within the fold's transaction. */
@@ -79,8 +74,15 @@ export class Forgets {
   async done(transaction: bigint, isNews: boolean): Promise<void> {
     if (!isNews && performance.now() < this.#said + SAYS) return
     this.#said = performance.now()
-    const sql = `WITH removed AS (${REMOVE_ENDED}) UPDATE kvfold.servers SET heard = $3::text::xid8, at = now() WHERE id = $1`
-    await this.database.rows(sql, [this.#server, this.#place, String(transaction)])
+    await this.#heard(transaction)
+  }
+
+  /** Registers this server, or notes its news; another server may have removed it while the database was away. Removes ended servers. */
+  async #heard(transaction: bigint): Promise<void> {
+    const name = `${hostname()}, process ${process.pid}`
+    const sql = `WITH removed AS (${REMOVE_ENDED}) INSERT INTO kvfold.servers (id, place, name, heard) VALUES ($1, $2, $3, $4::text::xid8)
+       ON CONFLICT (id) DO UPDATE SET heard = excluded.heard, at = now()`
+    await this.database.rows(sql, [this.#server, this.#place, name, String(transaction)])
   }
 
   /**

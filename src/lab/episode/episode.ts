@@ -6,7 +6,6 @@ import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
-import { definedFields } from '../../runtime/core/json.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
@@ -17,7 +16,7 @@ import { bad, codeOf } from '../run/json-lines.js'
 import { playAll } from '../run/loop.js'
 import { LogFile } from '../run/log-file.js'
 import { occasion } from '../run/plan.js'
-import { SpokenEngine, type Teacher } from '../taught-engine.js'
+import { formless, SpokenEngine, type Teacher } from '../taught-engine.js'
 import type { Score } from '../task.js'
 
 /** The messages that begin a turn; the last one is the user's. */
@@ -130,7 +129,9 @@ export async function playEpisode(
   const { engine, name, teacher = null, cast, start, ...episode } = options
   const alone = new IsolatedEngine(engine, name)
   const speaking = teacher === null ? alone : new SpokenEngine(alone, teacher)
-  const recorder = new Recorder(start?.checkpoint == null ? speaking : new ResumedEngine(speaking, alone), options)
+  // A remote engine has a cache that outlives this process, and may not take a request for no token.
+  const isCold = start?.checkpoint != null && engine.estimates !== true
+  const recorder = new Recorder(isCold ? new ResumedEngine(speaking, alone) : speaking, options)
   const actor = await cast(recorder)
   return { turns: await runEpisode({ ...episode, actor, recorder, before: start?.before ?? [] }), recorder }
 }
@@ -164,13 +165,13 @@ class ResumedEngine extends EngineAround {
   }
 
   respond(request: EngineRequest): Generation {
-    const { conversation, messages, edits = [], tools = [], kind = 'answer', signal } = request
+    const { messages, edits = [], kind = 'answer' } = request
     const known = messages.findLastIndex(({ role }) => role === 'assistant') + 1
     if (!this.#isCold || known === 0) return this.engine.respond(request)
     this.#isCold = kind !== 'answer'
     return generationOf(async (stream) => {
       const before = { messages: messages.slice(0, known), edits: edits.filter(({ message }) => message < known) }
-      await this.cold.respond({ conversation, tools, ...before, maxTokens: 0, ...definedFields({ signal }) }).reply
+      await this.cold.respond({ ...formless(request), ...before, toolChoice: 'none', maxTokens: 0 }).reply
       const generation = this.engine.respond(request)
       for await (const event of generation) stream.push(event)
       return generation.reply

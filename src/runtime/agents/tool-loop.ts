@@ -245,11 +245,9 @@ export class Turn {
         this.#emit({ type: 'result', step, call, text, modifies, failed })
       }
     } catch (error) {
-      // Every call of an own tool gets a result, because the conversation goes on.
+      // Every call gets a result, because the conversation goes on. The client never hears of its own calls in this step.
       for (const result of held) conversation.add(result)
-      for (const { id, name } of calls.filter(
-        (call) => !this.#external.includes(call) && !reports.some((one) => one.call === call),
-      ))
+      for (const { id, name } of calls.filter((call) => !reports.some((one) => one.call === call)))
         conversation.add({ role: 'tool', content: 'Error: the call was not carried out.', toolCallId: id, name })
       throw error
     }

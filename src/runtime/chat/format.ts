@@ -306,9 +306,15 @@ export class ChatFormat {
     return this.syntax.parser(prompt, tools).withBare(bare)
   }
 
-  /** Does the same as `callGrammar`, but keeps the grammars, and makes slow grammars on another thread. */
-  callGrammarElsewhere(tools: readonly ToolDefinition[], single = false): Promise<string | null> {
-    return forcedGrammar(this.#callWriting, tools, single)
+  /**
+   * Does the same as `callGrammar`, but keeps the grammars, and makes slow grammars on another thread.
+   * @param reasons whether reasoning may come before the calls
+   */
+  callGrammarElsewhere(tools: readonly ToolDefinition[], single = false, reasons = true): Promise<string | null> {
+    const by = this.#callWriting
+    // No reasoning follows a prompt that has ended it.
+    const prompt = reasons ? by.prompt : by.prompt + (this.syntax.reasoning?.close ?? '')
+    return forcedGrammar({ ...by, prompt }, tools, single)
   }
 
   /** Does the same as `lazyCalls`, but keeps the grammars, and makes slow grammars on another thread. */

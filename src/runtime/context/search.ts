@@ -25,7 +25,10 @@ export interface FoundPlace extends TextPlace {
 export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
-  /** Characters of the original content around the hit, `span` included. Forgotten text and what stands beyond it is not among them. */
+  /**
+   * Characters of the original content around the hit. It ends at forgotten text; for a hit in forgotten text it has only what stands before
+   * that.
+   */
   readonly excerpt: Span
 }
 

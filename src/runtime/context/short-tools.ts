@@ -99,7 +99,10 @@ const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unwo
 /** A tool's result shows about this many characters of a fragment's beginning. */
 const BEGINNING = 60
 
-/** A tool's result says the tokens of so many fragments. Counting reads the whole conversation, so later ones have their characters. */
+/**
+ * A tool's result gives the tokens of at most this many fragments, because counting reads the whole conversation. Of the others it gives the
+ * characters.
+ */
 const MOST_COUNTED = 20
 
 /** Returns the first words of a text, on one line. */

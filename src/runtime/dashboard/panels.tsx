@@ -383,6 +383,8 @@ export function SearchPane({ thread, onChoose }: SearchPaneProps) {
 }
 
 function Excerpt({ hit: { span, excerpt }, text }: { readonly hit: Hit; readonly text: string }) {
+  // Of a hit in forgotten text only what stands before it is shown.
+  if (excerpt.end < span.end) return <span class="excerpt">{text.slice(excerpt.start, excerpt.end)}</span>
   return (
     <span class="excerpt">
       {text.slice(excerpt.start, span.start)}

@@ -416,7 +416,7 @@ export async function runAhead(shares: readonly BatchShare[], steps: number, por
   try {
     end = await context.generate(run, follow)
   } catch (failure) {
-    return { status: 'failed', failure, shares, drawn: new Int32Array(), errors }
+    return { status: 'failed', failure, shares: current, drawn: new Int32Array(), errors }
   }
   const { status, failure, drawn, refused } = end
   if (status !== 'done') {

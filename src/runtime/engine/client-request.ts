@@ -202,7 +202,7 @@ export function callableTools({
 
 /**
  * Returns the grammar of the request's form. If calls are allowed too, it allows calls of the callable tools in place of the form. Without a
- * form, returns a grammar that allows calls of the callable tools only. It applies from the beginning if a call is required, else from the
+ * form, or if a call is required, returns a grammar that allows calls of the callable tools only. It applies from the beginning if a call is required, else from the
  * place where a call begins.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
@@ -210,7 +210,7 @@ export function callableTools({
 function grammarOf(format: ChatFormat, request: EngineRequest, bare: boolean): HeldForm | Promise<HeldForm> {
   const { grammar, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
-  if (grammar !== undefined || schema !== undefined)
+  if (toolChoice !== 'required' && (grammar !== undefined || schema !== undefined))
     return tools.length === 0 || toolChoice === 'none' ? formGrammar(request) : formOrCalls(format, tools, request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
   return callsOf(format, tools, request, bare)
@@ -227,7 +227,8 @@ function allowedIn(
 
 async function formOrCalls(format: ChatFormat, tools: readonly ToolDefinition[], request: EngineRequest): Promise<HeldForm> {
   const { allowed, isSingle } = allowedIn(tools, request)
-  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle)])
+  // A form has no reasoning. If calls alone had it, a model that begins to reason could only call.
+  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, false)])
   return calls === null || form.grammar === undefined ? form : { grammar: eitherOf(calls, form.grammar) }
 }
 

@@ -289,7 +289,7 @@ export async function forgetHidden(
     const agrees = commonPrefix(view.unedited, base)
     if (agrees > last) return null
     const shown = agreement(view, prompt, keys)
-    // Text that a client inserted under `splice` is in the place of a marker, so markers that the prompt does not show may be forgotten text.
+    // Text that a client inserted under `splice` has the key of a marker. So a marker that the prompt does not show may be forgotten text.
     const isUnsafe = (key: number, entry: number) => entry >= shown && (isMarker(key) || sourcePlace(key) >= agrees)
     const entry = view.sourceIds.subarray(0, view.held).findIndex(isUnsafe)
     return entry < 0 ? null : entry

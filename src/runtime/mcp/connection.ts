@@ -151,8 +151,9 @@ export class Connection {
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
       return say('mcp/failed', within(error.message, outputLimit))
-    // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session.
-    if (error instanceof SdkHttpError && error.status !== 400 && error.status !== 401)
+    // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session. The last
+    // three come from a proxy whose server is away.
+    if (error instanceof SdkHttpError && ![400, 401, 502, 503, 504].includes(error.status))
       return say('mcp/failed', `the server ${name} answered the call of ${tool} with HTTP ${error.status}.`)
     const reason = this.#lost(client, reasonOf(error))
     return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)

@@ -13,7 +13,7 @@ import { carrying } from './carried-text.js'
 /** The most bytes of one message. A result of many megabytes is cut later (`outputLimit`); it must not look like the end of the server. */
 const LONGEST_MESSAGE = 256 * 2 ** 20
 
-/** Milliseconds until a connection to a server is made, and between probes of a silent one. */
+/** The most milliseconds that connecting to a server may take, and the milliseconds between probes of a silent connection. */
 const CONNECT = 10_000
 const KEEP_ALIVE = 60_000
 
@@ -109,8 +109,8 @@ const isForServer = (init: RequestInit = {}): init is ServerRequest =>
 
 /**
  * Does what `fetch` does without following redirects, but waits for an answer as long as it takes. `fetch` gives up after five minutes
- * without a byte, and has no option for it. Each request has its own connection: the server may close a kept one just when a call is sent,
- * and a call is not sent twice.
+ * without a byte, and has no option for it. Each request has its own connection. A server may close a kept one just when a call is sent, and a
+ * call is not sent twice.
  */
 async function patientFetch(input: string | URL, { method = 'GET', headers, body, signal }: ServerRequest): Promise<Response> {
   const url = new URL(input)

@@ -155,20 +155,20 @@ export class Context implements NativeContext {
     const samplers = run.samplers.map(
       (sampler) => samplerHandles.get(sampler)?.() ?? refuse('A run needs samplers that this addon created.'),
     )
-    let thrown: { readonly error: unknown } | null = null
+    const thrown: unknown[] = []
     const tell = (raw: RawDrawn) => {
       // Node would only print an error that is thrown here.
       try {
-        if (thrown === null) heard(drawnOf(raw))
+        if (thrown.length === 0) heard(drawnOf(raw))
       } catch (error) {
-        thrown = { error }
+        thrown.push(error)
         this.interrupt()
       }
     }
     const end = await this.#busy(
       awaiting(() => this.addon.generate(idle, tokens, positions, sequences, samplers, limits, steps, tell)),
     )
-    if (thrown !== null) throw (thrown as { readonly error: unknown }).error
+    if (thrown.length > 0) throw thrown[0]
     const error = (words: string) => (words === '' ? null : meant(words))
     const refused = Array.from(tokens, (_, at) => error(end.refused[at] ?? ''))
     return { status: end.status, failure: error(end.failure), drawn: drawnOf(end), refused }

@@ -157,10 +157,15 @@ Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
   if (napi_create_external_arraybuffer(env, block.data, size, give, kept, &buffer) == napi_ok)
     return bytes(env, Napi::Value(env, buffer), size);
   // Some programs that embed Node do not allow arrays over memory that Node did not allocate, so copy the bytes.
-  auto copy = bytes(env, Napi::Number::New(env, static_cast<double>(size)), size);
-  std::copy_n(block.data, size, copy.Data());
-  give(env, nullptr, kept);
-  return copy;
+  try {
+    auto copy = bytes(env, Napi::Number::New(env, static_cast<double>(size)), size);
+    std::copy_n(block.data, size, copy.Data());
+    give(env, nullptr, kept);
+    return copy;
+  } catch (...) {
+    give(env, nullptr, kept);
+    throw;
+  }
 }
 
 }  // namespace kvfold

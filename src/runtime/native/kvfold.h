@@ -117,6 +117,8 @@ struct SamplerHandle {
   // The parts of the chain that also look at the tokens before the answer, and (next field) the tokens before the answer.
   std::vector<llama_sampler *> seeing;
   std::vector<int32_t> seen;
+  // The tokens that the logit bias forbids.
+  std::vector<llama_token> banned;
   // Whether the chain's state changes with every draw (mirostat, adaptive-p).
   bool stateful = false;
   std::vector<llama_token_data> candidates;

@@ -343,8 +343,8 @@ export class Model implements NativeModel {
   }
 
   /**
-   * Refuses the sampler `infill` where llama.cpp's compares all tokens of the vocabulary with each other, which takes minutes, or where it
-   * would end an answer that must not end.
+   * Refuses the sampler `infill` where it takes minutes, because llama.cpp compares all of its tokens with each other. Also refuses it where it
+   * could end an answer that must not end.
    */
   #refuseInfill({ order = [], topK = 0, grammar, limits }: SamplerOptions): void {
     const at = order.indexOf('infill')

@@ -103,6 +103,7 @@ class ChainBuilder {
     for (uint32_t i = 0; i < list.Length(); i++) {
       auto entry = list.Get(i).As<Napi::Object>();
       biases[i] = {entry.Get("token").As<Napi::Number>().Int32Value(), entry.Get("bias").As<Napi::Number>().FloatValue()};
+      if (biases[i].bias == -INFINITY) sampler.banned.push_back(biases[i].token);
     }
     if (!biases.empty()) add(llama_sampler_init_logit_bias(vocabulary, biases.size(), biases.data()));
   }

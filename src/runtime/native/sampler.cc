@@ -133,6 +133,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
   });
 }
 
+constexpr auto NO_TOKEN = "The grammar allows no token here; it contradicts itself, the vocabulary or the logit bias.";
+
 bool allowed(const SamplerHandle &sampler, llama_token token) {
   if (sampler.awake) return sampler.grammar->allows(token);
   return sampler.lazy == nullptr || sampler.lazy->permits(token);
@@ -141,14 +143,15 @@ bool allowed(const SamplerHandle &sampler, llama_token token) {
 llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, const std::vector<llama_token> &without = {}) {
   for (size_t id = 0; id < sampler.candidates.size(); id++) sampler.candidates[id] = {static_cast<llama_token>(id), logits[id], 0.0f};
   for (auto token : without) sampler.candidates[token].logit = -INFINITY;
+  for (auto token : sampler.banned) sampler.candidates[token].logit = -INFINITY;
   if (constrained) sampler.grammar->mask(sampler.candidates);
   if (sampler.limits != nullptr) sampler.limits->mask(sampler.candidates);
   // Some samplers compute NaN from a token that cannot come: typical_p and mirostat 1 multiply its probability 0 by its logarithm.
   auto end = sampler.candidates.end();
-  if (constrained || !without.empty() || sampler.limits != nullptr)
+  if (constrained || !without.empty() || !sampler.banned.empty() || sampler.limits != nullptr)
     end = std::remove_if(sampler.candidates.begin(), end, [](auto &each) { return each.logit == -INFINITY; });
   size_t left = end - sampler.candidates.begin();
-  if (left == 0) throw Failure("engine/bad-grammar", "No token is allowed here; the limits of the answer and its grammar contradict each other.");
+  if (left == 0) throw Failure("engine/bad-grammar", NO_TOKEN);
   llama_token_data_array array{sampler.candidates.data(), left, -1, false};
   llama_sampler_apply(sampler.chain, &array);
   if (array.selected < 0 || static_cast<size_t>(array.selected) >= array.size) throw Failure("native/failed", "The samplers chose no token.");
@@ -226,7 +229,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
     token = draw(sampler, logits, false, without);
   }
   if (!allowed(sampler, token))
-    throw Failure("engine/bad-grammar", "The grammar allows no token here; it contradicts itself, the vocabulary or the logit bias.");
+    throw Failure("engine/bad-grammar", NO_TOKEN);
   accept(sampler, token);
   return token;
 }

@@ -139,3 +139,9 @@ test('either of two grammars keeps the rules of both apart', () => {
     'root ::= a-root | b-root\na-root ::= "a" # item of root\n\nb-root ::= <think> b-x\nb-x ::= "b"',
   )
 })
+
+test('calls beside a form have no reasoning before them, because the form has none', async () => {
+  const { format } = ruledFormat(realTemplate('Qwen-Qwen3-0.6B'))
+  expect(await format.callGrammarElsewhere(tools)).toContain('</think>')
+  expect(await format.callGrammarElsewhere(tools, false, false)).not.toContain('</think>')
+})

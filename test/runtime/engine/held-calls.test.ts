@@ -38,6 +38,8 @@ it('writes no other value, whatever the model would write', async () => {
   ] as readonly string[]
   expect(said.length).toBeGreaterThan(0)
   for (const name of said) expect(names).toContain(name)
+  const formed = await loaded.respond({ ...asked, conversation: conversationId('formed'), schema: { const: 1 } }).reply
+  expect(formed.message.toolCalls?.length).toBeGreaterThan(0)
   const free = await reply('free', [])
   const shown = async (unlisted: readonly ToolDefinition[]) => (await reply(`cut-${unlisted.length}`, unlisted, 4)).ledger.shown
   expect(await shown([remove({ enum: names })])).toBe(await shown([]))

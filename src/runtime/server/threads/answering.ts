@@ -73,7 +73,6 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
   const left = await leftOut(format, tools)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = firstStepOf(ask, 'off') === 'required'
-  if (forced && format !== undefined) throw bad('An answer in a format cannot be a tool call too; leave out one of them.')
   if (beginning !== undefined && (forced || format !== undefined))
     throw bad(
       `The last message is the beginning of the answer, which cannot be ${forced ? 'a forced tool call' : 'in a format'}; leave out one of them.`,

@@ -109,7 +109,7 @@ export async function compact(
   const usage = { promptTokens: plan.shown, cachedTokens: plan.reused, completionTokens: timing.generatedTokens }
   const written = message.content.trim()
   if (written === '') return { compacted: { content: null, stands: 0, paused: pauses, usage }, folded: null, entry }
-  const content = keepsUser ? written : written + lastOf(conversation.messages)
+  const content = keepsUser ? written : written + lastOf(conversation)
   const places = shown.filter((at) => !keepsUser || !isUsers(conversation.messages[at]!))
   const stands = countWithCompacted(places.flatMap((at) => (thread.seen[at] === 'nothing' ? [] : [conversation.messages[at]!])))
   const omitted = conversation.omit(places.map((at) => ({ message: at, omits: { part: 'message' } })))
@@ -121,8 +121,8 @@ export async function compact(
 const isUsers = ({ role, stands }: ChatMessage): boolean => role === 'user' && stands === undefined
 
 /** Returns the user's last message as text to put after the summary. Empty if another message follows it, or if it is long. */
-function lastOf(messages: readonly ChatMessage[]): string {
-  const last = messages.at(-1)
+function lastOf(conversation: Pick<Thread['conversation'], 'messages' | 'shown'>): string {
+  const last = conversation.messages.at(-1)
   if (last === undefined || !isUsers(last) || last.content.length > WORD_FOR_WORD) return ''
-  return `\n\nThe user's last message, word for word:\n${last.content}`
+  return `\n\nThe user's last message, word for word:\n${conversation.shown(conversation.messages.length - 1)}`
 }

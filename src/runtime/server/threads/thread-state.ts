@@ -136,7 +136,7 @@ export class RuntimeState {
   toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of the thread. */
   warm = false
-  /** How many tokens the thread counts among those that engines may hold (`ThreadTable.warm`). */
+  /** How many tokens the thread counts among those that engines may hold (`ThreadIndex.warm`). */
   tokens = 0
 }
 

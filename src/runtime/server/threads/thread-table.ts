@@ -24,6 +24,7 @@ export interface ThreadIndexOptions {
 const IDLE_BYTES = 2 ** 26
 /** The fewest tokens that a thread counts among those that engines may hold, because engines also remember other things of it. */
 const LEAST_TOKENS = 512
+const tokensOf = ({ last }: ThreadCard): number => Math.max(LEAST_TOKENS, last?.shown ?? 0)
 
 /**
  * Finds threads by their ids, last uses, messages and sessions. Work for one tenant touches no entry of another, so its time reveals
@@ -124,7 +125,7 @@ export class ThreadIndex {
     const warm = this.#tenants.get(entry.tenant)?.warm
     if (warm === undefined) return []
     warm.use(entry)
-    entry.runtime.tokens = Math.max(LEAST_TOKENS, entry.card.last?.shown ?? 0)
+    entry.runtime.tokens = tokensOf(entry.card)
     let total = 0
     for (const { runtime } of warm.fromOldest()) total += runtime.tokens
     const cooled: ThreadEntry[] = []
@@ -474,6 +475,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
 
   /** Takes over the card of the thread that the store now has. */
   saved(card: ThreadCard): void {
+    this.runtime.tokens = tokensOf(card)
     if (this.#thread !== null) this.renew(listed(this.#thread, card))
   }
 

@@ -676,11 +676,11 @@ describe('the store', () => {
   })
 
   it('keeps the cells of as many threads as its tokens allow, and of the last few however long they are', async () => {
-    const forgotten = async (more: Parameters<typeof serve>[1]) => {
+    const forgotten = async (more: Parameters<typeof serve>[1], first = 'Question 0?') => {
       const { ask, service, engine } = await serve(numbered, more)
       const dropped = vi.spyOn(engine, 'forget')
       const threads: string[] = []
-      for (let at = 0; at < 5; at++) threads.push((await ask([user(`Question ${at}?`)])).thread)
+      for (let at = 0; at < 5; at++) threads.push((await ask([user(at === 0 ? first : `Question ${at}?`)])).thread)
       await service.close()
       return dropped.mock.calls.map(([id]) => threads.indexOf(id))
     }
@@ -688,6 +688,7 @@ describe('the store', () => {
     expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 1024 })).toEqual([0, 1, 2])
     expect(await forgotten({ warmPerTenant: 4, warmTokensPerTenant: 1024 })).toEqual([0])
     expect(await forgotten({ warmPerTenant: 1 })).toEqual([])
+    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 3500 }, 'word '.repeat(3000))).toEqual([0])
   })
 
   it('keeps the most recently used threads up to the limit of a tenant', async () => {
