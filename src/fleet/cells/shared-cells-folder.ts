@@ -13,7 +13,6 @@ import type { OffloadRecord, SharedCounts, SharedTier, WantedBlock } from '../..
 import {
   BLOCK_FILE,
   checksum,
-  headAt,
   headOf,
   identityIn,
   isOf,
@@ -24,6 +23,7 @@ import {
   readState,
   recordOf,
   sumIn,
+  wholeHeadAt,
   writeCells,
 } from '../../runtime/engine/disk-tier-file.js'
 import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-cells.js'
@@ -42,6 +42,16 @@ export const sharedCells = (place: SharedPlace): SharedCells => ({
   secret: place.secret,
   open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
 })
+
+const itemsIn = (names: readonly string[]): readonly string[] => names.filter((name) => ITEM.test(name))
+
+/** Returns `otherwise` for the error that something is not there. @throws every other error */
+const unlessGone =
+  <T>(otherwise: T) =>
+  (error: unknown): T => {
+    if (isOfSystem(error) && error.code === 'ENOENT') return otherwise
+    throw error
+  }
 
 export type SharedFolderOptions = SharedPlace & IdentifiedCells
 
@@ -151,9 +161,10 @@ export class SharedCellsFolder implements SharedTier {
 
   forget(conversation: ConversationId, keeps: (record: OffloadRecord) => boolean = () => false): Promise<void> {
     return this.#afterOthers(async () => {
-      for (const name of await this.#names()) {
+      // A folder that cannot be read now has forgotten nothing: the caller must try again.
+      for (const name of itemsIn(await readdir(this.options.folder).catch(unlessGone([])))) {
         const path = join(this.options.folder, name)
-        const head = await headAt(path)
+        const head = await wholeHeadAt(path).catch(unlessGone(null))
         if (head === null || !isOf(conversation, recordOf(head).conversation)) continue
         const isOurs = identityIn(head).equals(this.options.identity) && isUnder(this.options.secret, head)
         if (!isOurs || !keeps(recordOf(head))) await rm(path, { force: true })
@@ -257,7 +268,7 @@ export class SharedCellsFolder implements SharedTier {
 
   async #names(temporary = false): Promise<readonly string[]> {
     const names = await readdir(this.options.folder).catch(() => [])
-    return names.filter((name) => ITEM.test(name) || (temporary && TEMPORARY.test(name)))
+    return temporary ? names.filter((name) => ITEM.test(name) || TEMPORARY.test(name)) : itemsIn(names)
   }
 
   /**

@@ -199,8 +199,11 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
 
   /** llama-server's defaults if all engines accept them; else the temperature of OpenAI's API, which all accept. */
   get samplingDefaults(): Sampling {
-    const all = this.engines.every(({ flavour }) => flavour === 'kvfold' || flavour === 'llama-server')
-    return all ? LLAMA_SERVER_SAMPLING : { temperature: 1 }
+    // An engine that was not reached yet has no flavour.
+    const known = this.engines.flatMap(({ flavour }) => flavour ?? [])
+    return known.every((flavour) => flavour === 'kvfold' || flavour === 'llama-server')
+      ? LLAMA_SERVER_SAMPLING
+      : { temperature: 1 }
   }
 
   /** We do not know what the template behind the endpoint reads, so every variable that can be sent counts as read. */

@@ -5,6 +5,7 @@ import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } fro
 import { streamedError } from './failure.js'
 import { countAt, fieldOf, integersIn, isRecord, listAt, numberAt, textAt } from '../../runtime/core/json.js'
 import { readJson, writeJson } from '../../runtime/core/written-json.js'
+import { setTimeout as delay } from 'node:timers/promises'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
@@ -70,7 +71,9 @@ export class ReplyReader {
       this.content += text
       events.push({ type: 'text', text })
     }
-    for (const part of parts) events.push(...this.#callPart(part))
+    // A whole answer has whole calls, whatever their indices and ids.
+    const isWhole = fieldOf(choice, 'delta') === undefined
+    for (const part of parts) events.push(...(isWhole ? this.#complete() : []), ...this.#callPart(part))
     const reason = textAt(choice, 'finish_reason')
     if (reason !== null) {
       events.push(...this.#complete(reason === 'length'))
@@ -89,7 +92,11 @@ export class ReplyReader {
     const given = fieldOf(named, 'arguments')
     const text = typeof given === 'string' ? given : isRecord(given) ? writeJson(given) : ''
     const draft = this.#draft
-    const goesOn = draft !== null && (index === null ? id === null || id === '' || id === draft.id : index === draft.index)
+    // Some engines give every call the index 0. A name and another id behind whole arguments begin another call.
+    const isNew = draft !== null && id !== null && id !== '' && id !== draft.id && name !== ''
+    const isAnother = isNew && draft.text !== '' && argumentsIn(draft.text).malformed === undefined
+    const goesOn =
+      draft !== null && !isAnother && (index === null ? id === null || id === '' || id === draft.id : index === draft.index)
     if (goesOn) {
       draft.text += text
       if (draft.id === '') draft.id = id ?? ''
@@ -297,11 +304,34 @@ export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortS
     return
   }
   const eventsIn = eventReader()
-  for await (const bytes of answer.body)
-    for (const { data } of eventsIn(bytes)) {
-      // Read the stream to its end, so that the connection can be kept.
-      if (data !== '[DONE]') yield parsed(data, endpoint.name)
+  const chunks = answer.body[Symbol.asyncIterator]()
+  let isDone = false
+  try {
+    for (;;) {
+      const next = await chunks.next()
+      if (next.done === true) return
+      for (const { data } of eventsIn(next.value)) {
+        if (data !== '[DONE]') yield parsed(data, endpoint.name)
+        else isDone = true
+      }
+      if (isDone) break
     }
+    // The answer is whole. Read on to the end of the stream, so that the connection can be kept; an error there changes nothing.
+    await Promise.race([drained(chunks), delay(LONGEST_END, undefined, { ref: false })])
+  } finally {
+    if (!isDone) await chunks.return?.()
+  }
+}
+
+/** Milliseconds that a stream may stay open behind its last event before its answer counts as ended. */
+const LONGEST_END = 1000
+
+async function drained(chunks: AsyncIterator<Uint8Array>): Promise<void> {
+  try {
+    while ((await chunks.next()).done !== true);
+  } catch {
+    // The connection failed behind a whole answer.
+  }
 }
 
 function parsed(data: string, where: string): unknown {

@@ -259,7 +259,9 @@ export class Companies implements Environment {
     this.#turn++
     const expected = figures.map((figure) => this.world.callOf(figure))
     const exact = matched(this.#calls, expected, (call, other) => isDeepStrictEqual({ ...call.arguments }, other.arguments))
-    const said = figures.filter((figure) => answer.includes(this.world.value(figure))).length
+    // Models also write 123,456.
+    const plain = answer.replaceAll(/(?<=\d),(?=\d{3})/g, '')
+    const said = figures.filter((figure) => plain.includes(this.world.value(figure))).length
     const points = said / figures.length
     return {
       points,

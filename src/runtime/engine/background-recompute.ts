@@ -43,7 +43,8 @@ export const shadowOf = (conversation: ConversationId): ConversationId => conver
 
 /**
  * Computes the exact cells in a shadow of the conversation, and lends them to the conversation at the end. So an interruption costs the
- * conversation nothing, and a later refresh continues where this one ended. Until then the shadow takes as many cells as are computed.
+ * conversation nothing, and a later refresh continues where this one ended. Until then the shadow takes as many cells as are computed. Where
+ * fewer are free, `now` computes in the conversation itself, and `idle` does nothing.
  */
 export async function refresh(
   conversation: ConversationId,
@@ -76,6 +77,12 @@ export async function refresh(
     if (missing <= slice) {
       if (!(await show(conversation, prompt))) return { exact: false, ledger }
       ports.forget(shadow)
+      continue
+    }
+    const { used, cells } = cache.totals
+    if (missing > cells - used) {
+      // The shadow would push out other conversations, and this one before it.
+      if (when === 'idle' || !(await show(conversation, prompt))) return { exact: false, ledger }
       continue
     }
     const tokens = prompt.tokens.slice(0, prompt.tokens.length - missing + slice)

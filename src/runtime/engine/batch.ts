@@ -78,7 +78,9 @@ function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn
       room -= share.tokens.length
     }
   }
-  for (const job of turn.streams ? streams : []) {
+  // Where not all streams find room in a batch, those that ran longest ago go first.
+  const inTurn = streams.length <= room ? streams : [...streams].sort((a, b) => a.ran - b.ran)
+  for (const job of turn.streams ? inTurn : []) {
     if (job.phase.name === 'decode' && room > 0)
       add({
         job,

@@ -234,16 +234,15 @@ async function conversationAt(path: string): Promise<string | null> {
 }
 
 /** Reads the head of the file at this path. Returns null if the head is damaged or cannot be read. */
-export async function headAt(path: string): Promise<Buffer | null> {
+export const headAt = (path: string): Promise<Buffer | null> => wholeHeadAt(path).catch(() => null)
+
+/** Reads the head of the file at this path. Returns null if the head is damaged. @throws an error of the system when it cannot be read */
+export async function wholeHeadAt(path: string): Promise<Buffer | null> {
+  const file = await open(path, READING)
   try {
-    const file = await open(path, READING)
-    try {
-      const head = await readHead(file)
-      return head === 'refused' ? null : head
-    } finally {
-      await file.close()
-    }
-  } catch {
-    return null
+    const head = await readHead(file)
+    return head === 'refused' ? null : head
+  } finally {
+    await file.close()
   }
 }

@@ -258,8 +258,12 @@ export class Scheduler {
       if (shares.length > 0) break
     }
     // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
-    const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
-    if (alone !== undefined) return [alone]
+    // They take turns with the others.
+    if (this.model.info.hybrid) {
+      const [alone] = shares.filter(({ job }) => job.watch !== null).sort((a, b) => a.job.ran - b.job.ran)
+      const others = shares.filter(({ job }) => job.watch === null)
+      if (alone !== undefined) return others.some(({ job }) => job.ran < alone.job.ran) ? others : [alone]
+    }
     const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
     return shares
@@ -446,7 +450,12 @@ export class Scheduler {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
       this.#computed += share.tokens.length
-      job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
+      try {
+        job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
+      } catch (error) {
+        this.#fail(job, error)
+        return
+      }
     }
     if (output === null || job.cancelled) return
     if (job.asked.maxTokens === 0) {
@@ -485,8 +494,12 @@ export class Scheduler {
   /** Ends `job` because no cells are left. An answer keeps the tokens it has; a prompt fails with context/full. */
   #noRoom(job: Job): void {
     if (job.phase.name === 'decode') {
-      job.flush()
-      this.#end(job, 'length', 1)
+      try {
+        job.flush()
+        this.#end(job, 'length', 1)
+      } catch (error) {
+        this.#fail(job, error)
+      }
       return
     }
     const { used, cells } = this.cache.totals

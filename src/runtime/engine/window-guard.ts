@@ -76,8 +76,11 @@ export class WindowGuard implements KvMemory {
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array {
     const states: Uint8Array[] = []
     for (const of of this.#windows(seq)) {
-      states.push(this.context.saveSequence(this.#piece, options))
-      this.context.untag(this.#piece, of)
+      try {
+        states.push(this.context.saveSequence(this.#piece, options))
+      } finally {
+        this.context.untag(this.#piece, of)
+      }
     }
     return joined(states)
   }
@@ -85,8 +88,11 @@ export class WindowGuard implements KvMemory {
   async copyOut(seq: SeqId): Promise<Uint8Array> {
     const states: Uint8Array[] = []
     for (const of of this.#windows(seq)) {
-      states.push(await this.context.copyOut(this.#piece))
-      this.context.untag(this.#piece, of)
+      try {
+        states.push(await this.context.copyOut(this.#piece))
+      } finally {
+        this.context.untag(this.#piece, of)
+      }
     }
     return joined(states)
   }

@@ -161,10 +161,12 @@ export class SharedCells {
     const scratch = sequences.take()
     if (scratch === null) return null
     memory.tag(seq, scratch, of)
-    const state = memory.saveSequence(scratch, { checksum: false })
-    memory.untag(scratch, of)
-    sequences.give(scratch)
-    return state
+    try {
+      return memory.saveSequence(scratch, { checksum: false })
+    } finally {
+      memory.untag(scratch, of)
+      sequences.give(scratch)
+    }
   }
 
   #epoch(conversation: ConversationId): number {

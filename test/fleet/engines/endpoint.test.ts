@@ -88,6 +88,23 @@ const failure = (options: Partial<RemoteEngineOptions> = {}, change: Partial<Eng
     return error as Error & { code: string }
   }, options)
 
+describe('an answer that is whole', () => {
+  it.each([
+    ['fails', (response: ServerResponse) => setTimeout(() => response.destroy(), 50)],
+    ['stays open', () => undefined],
+  ])('is kept when its connection %s behind the last event', async (_, end) => {
+    chat = (_request, response) => {
+      stream(response)
+      response.write(text('Red.', 'stop') + usage)
+      end(response)
+    }
+    const begun = performance.now()
+    const { message, finish } = await withEngine((engine) => engine.respond(request).reply)
+    expect([message.content, finish]).toEqual(['Red.', 'stop'])
+    expect(performance.now() - begun).toBeLessThan(5000)
+  })
+})
+
 describe('an endpoint that refuses', () => {
   it.each([
     [400, { error: { message: 'bad', type: 'x' } }, 'remote/refused'],

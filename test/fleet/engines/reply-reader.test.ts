@@ -140,6 +140,26 @@ describe('ReplyReader', () => {
     expect(reader.finish).toBe('tool-calls')
   })
 
+  it('keeps calls apart that all have the index 0, or that a whole answer gives without ids', () => {
+    const parts = [
+      { index: 0, id: 'a', function: { name: 'one', arguments: '{"x"' } },
+      // Some engines send the name, or another id, with every part.
+      { index: 0, id: 'a2', function: { name: 'one', arguments: ': 1}' } },
+      { index: 0, id: 'b', function: { name: 'two', arguments: '{}' } },
+    ]
+    const streamed = new ReplyReader('here')
+    for (const part of parts) streamed.push({ choices: [{ index: 0, delta: { tool_calls: [part] } }] })
+    streamed.push({ choices: [{ index: 0, delta: {}, finish_reason: 'tool_calls' }] })
+    expect(streamed.calls).toEqual([
+      { id: 'a', name: 'one', arguments: { x: 1 } },
+      { id: 'b', name: 'two', arguments: {} },
+    ])
+    const whole = new ReplyReader('here')
+    const calls = ['one', 'two'].map((name) => ({ function: { name, arguments: '{}' } }))
+    whole.push({ choices: [{ index: 0, message: { content: null, tool_calls: calls }, finish_reason: 'tool_calls' }] })
+    expect(whole.calls.map(({ name }) => name)).toEqual(['one', 'two'])
+  })
+
   it.each([
     ['length', { arguments: {}, malformed: '' }],
     ['tool_calls', { arguments: {} }],

@@ -285,8 +285,8 @@ describe('refresh', () => {
   })
 
   /** A spliced conversation. */
-  const spliced = async () => {
-    await load({ ubatch: 64 })
+  const spliced = async (options: LlamaEngineOptions = {}) => {
+    await load({ ubatch: 64, ...options })
     const base = text(900, 17)
     const hole = { start: 100, end: 200, marker: text(10, 18) }
     await show(base, [], SPLICE)
@@ -300,6 +300,20 @@ describe('refresh', () => {
     const running = engine.refresh(ID, { signal: controller.signal })
     controller.abort()
     expect(await running).toEqual({ exact: false, ledger: [] })
+  })
+
+  it('pushes no conversation out while the engine is idle, and without room computes in place when asked', async () => {
+    const { base, hole } = await spliced({ cells: 1200, hostBytes: 0 })
+    const other = text(50, 19)
+    await show(other, [], EXACT, conversationId('d'))
+    expect(await engine.refresh(ID, { when: 'idle' })).toEqual({ exact: false, ledger: [] })
+    for (const [shown, holes, id] of [
+      [base, [hole], ID],
+      [other, [], conversationId('d')],
+    ] as const)
+      expect((await show(shown, [...holes], SPLICE, id)).ledger.submitted).toBe(1)
+    expect((await engine.refresh(ID)).exact).toBe(true)
+    expect((await show(base, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
   it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {

@@ -232,6 +232,15 @@ describe('completions', () => {
     const good = complete({ tokens: tokens(30, 83), maxTokens: 60 })
     await expect(bad).rejects.toThrow('wanted')
     expect((await good).tokens.length).toBe(60)
+    const worse = complete({
+      tokens: tokens(30, 84),
+      onPrefill: () => {
+        throw new Error('wanted, too')
+      },
+    })
+    const fine = complete({ tokens: tokens(30, 85), maxTokens: 20 })
+    await expect(worse).rejects.toThrow('wanted, too')
+    expect((await fine).tokens.length).toBe(20)
     await engine.check('full')
   })
 

@@ -6,6 +6,7 @@ import { type Command, Option } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { mean } from '../../../runtime/core/mean.js'
+import { mix } from '../../../runtime/core/random.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
 import { signed } from '../../../runtime/figures/numbers.js'
 import { writeHeadAdapter } from '../../../runtime/native/head-adapter.js'
@@ -135,7 +136,7 @@ async function study(flags: HeadFlags, shell: Shell): Promise<void> {
   const chosen = (given ?? topHeads(scores, flags.by, flags.without)).slice(0, flags.without)
   const losses = flags.without === 0 ? [] : await lossesOf({ flags, shell, prompts, scores, chosen, name })
   const { seed, prompts: count } = flags
-  const summary = { model, prompts: count, seed, keys: prompts.keys, best: bestOf(scores), losses }
+  const summary = { model, prompts: count, seed, lossSeed: lossSeed(seed), keys: prompts.keys, best: bestOf(scores), losses }
   write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
   if (flags.json === true)
     out.print(JSON.stringify({ model: model.name, heads: scores.length, best: bestOf(scores), losses, out: flags.out }))
@@ -152,6 +153,9 @@ interface LossStudy {
 }
 
 /** Measures the losses with all heads, without the chosen heads, and without as many random heads (the mean of several draws). */
+/** The seed of the prompts that losses are measured on. The heads are chosen by other prompts, so that the choice does not flatter them. */
+const lossSeed = (seed: number): number => mix(seed + 1)
+
 async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStudy): Promise<readonly LossRow[]> {
   const { notes, interrupt } = shell
   const plain = { ...flags, contract: 'exact' as const }
@@ -169,7 +173,7 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
       const measured: HeadLosses[] = []
       for (const without of [null, ...adapters.keys()]) {
         progress.say(measured.length, adapters.length + 1, { what: without === null ? 'all heads' : 'without heads' })
-        measured.push(await headLosses({ ...prompts, engine, signal: interrupt.signal }, without))
+        measured.push(await headLosses({ ...prompts, seed: lossSeed(flags.seed), engine, signal: interrupt.signal }, without))
       }
       progress.say(measured.length, measured.length, { what: 'done' })
       const [whole, best, ...random] = measured as [HeadLosses, HeadLosses, ...HeadLosses[]]

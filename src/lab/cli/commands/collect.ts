@@ -19,6 +19,9 @@ import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../.
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 
+/** The default seed. `kvfold eval` has another, because a model must not be tested on the samples that it learned from. */
+const SEED = 3_000_000_001
+
 interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
   readonly seed: number
   readonly agent: TaughtAgent
@@ -93,7 +96,7 @@ export function addCollect(program: Command, shell: Shell): void {
       'a GGUF file whose vocabulary and chat template make the tokens of the snapshots (with --engine)',
     )
     .option('--samples <count>', 'samples of every size, or sessions (default: 20)', integer(1, 1_000_000))
-    .option('--seed <number>', 'seed of the samples and of the model', integer(0, 0xffff_ffff), 1)
+    .option('--seed <number>', 'seed of the samples and of the model; not that of `kvfold eval`', integer(0, 0xffff_ffff), SEED)
   addTaskOptions(command)
     .option('--data <path>', 'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file', (path) => [path])
     .option('--prompts <folder>', "the authors' own prompts, from a checkout of their repository (default: ours)")

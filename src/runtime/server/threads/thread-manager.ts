@@ -36,7 +36,7 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
   readonly tell?: (sentence: string) => void
   /**
-   * The most tokens of a tenant's threads whose cells engines may hold in any tier. A thread counts as 512 tokens at least. Beyond it the
+   * The most tokens of a tenant's threads whose cells engines may hold in any tier. A thread counts as 2,048 tokens at least. Beyond it the
    * cells of the least recently used are dropped; the threads stay. It bounds what engines remember of conversations besides cells.
    * Default: 2 million.
    */

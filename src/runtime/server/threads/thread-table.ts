@@ -23,7 +23,7 @@ export interface ThreadIndexOptions {
 
 const IDLE_BYTES = 2 ** 26
 /** The fewest tokens that a thread counts among those that engines may hold, because engines also remember other things of it. */
-const LEAST_TOKENS = 512
+const LEAST_TOKENS = 2048
 const tokensOf = ({ last }: ThreadCard): number => Math.max(LEAST_TOKENS, last?.shown ?? 0)
 
 /**

@@ -684,11 +684,11 @@ describe('the store', () => {
       await service.close()
       return dropped.mock.calls.map(([id]) => threads.indexOf(id))
     }
-    // A short thread counts as 512 tokens.
-    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 1024 })).toEqual([0, 1, 2])
-    expect(await forgotten({ warmPerTenant: 4, warmTokensPerTenant: 1024 })).toEqual([0])
+    // A short thread counts as 2,048 tokens.
+    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 4096 })).toEqual([0, 1, 2])
+    expect(await forgotten({ warmPerTenant: 4, warmTokensPerTenant: 4096 })).toEqual([0])
     expect(await forgotten({ warmPerTenant: 1 })).toEqual([])
-    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 3500 }, 'word '.repeat(3000))).toEqual([0])
+    expect(await forgotten({ warmPerTenant: 1, warmTokensPerTenant: 16_000 }, 'word '.repeat(9000))).toEqual([0])
   })
 
   it('keeps the most recently used threads up to the limit of a tenant', async () => {
