@@ -104,15 +104,17 @@ export class Member {
   }
 
   /**
-   * Checks the engine's health. Asks for its facts first if they are unknown. Does not throw. `expected`: the model that the other engines
-   * serve.
+   * Checks the engine's health. Asks for its facts if they are unknown, or if it failed since: it may have come back with another model. Does not
+   * throw. `expected`: the model that the other engines serve.
    */
   async check(expected: string | null, signal?: AbortSignal): Promise<void> {
     const since = performance.now()
     const limit = AbortSignal.timeout(HEALTH_LIMIT)
     const within = signal === undefined ? limit : AbortSignal.any([signal, limit])
     try {
-      if (this.known === null) {
+      if (this.known !== null && !(await this.endpoint.reach('/health', CONNECT_LIMIT, within)))
+        await this.endpoint.reach('/v1/models', CONNECT_LIMIT, within)
+      if (this.known === null || this.#row > 0) {
         const { model } = await this.connect(within)
         if (expected !== null && model !== expected && this.entry.model === undefined) {
           this.known = null
@@ -121,8 +123,7 @@ export class Member {
             `${this.name} serves ${model}, but the other engines serve ${expected}; if it is the same model, name it as "model" in the file of --engines.`,
           )
         }
-      } else if (!(await this.endpoint.reach('/health', CONNECT_LIMIT, within)))
-        await this.endpoint.reach('/v1/models', CONNECT_LIMIT, within)
+      }
       this.#away = null
       this.well()
     } catch (error) {
@@ -297,8 +298,13 @@ export class EnginePool {
 
   /** Checks every engine's health once. */
   async check(): Promise<void> {
-    const expected = this.#members.find(({ known }) => known !== null)?.known?.model ?? null
+    const expected = this.#expected
     await Promise.all(this.#members.map((member) => member.check(expected, this.#closing.signal)))
+  }
+
+  /** The model that every engine must serve; null before the first one is known. */
+  get #expected(): string | null {
+    return (this.#members.find(({ up }) => up)?.known ?? this.#lead)?.model ?? null
   }
 
   /**
@@ -335,12 +341,14 @@ export class EnginePool {
     this.#affinity.ran(beginning, member.name)
   }
 
-  /** Notes that a step failed on this engine. `gone`: the engine seems to be gone, so its health is checked at once. */
+  /**
+   * Notes that a step failed on this engine. `gone`: the engine seems to be gone, or to be another than it was, so it is checked at once.
+   */
   failed(member: Member, error: Error, gone: boolean): void {
     member.failures++
     if (!this.watched || !gone) return
     member.ill(error.message)
-    void member.check(null, this.#closing.signal)
+    void member.check(this.#expected, this.#closing.signal)
   }
 
   close(): void {

@@ -45,9 +45,16 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
 /** Whether the fault is the engine's and not the request's. Then another engine may be tried. */
 export const isTheirs = ({ code }: KvfoldError): boolean => THEIRS.has(code)
 
-/** Whether the error suggests that the engine is gone. */
-export const isGone = ({ code }: KvfoldError): boolean =>
-  code === 'remote/unreachable' || code === 'remote/broken-stream' || code === 'remote/timeout'
+/** Whether the error suggests that the engine is gone, or came back with another model or key. */
+export const isGone = ({ code }: KvfoldError): boolean => GONE.has(code)
+
+const GONE: ReadonlySet<ErrorCode> = new Set([
+  'remote/unreachable',
+  'remote/broken-stream',
+  'remote/timeout',
+  'model/not-found',
+  'remote/unauthorized',
+])
 
 const THEIRS: ReadonlySet<ErrorCode> = new Set([
   'remote/unreachable',

@@ -12,7 +12,7 @@ import { mean } from '../core/mean.js'
 import { place, type PlacedSpans } from './places.js'
 
 /** An engine that was loaded with `attention`. */
-export type LookingEngine = Engine & Pick<LlamaEngine, 'format'>
+export type LookingEngine = Engine & Pick<LlamaEngine, 'format' | 'ownMessages'>
 
 /** A prompt, and the contract of its edits. */
 export interface ShownPrompt {
@@ -94,8 +94,11 @@ export interface AnswerMass {
  * Shows the prompts again, and returns the attention of the answer's tokens on the messages and cuts.
  * @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond
  */
-export async function answerMass(options: AnswerMassOptions): Promise<AnswerMass> {
-  const { engine, conversation, messages, shown, cuts } = options
+export async function answerMass(asked: AnswerMassOptions): Promise<AnswerMass> {
+  const { engine, conversation, shown, cuts } = asked
+  // The engine shows answers of another vocabulary anew, so their sampled tokens must not place anything.
+  const messages = engine.ownMessages(asked.messages)
+  const options = { ...asked, messages }
   const last = shown.at(-1)
   if (last === undefined) throw new KvfoldError('engine/bad-request', 'The measurement needs the prompt of the answer.')
   const looking = prepare(options, last, cuts)

@@ -384,6 +384,11 @@ export class LlamaEngine implements Engine {
     })
   }
 
+  /** Returns the messages as this engine shows them: without sampled tokens that are not of its vocabulary. */
+  ownMessages(messages: readonly ChatMessage[]): readonly ChatMessage[] {
+    return this.#ownAnswers.of(messages)
+  }
+
   /**
    * The conversation's ledger so far, oldest first. If the conversation changed its adapters, the entries of one set of adapters come after
    * those of another.

@@ -31,7 +31,7 @@ interface Stub {
 const stubs: Stub[] = []
 const engines: RemoteEngine[] = []
 
-async function stub(model = 'm'): Promise<Stub> {
+async function stub(model = 'm', port = 0): Promise<Stub> {
   const sockets = new Set<Socket>()
   const server: Server = createServer((request, response) => {
     request.resume().on('end', () => {
@@ -48,7 +48,7 @@ async function stub(model = 'm'): Promise<Stub> {
     sockets.add(socket)
     socket.on('close', () => sockets.delete(socket))
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
   const made: Stub = {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     asked: [],
@@ -261,6 +261,20 @@ describe('an engine that fails', () => {
     await engine.respond(request('red')).reply
     expect(all[0]!.asked).toHaveLength(1)
   })
+})
+
+it('an engine that comes back with another model is not used', async () => {
+  const [one, two] = [await stub(), await stub()]
+  const engine = await connect([one, two])
+  await two.die()
+  for (let at = 0; at < 2; at++) await engine.checkEngines()
+  expect(stateOf(engine)).toEqual(['up', 'down'])
+  const other = await stub('other', Number(new URL(two.url).port))
+  await engine.checkEngines()
+  expect(stateOf(engine)).toEqual(['up', 'down'])
+  expect(engine.engines[1]!.problem).toContain('serves other')
+  await engine.respond(request('x')).reply
+  expect(other.asked).toEqual([])
 })
 
 describe('the list of engines', () => {
