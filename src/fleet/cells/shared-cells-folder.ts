@@ -13,6 +13,7 @@ import type { OffloadRecord, SharedCounts, SharedTier, WantedBlock } from '../..
 import {
   BLOCK_FILE,
   checksum,
+  headAt,
   headOf,
   identityIn,
   isOf,
@@ -23,7 +24,6 @@ import {
   readState,
   recordOf,
   sumIn,
-  wholeHeadAt,
   writeCells,
 } from '../../runtime/engine/disk-tier-file.js'
 import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-cells.js'
@@ -42,8 +42,6 @@ export const sharedCells = (place: SharedPlace): SharedCells => ({
   secret: place.secret,
   open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
 })
-
-const itemsIn = (names: readonly string[]): readonly string[] => names.filter((name) => ITEM.test(name))
 
 /** Returns `otherwise` for the error that something is not there. @throws every other error */
 const unlessGone =
@@ -162,9 +160,10 @@ export class SharedCellsFolder implements SharedTier {
   forget(conversation: ConversationId, keeps: (record: OffloadRecord) => boolean = () => false): Promise<void> {
     return this.#afterOthers(async () => {
       // A folder that cannot be read now has forgotten nothing: the caller must try again.
-      for (const name of itemsIn(await readdir(this.options.folder).catch(unlessGone([])))) {
+      const names = await readdir(this.options.folder).catch(unlessGone([]))
+      for (const name of names.filter((name) => ITEM.test(name))) {
         const path = join(this.options.folder, name)
-        const head = await wholeHeadAt(path).catch(unlessGone(null))
+        const head = await headAt(path).catch(unlessGone(null))
         if (head === null || !isOf(conversation, recordOf(head).conversation)) continue
         const isOurs = identityIn(head).equals(this.options.identity) && isUnder(this.options.secret, head)
         if (!isOurs || !keeps(recordOf(head))) await rm(path, { force: true })
@@ -256,7 +255,8 @@ export class SharedCellsFolder implements SharedTier {
 
   async #look(): Promise<{ readonly path: string; readonly bytes: number; readonly used: number }[]> {
     const found: { readonly path: string; readonly bytes: number; readonly used: number }[] = []
-    for (const name of await this.#names(true)) {
+    const names = await readdir(this.options.folder).catch(() => [])
+    for (const name of names.filter((name) => ITEM.test(name) || TEMPORARY.test(name))) {
       const path = join(this.options.folder, name)
       const about = await stat(path).catch(() => null)
       if (about?.isFile() !== true) continue
@@ -264,11 +264,6 @@ export class SharedCellsFolder implements SharedTier {
       else if (about.mtimeMs < steady.now() - ABANDONED) await rm(path, { force: true })
     }
     return found
-  }
-
-  async #names(temporary = false): Promise<readonly string[]> {
-    const names = await readdir(this.options.folder).catch(() => [])
-    return temporary ? names.filter((name) => ITEM.test(name) || TEMPORARY.test(name)) : itemsIn(names)
   }
 
   /**

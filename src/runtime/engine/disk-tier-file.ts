@@ -229,15 +229,12 @@ export class SavedCells {
 }
 
 async function conversationAt(path: string): Promise<string | null> {
-  const head = await headAt(path)
+  const head = await headAt(path).catch(() => null)
   return head === null ? null : recordOf(head).conversation
 }
 
-/** Reads the head of the file at this path. Returns null if the head is damaged or cannot be read. */
-export const headAt = (path: string): Promise<Buffer | null> => wholeHeadAt(path).catch(() => null)
-
 /** Reads the head of the file at this path. Returns null if the head is damaged. @throws an error of the system when it cannot be read */
-export async function wholeHeadAt(path: string): Promise<Buffer | null> {
+export async function headAt(path: string): Promise<Buffer | null> {
   const file = await open(path, READING)
   try {
     const head = await readHead(file)
