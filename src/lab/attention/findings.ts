@@ -192,7 +192,10 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
   }
 }
 
-/** Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. */
+/**
+ * Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt, to the
+ * pairs that are measured under every contract. So all curves are of the same keys.
+ */
 export function interferenceOf(
   n: number,
   records: readonly PromptRecord[],
@@ -200,7 +203,7 @@ export function interferenceOf(
   from: From,
 ): InterferencePoint | null {
   const groups = records.map((record): Masses[] => {
-    const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record.comparisons, contract)
+    const pairs = contract === null ? measuredUnderAll(record.comparisons) : pairsUnder(record.comparisons, contract)
     return pairs.flatMap((pair) => seenFrom(contract === null ? pair.complete : pair.folded, from) ?? [])
   })
   const average = (of: 'older' | 'current'): FindingFigure | null =>
@@ -229,6 +232,10 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
     ? []
     : [{ change, alone, before, after, shown, distance: pair.distance }]
 }
+
+/** Comparisons of one prompt have the same pairs in the same order. */
+const measuredUnderAll = (comparisons: readonly PairComparison[]): readonly Pair[] =>
+  (comparisons[0]?.pairs ?? []).filter((_, at) => comparisons.every(({ pairs }) => isMeasured(pairs[at]!)))
 
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
