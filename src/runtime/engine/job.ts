@@ -137,6 +137,8 @@ export class Job {
   /** Proposes tokens; null before the first token is sampled, and for jobs without drafts. */
   drafter: Drafter | null = null
   prefillTokens = 0
+  /** How many tokens were sampled, the token that ended the answer included. */
+  sampled = 0
   firstToken: number | null = null
   readonly asked: AskedStep
   readonly sampler: NativeSampler
@@ -187,6 +189,7 @@ export class Job {
 
   /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
+    this.sampled++
     const isStop = this.#stopTokens.has(token)
     if (isStop || this.model.isEndOfGeneration(token)) {
       if (isStop) this.stop = token

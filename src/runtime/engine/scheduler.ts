@@ -169,8 +169,7 @@ export class Scheduler {
     do {
       while (this.#jobs.length > 0 || this.#errands.length > 0) {
         this.#news = false
-        for (const job of this.#jobs.filter((job) => job.cancelled))
-          this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
+        for (const job of this.#jobs.filter((job) => job.cancelled)) this.#end(job, 'cancelled')
         for (const errand of this.#errands.splice(0)) errand()
         await this.#admit()
         const composed = this.#compose()
@@ -358,7 +357,7 @@ export class Scheduler {
     if (job.cancelled && ended === null && failure === null && accepted > 0 && token === tokens[accepted]) accepted--
     this.cache.verified!(step, accepted, drafted - accepted)
     if (failure !== null) this.#fail(job, failure.error)
-    else if (ended !== null) this.#end(job, ended, 1)
+    else if (ended !== null) this.#end(job, ended)
     else job.phase = { name: 'decode', step, token }
   }
 
@@ -459,7 +458,7 @@ export class Scheduler {
     }
     if (output === null || job.cancelled) return
     if (job.asked.maxTokens === 0) {
-      this.#end(job, 'length', 0)
+      this.#end(job, 'length')
       return
     }
     try {
@@ -485,7 +484,7 @@ export class Scheduler {
       }
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }
-      else this.#end(job, ended, 1)
+      else this.#end(job, ended)
     } catch (error) {
       this.#fail(job, error)
     }
@@ -496,7 +495,7 @@ export class Scheduler {
     if (job.phase.name === 'decode') {
       try {
         job.flush()
-        this.#end(job, 'length', 1)
+        this.#end(job, 'length')
       } catch (error) {
         this.#fail(job, error)
       }
@@ -513,7 +512,7 @@ export class Scheduler {
     )
   }
 
-  #end(job: Job, finish: JobResult['finish'], pending: number): void {
+  #end(job: Job, finish: JobResult['finish']): void {
     const { step } = job
     this.#remove(job)
     if (step === null) {
@@ -521,6 +520,7 @@ export class Scheduler {
       return
     }
     const now = performance.now()
+    const pending = Math.max(0, job.sampled - step.generated)
     job.resolve({
       tokens: Int32Array.from(job.tokens),
       text: job.text,

@@ -120,6 +120,11 @@ export class Step {
     this.#done = 0
   }
 
+  /** How many generated tokens the cache holds. Drafts that were taken back do not count. */
+  get generated(): number {
+    return this.#submitted.generated
+  }
+
   /**
    * Counts drafted tokens among the generated ones that were submitted: those that the answer keeps, and those that left the cache again.
    */

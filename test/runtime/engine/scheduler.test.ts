@@ -262,6 +262,30 @@ describe('completions', () => {
     expect(result.text).toMatch(/^ab[0-9]*c?$/)
   })
 
+  it('counts no pending token for a stream whose last token entered the cache while another stream cancelled it', async () => {
+    const aborts = [new AbortController(), new AbortController()]
+    const texts = [0, 0]
+    const streams = aborts.map((abort, at) =>
+      complete({
+        tokens: tokens(20, 80 + at),
+        maxTokens: 12,
+        signal: abort.signal,
+        // Each stream cancels the other at its own fourth token, so one of them is cancelled behind its place in the batch.
+        onText: () => {
+          texts[at]!++
+          if (texts[at] === 4 + at) aborts[1 - at]!.abort()
+        },
+      }),
+    )
+    const pending: number[] = []
+    for (const { finish, ledger, timing } of await Promise.all(streams)) {
+      if (finish !== 'cancelled') continue
+      expect(ledger.submitted + ledger.pending).toBe(timing.prefillTokens + timing.generatedTokens)
+      pending.push(ledger.pending)
+    }
+    expect(pending).toContain(0)
+  })
+
   it('cancels in the middle of a prefill, keeps the computed cells, and continues afterwards', async () => {
     const conversation = conversationId('cancelled')
     const long = tokens(1900, 4)
