@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isRunning } from '../core/processes.js'
+import { isRunning, processSpace } from '../core/processes.js'
 import { steady } from '../core/clock.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { WORDS } from '../kv/cell-hash.js'
@@ -27,7 +27,7 @@ import {
 } from './disk-tier-file.js'
 
 const ITEM = /^([0-9a-f]{32})\.kvshelf$/
-const TEMPORARY = /^kvshelf-([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
+const TEMPORARY = /^kvshelf-(?:([0-9a-f]{8})-)?([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
 /** Distinguishes this process's files from those of an earlier process with the same id. In containers process ids repeat. */
 const RUN = randomBytes(4).toString('hex')
 /** Milliseconds after which a temporary file counts as abandoned, even if a process lives under the id in its name. */
@@ -306,7 +306,8 @@ export class DiskTierFolder implements DiskTier {
   }
 }
 
-const temporaryIn = (folder: string, id: string): string => join(folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
+const temporaryIn = (folder: string, id: string): string =>
+  join(folder, `kvshelf-${processSpace()}-${process.pid}-${RUN}-${id}.tmp`)
 
 /**
  * `refused`: the file was read, and is damaged or not ours. `unreadable`: the system did not let us read it. `gone`: another process
@@ -346,12 +347,14 @@ async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>):
   }
 }
 
-/** Whether this is the temporary file of a writer that has ended or given up. */
+/**
+ * Whether this is the temporary file of a writer that has ended or given up. Process ids of another machine or container, and of earlier
+ * versions of kvfold, say nothing here. Their files count as abandoned when they are old.
+ */
 async function isAbandoned(path: string, name: string): Promise<boolean> {
-  const [, pid, run] = TEMPORARY.exec(name) ?? []
+  const [, space, pid, run] = TEMPORARY.exec(name) ?? []
   if (pid === undefined || run === RUN) return false
-  if (Number(pid) === process.pid) return true
-  if (!isRunning(Number(pid))) return true
+  if (space === processSpace() && (Number(pid) === process.pid || !isRunning(Number(pid)))) return true
   const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: 0 }))
   return mtimeMs < steady.now() - ABANDONED
 }

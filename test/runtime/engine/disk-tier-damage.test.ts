@@ -22,6 +22,7 @@ import { createHash } from 'node:crypto'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, expect, it, vi } from 'vitest'
+import { processSpace } from '../../../src/runtime/core/processes.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { SECRET_FILE } from '../../../src/runtime/engine/cache-secret.js'
@@ -213,7 +214,7 @@ const DAMAGES: Readonly<Record<string, Damager>> = {
   },
   'half-written files': ({ folder, one, random }) => {
     const ended = spawnSync(process.execPath, ['--version']).pid
-    copyFileSync(one, join(folder, `kvshelf-${ended}-0000000a-${'a'.repeat(32)}.tmp`))
+    copyFileSync(one, join(folder, `kvshelf-${processSpace()}-${ended}-0000000a-${'a'.repeat(32)}.tmp`))
     truncateSync(one, random.below(statSync(one).size))
     return undefined
   },

@@ -24,6 +24,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { processSpace } from '../../../src/runtime/core/processes.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { SECRET_FILE } from '../../../src/runtime/engine/cache-secret.js'
 import { DiskTierFolder, type DiskShelfOptions } from '../../../src/runtime/engine/disk-tier.js'
@@ -455,10 +456,14 @@ describe('closing', () => {
 })
 
 describe('temporary files', () => {
-  const leave = (pid: number, run: string) => {
-    const path = join(folder, `kvshelf-${pid}-${run}-${'a'.repeat(32)}.tmp`)
+  const leave = (pid: number, run: string, space = `${processSpace()}-`) => {
+    const path = join(folder, `kvshelf-${space}${pid}-${run}-${'a'.repeat(32)}.tmp`)
     writeFileSync(path, 'half of a st')
     return path
+  }
+  const makeOld = (path: string) => {
+    const hourAgo = Date.now() / 1000 - 3600
+    utimesSync(path, hourAgo, hourAgo)
   }
 
   it('of ended processes are deleted, those of running processes only after an hour', async () => {
@@ -466,10 +471,23 @@ describe('temporary files', () => {
     const predecessor = leave(process.pid, '00000002')
     const running = leave(process.ppid, '00000003')
     const forgotten = leave(process.ppid, '00000004')
-    const hourAgo = Date.now() / 1000 - 3600
-    utimesSync(forgotten, hourAgo, hourAgo)
+    makeOld(forgotten)
     await openShelf()
     expect([ended, predecessor, running, forgotten].map((path) => existsSync(path))).toEqual([false, false, true, false])
+  })
+
+  it('of other containers are deleted only after an hour, whatever process has their id here', async () => {
+    const { pid } = spawnSync(process.execPath, ['--version'])
+    const [writing, same, forgotten, earlier] = [
+      leave(pid, '00000005', '0123abcd-'),
+      leave(process.pid, '00000006', '0123abcd-'),
+      leave(pid, '00000007', '0123abcd-'),
+      leave(pid, '00000008', ''),
+    ]
+    makeOld(forgotten)
+    makeOld(earlier)
+    await openShelf()
+    expect([writing, same, forgotten, earlier].map((path) => existsSync(path))).toEqual([true, true, false, false])
   })
 })
 
