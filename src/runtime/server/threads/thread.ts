@@ -451,13 +451,18 @@ const isSameHead = (a: ThreadHead, b: ThreadHead): boolean =>
 const isSameList = (a: readonly unknown[], b: readonly unknown[]): boolean =>
   a.length === b.length && a.every((item, at) => item === b[at])
 
-/** Makes the record of a new thread. @param first the parent's messages that the request still has; null: none */
+/**
+ * Makes the record of a new thread. It inherits the events of policies whose fragments it has, so that policies know these as their own.
+ * @param first the parent's messages that the request still has; null: none
+ */
 export function beginning(
   { tenant, id, model, tools, now }: Pick<ThreadRecord, 'tenant' | 'id' | 'model' | 'tools'> & { readonly now: number },
   parent: Thread | null,
   first: Pick<ThreadRecord, 'messages' | 'edits' | 'held'> | null,
 ): ThreadRecord {
   const nothing = { messages: [], edits: { fragments: [], searches: [], ids: 0 }, held: [] }
+  const inherited = new Set(first?.edits.fragments.map(({ id }) => id))
+  const folds = parent?.events.filter(({ kind, folded }) => kind === 'policy' && folded.some((of) => inherited.has(of))) ?? []
   return {
     tenant,
     id,
@@ -469,7 +474,7 @@ export function beginning(
     tools: parent?.tools ?? tools,
     ...(first ?? nothing),
     ledger: [],
-    events: [],
+    events: folds.map((event) => ({ ...event, after: 0 })),
   }
 }
 

@@ -17,13 +17,13 @@ const dialogue: readonly ChatMessage[] = [
   { role: 'user', content: 'What does line 7 say?' },
 ]
 
-async function asked(acm: Acm, helpers: readonly string[], pinned: readonly string[] = []) {
+async function asked(acm: Acm, helpers: readonly string[], pinned: readonly string[] = [], context = 1400, messages = dialogue) {
   let said = 0
   const engine = new ScriptedEngine(({ kind }) => ({ content: kind === 'summary' ? (helpers[said++] ?? '') : 'It says 42.' }), {
-    context: 1400,
+    context,
   })
   const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
-  const running = service.ask({ tenant: 't', messages: dialogue, tools, toolChoice: 'auto', acm, pinned })
+  const running = service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm, pinned })
   const events: AskEvent[] = []
   for await (const event of running) events.push(event)
   const { thread } = await running.answer
@@ -58,6 +58,24 @@ it('u-fold shows everything and says so when its helper gives no summary; a pinn
   })
   const pinned = await asked('u-fold', [notes, lines], ['c'])
   expect(pinned.shown).toContain('line 30 says')
+})
+
+it('u-fold knows the folds of the thread that a fork began with, and replaces their notes', async () => {
+  const long = 'And take your time. '.repeat(230)
+  const begun: readonly ChatMessage[] = [{ role: 'user', content: `Read it. ${long}` }, ...dialogue.slice(1)]
+  const later = JSON.stringify({ summary: 'It was read.', todo: ['Tell what line 9 says.'] })
+  const { service, engine, thread } = await asked('u-fold', [notes, lines, later, lines], [], 4000, begun)
+  const goesOn = async (acm: Acm, said: string): Promise<string> => {
+    const answers = ['It says 42.', 'Yes.'].map((content): ChatMessage => ({ role: 'assistant', content }))
+    const messages = [...begun, answers[0]!, { role: 'user' as const, content: `${said} ${long}` }, answers[1]!]
+    const turn = { tenant: 't', messages: [...messages, { role: 'user' as const, content: 'And line 9?' }], tools }
+    return (await service.ask({ ...turn, toolChoice: 'auto', acm }).answer).thread
+  }
+  expect(await goesOn('off', 'Sure?')).toBe(thread)
+  expect(await goesOn('u-fold', 'Really?')).not.toBe(thread)
+  const shown = engine.prompt(engine.requests.at(-1)!)
+  expect(shown).toContain('Tell what line 9 says.')
+  expect(shown).not.toContain('Tell what line 7 says.')
 })
 
 it('resum waits for a nearly full window, and then shows only a summary', async () => {
