@@ -363,21 +363,23 @@ async function session(acting: Acting, play: (taping: Taping) => ReturnType<type
   let steps = 0
   const taken = turns.map(({ calls, work }) => {
     const answers = recorder.done.slice(steps, (steps += work.steps)).filter(({ request }) => request.kind === 'answer')
-    return matched(
+    const made = matched(
       answers.map(({ reply }) => reply.message.toolCalls ?? []),
       calls,
     )
+    return made.map((own, at) => ({ calls: own, finish: answers[at]!.reply.finish }))
   })
   const parts = partsOfTurns(
-    turns.map(({ score, refusedCalls, end }, turn) =>
-      rewardParts(score, { refusedCalls, end, steps: taken[turn]!.map((calls) => ({ calls })) }),
-    ),
+    turns.map(({ score, refusedCalls, end }, turn) => rewardParts(score, { refusedCalls, end, steps: taken[turn]! })),
   )
   // Only a later call of the same turn can recover a failed one.
-  const outcomes = taken.flatMap((own) => outcomesOf(own.map((calls) => ({ calls }))))
+  const outcomes = taken.flatMap(outcomesOf)
   let answers = 0
   return {
-    steps: trajectoryOf(recorder.done, taken.flat()),
+    steps: trajectoryOf(
+      recorder.done,
+      taken.flat().map(({ calls }) => calls),
+    ),
     outcomes: recorder.done.map(({ request }) => (request.kind === 'answer' ? (outcomes[answers++] ?? []) : [])),
     score: { points: turns.reduce((sum, { score }) => sum + score.points, 0) / Math.max(1, turns.length) },
     parts,

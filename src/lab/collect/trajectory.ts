@@ -2,6 +2,7 @@
 import Type, { type Static } from 'typebox'
 import type { TakenCall } from '../agents/snapshots.js'
 import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
+import type { Finish } from '../../runtime/engine/engine.js'
 import { type Score, taskNames } from '../task.js'
 
 const RewardParts = Type.Object({
@@ -28,14 +29,18 @@ export type Reward = 1 | 0 | -1
 
 /** The part of a turn that the reward depends on: the calls of each step and their outcomes. */
 export interface RewardedTurn extends Pick<TurnOutcome, 'refusedCalls' | 'end'> {
-  readonly steps: readonly { readonly calls: readonly TakenCall[] }[]
+  readonly steps: readonly (CallsOfStep & { readonly finish: Finish })[]
+}
+
+interface CallsOfStep {
+  readonly calls: readonly TakenCall[]
 }
 
 /** Computes the parts of the reward of one turn. `before`: a first step that the collector made in the model's place, if any. Pure. */
 export function rewardParts(
   { outcome }: Pick<Score, 'outcome'>,
   { steps, refusedCalls, end }: RewardedTurn,
-  before?: RewardedTurn['steps'][number],
+  before?: CallsOfStep,
 ): RewardParts {
   const calls = steps.flatMap((step, at) => step.calls.map((report) => ({ ...report, at })))
   // Calls over the limit are also reported as failed; `refused` counts them, so `failed` leaves them out.
@@ -47,13 +52,13 @@ export function rewardParts(
     malformed: failed.filter(({ call }) => call.malformed !== undefined).length,
     recovered: failed.filter(({ call, at }) => isRecovered(call.name, at, steps)).length,
     refused: refusedCalls,
-    cutOff: end === 'length',
+    cutOff: end === 'length' || steps.some(({ finish }) => finish === 'length'),
     ...(stumbles.length === 0 ? {} : { stumbled: stumbles.every(({ call }) => isRecovered(call.name, -1, steps)) }),
   }
 }
 
 /** Returns whether a call of the tool succeeds in a step after step `at`. */
-const isRecovered = (tool: string, at: number, steps: RewardedTurn['steps']): boolean =>
+const isRecovered = (tool: string, at: number, steps: readonly CallsOfStep[]): boolean =>
   steps.slice(at + 1).some(({ calls }) => calls.some(({ call, failed }) => !failed && call.name === tool))
 
 /** Combines the parts of a session's turns and sums their counts. `right` when all turns are right, `cutOff` when one is cut off. Pure. */
@@ -70,7 +75,7 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
  * Returns the outcome of each call of a turn, step by step. A call whose arguments were not a JSON object
  * is `malformed`; any other failed call is `failed`. `recovered` marks a failed call whose tool a later step called with success. Pure.
  */
-export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
+export const outcomesOf = (steps: readonly CallsOfStep[]): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
     calls.map(({ call, failed }): CallOutcome => {
       const outcome = !failed ? 'done' : call.malformed === undefined ? 'failed' : 'malformed'

@@ -38,6 +38,7 @@ describe('the reward', () => {
   it('is -1 when the turn has more calls than allowed, or a step more tokens', () => {
     expect(rewardOf(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 })))).toBe(-1)
     expect(rewardOf(rewardParts(right, turn([step()], { end: 'length' })))).toBe(-1)
+    expect(rewardOf(rewardParts(right, turn([{ ...step('cut'), finish: 'length' }, step()])))).toBe(-1)
     expect(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 }))).toMatchObject({ failed: 0, refused: 1 })
   })
 
