@@ -34,7 +34,10 @@ export class Capture implements NativeCapture {
     this.#handle = calling(() => addon.captureCreate(raw))
   }
 
-  /** Checks a capture's request for this decode of `context`, and prepares the capture. @throws KvfoldError native/bad-argument */
+  /**
+   * Checks a capture's request for this decode of `context`, and prepares the capture. It holds no result until `filled` is called.
+   * @throws KvfoldError native/bad-argument
+   */
   static armed(context: NativeContext, batch: Batch, watched: Watched): RawWatched {
     const { capture, sequence, queries, positions, atoms } = watched
     if (!(capture instanceof Capture) || capture.#context !== context)
@@ -49,8 +52,13 @@ export class Capture implements NativeCapture {
       if (batch.sequences[query] !== sequence || !places.has(batch.positions[query]!))
         refuse(`Query ${query} must be the batch index of a token of sequence ${sequence}, at one of the given positions.`)
     checkAtoms(atoms, capture.#atoms, positions.length)
-    capture.#full = true
+    capture.#full = false
     return { capture: capture.#handle, sequence, queries, positions, atoms }
+  }
+
+  /** Records that the decode for which this capture was armed is done. */
+  static filled({ capture }: Watched): void {
+    if (capture instanceof Capture) capture.#full = true
   }
 
   take(): Captured {

@@ -129,7 +129,9 @@ export class Context implements NativeContext {
       refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'request fewer outputs')
     const { tokens, positions, sequences: tags, outputs } = batch
     const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
-    return this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
+    const status = await this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
+    if (status === 'done') watched.forEach(Capture.filled)
+    return status
   }
 
   async generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd> {

@@ -162,7 +162,9 @@ describe('refusals', () => {
     // Nothing was decoded so far; a correct capture is.
     expect(context.positions(seq(0))).toBeNull()
     const good = watched(context, 5, 5)
-    expect(await context.decode(batch, [good])).toBe('done')
+    const decoding = context.decode(batch, [good])
+    await refused('native/bad-argument', () => good.capture.take())
+    expect(await decoding).toBe('done')
     good.capture.take()
     await refused('native/bad-argument', () => good.capture.take())
     await refused('native/bad-argument', () => model.createContext({ ...SETTINGS, flashAttention: 'on' }))
