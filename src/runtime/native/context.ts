@@ -130,7 +130,7 @@ export class Context implements NativeContext {
     const { tokens, positions, sequences: tags, outputs } = batch
     const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
     const status = await this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
-    if (status === 'done') watched.forEach(Capture.filled)
+    if (status === 'done') for (const each of watched) Capture.filled(each)
     return status
   }
 
