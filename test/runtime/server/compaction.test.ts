@@ -260,6 +260,27 @@ describe("OpenAI's responses", () => {
     expect(dropped.usage!.input_tokens).toBeLessThan(200)
   })
 
+  it('a deleted response takes no later turns with it', async () => {
+    const first = await openai.responses.create({ model, input: [...input('eleven'), { role: 'user', content: 'Well?' }] })
+    const managed = { context_management: [{ type: 'compaction', compact_threshold: 200 }] }
+    const second = await openai.responses.create({ model, previous_response_id: first.id, input: 'Now?', ...managed, ...kvfold })
+    await openai.responses.create({ model, previous_response_id: second.id, input: 'Then?', store: false })
+    await openai.responses.delete(first.id)
+    await openai.responses.delete(second.id)
+    // The summary with the question, its answer, and the later turn.
+    expect(served.service.threads.view('public', toldIn(second).thread)).toHaveLength(4)
+  })
+
+  it('after /v1/responses/compact, the id of an earlier response names no other messages', async () => {
+    const first = await openai.responses.create({ model, input: 'The first hive hums.' })
+    const second = await openai.responses.create({ model, previous_response_id: first.id, input: 'The second one is full.' })
+    await openai.responses.compact({ model, previous_response_id: second.id })
+    await expect(openai.responses.create({ model, previous_response_id: first.id, input: 'And?' })).rejects.toThrow(
+      /previous_response_id names no response/,
+    )
+    await openai.responses.create({ model, previous_response_id: second.id, input: 'And?' })
+  })
+
   it('streams the item before the answer', async () => {
     const stream = await openai.responses.create({
       model,
@@ -292,8 +313,12 @@ describe("OpenAI's responses", () => {
 
   it('a last item can ask for it at once, and what is wrong is said', async () => {
     const trigger = { type: 'compaction_trigger' } as OpenAI.Responses.ResponseInputItem
-    const { output } = await openai.responses.create({ model, input: [...input('ten'), trigger] })
+    const first = await openai.responses.create({ model, input: input('ten').slice(0, 3) })
+    const { id, output } = await openai.responses.create({ model, previous_response_id: first.id, input: [trigger] })
     expect(output.map(({ type }) => type)).toEqual(['compaction'])
+    expect((await openai.responses.retrieve(first.id)).output).toEqual(first.output)
+    expect((await openai.responses.retrieve(id)).output).toEqual(output)
+    await openai.responses.create({ model, previous_response_id: id, input: 'And?' })
     const foreign = [{ type: 'compaction', encrypted_content: 'gAAAA' } as const]
     await expect(openai.responses.create({ model, input: foreign })).rejects.toThrow(
       /input\[0\]\.encrypted_content was not written/,

@@ -196,6 +196,17 @@ describe('/v1/responses', () => {
     expect(output[3]).toMatchObject({ name: (found.tools.at(-1) as { name: string }).name, arguments: '{"day":"today"}' })
   })
 
+  it('a deleted response that searched takes its thread with it', async () => {
+    const tools: OpenAI.Responses.Tool[] = [{ type: 'tool_search' }, ...functions.map((of) => ({ ...of, defer_loading: true }))]
+    const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: 'mayor of Lima' }]
+    const before = threads()
+    const { id, output } = await client().responses.create({ model: 'builtin', input, tools })
+    expect(output.map(({ type }) => type)).toContain('tool_search_call')
+    expect(threads()).toBe(before + 1)
+    await client().responses.delete(id)
+    expect(threads()).toBe(before)
+  })
+
   it('the client searches: the tools in its output can be called', async () => {
     const tools = [{ type: 'tool_search' as const, execution: 'client' as const, description: 'Finds tools.' }]
     const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: 'mayor of Quito' }]

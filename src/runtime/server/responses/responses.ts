@@ -4,13 +4,7 @@ import type { Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadApi } from '../threads/thread-api.js'
-
-/** The place of a response in its thread. */
-export interface ResponsePlace {
-  readonly thread: string
-  /** How many messages the thread has up to and including the response, as clients see them. */
-  readonly messages: number
-}
+import { placeOf, rangeOf, type ResponsePlace } from './place.js'
 
 /** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
 const MOST_DELETED = 1000
@@ -45,7 +39,12 @@ export class Responses {
    * Stores a response, so that it can be fetched. `body`: as sent to the client. A response of a thread that was deleted meanwhile is not
    * stored. @throws KvfoldError store/*
    */
-  async keep(tenant: Tenant, id: string, { thread, messages }: ResponsePlace, body: object): Promise<void> {
+  async keep(
+    tenant: Tenant,
+    id: string,
+    { thread, messages }: Pick<ResponsePlace, 'thread' | 'messages'>,
+    body: object,
+  ): Promise<void> {
     if (this.#deleted.has(thread)) return
     await this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
@@ -69,8 +68,7 @@ export class Responses {
     if (kept?.body == null) return false
     const all = await this.store.of(kept)
     const isLast = all.every((other) => other.id === id || other.body === null)
-    const end = Math.max(...all.map(({ messages }) => messages))
-    if (isLast && end >= (await this.#lengthOf(kept))) await this.threads.delete(tenant, kept.thread)
+    if (isLast && (await this.#endsWithOneOf(all))) await this.threads.delete(tenant, kept.thread)
     else await this.store.erase(tenant, id)
     return true
   }
@@ -84,11 +82,15 @@ export class Responses {
     this.store.close()
   }
 
-  async #lengthOf({ tenant, thread }: ThreadRef): Promise<number> {
+  /** Whether the last message of the thread belongs to one of these responses, which are all of this thread. */
+  async #endsWithOneOf(responses: readonly KeptResponse[]): Promise<boolean> {
+    const { tenant, thread } = responses[0]!
     try {
-      return await this.threads.reading(() => this.threads.view(tenant, thread).length)
+      const view = await this.threads.reading(() => this.threads.view(tenant, thread))
+      const places = responses.flatMap(({ id }) => placeOf(id) ?? [])
+      return places.some((place) => rangeOf(view, place)?.end === view.length)
     } catch (error) {
-      if (error instanceof KvfoldError && error.code === 'server/no-thread') return Infinity
+      if (error instanceof KvfoldError && error.code === 'server/no-thread') return false
       throw error
     }
   }

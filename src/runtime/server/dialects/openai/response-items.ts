@@ -1,13 +1,12 @@
 /** Defines the input of `/v1/responses`, and translates its items into messages. */
 import Type from 'typebox'
 import { LOOSE } from './answer-form.js'
-import { randomUUID } from 'node:crypto'
 import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { turn } from '../../../core/turns.js'
 import { writtenLike } from '../../../core/written-json.js'
-import type { ResponsePlace, Responses } from '../../responses/responses.js'
+import type { Responses } from '../../responses/responses.js'
 import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
 import { LimitFields, SamplingFields } from '../sampling-fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
@@ -151,25 +150,6 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
   const value = item[key]
   if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
   return value
-}
-
-// Response ids contain the thread and the place in it, so that continuing a response needs no further storage.
-
-export interface InstructedPlace extends ResponsePlace {
-  /** Whether the first of the thread's messages came from `instructions`, which apply to one response only. */
-  readonly instructed: boolean
-}
-
-export const responseId = ({ thread, messages, instructed }: InstructedPlace): string =>
-  `resp_${thread}_${messages}${instructed ? 'i' : ''}`
-
-/** Makes the id of a response that is not stored and so cannot be continued. */
-export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
-
-/** Reads the place in a thread from a response's id. Returns null for an id of another form, or of a response that was not stored. */
-export function placeOf(id: string): InstructedPlace | null {
-  const [, thread, messages, instructed] = /^resp_(.+)_(\d{1,9})(i?)$/.exec(id) ?? []
-  return thread === undefined ? null : { thread, messages: Number(messages), instructed: instructed === 'i' }
 }
 
 // Item ids contain the response and the item's place in it, so that a client can refer to an item instead of sending it again.

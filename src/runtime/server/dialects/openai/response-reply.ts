@@ -8,7 +8,8 @@ import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import { restOf } from '../tools.js'
 import { timingsOf } from './chat-reply.js'
-import { itemId, LOGPROBS, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
+import { responseId, unstoredId } from '../../responses/place.js'
+import { itemId, LOGPROBS, ResponseBody, type ResponseRequest } from './response-items.js'
 import { countWithCompacted } from '../../threads/compaction.js'
 import { compactionItem } from './response-compaction.js'
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
@@ -37,9 +38,9 @@ interface ResponseState {
 /** Returns the id of the response that answers this ask in the thread. */
 function idIn(thread: string | null, { body, ask }: ResponseHead): string {
   if (body.store === false || thread === null) return unstoredId()
-  const isAnswered = ask.compaction?.above !== null
-  const messages = countWithCompacted(ask.messages) + (isAnswered ? 1 : 0)
-  return responseId({ thread, messages, instructed: body.instructions !== undefined })
+  const compacted = ask.compaction?.above === null
+  const messages = countWithCompacted(ask.messages) + (compacted ? 0 : 1)
+  return responseId({ thread, messages, instructed: body.instructions !== undefined, compacted })
 }
 
 function response(

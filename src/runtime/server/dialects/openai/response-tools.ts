@@ -7,6 +7,7 @@ import { definedFields, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ToolSearchResult } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
+import { SERVER_SEARCH } from '../../responses/place.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { argumentsOf, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 
@@ -204,8 +205,7 @@ function textIn(tool: ToolFields, key: string, place: string): string {
 
 // Tool search: searches by the server and by the client, as tools and as items.
 
-/** The names under which the model sees the server's search and the client's search. */
-const SERVER_SEARCH = 'tool_search'
+/** The name under which the model sees the client's search. */
 const CLIENT_SEARCH = 'client_tool_search'
 
 const NO_QUERY = {
@@ -263,13 +263,3 @@ export function searchOutput(
 
 /** Returns the call id of a search's item. Items from other servers may have none. */
 const idIn = ({ call_id: id }: ToolFields): string => (typeof id === 'string' ? id : 'tool_search')
-
-/**
- * Returns the index after an answer's last message. The answer may have searched first; each search is two messages, a call and its result.
- * @param from index after the answer's first message
- */
-export function endOfAnswer(view: readonly ChatMessage[], from: number): number {
-  let end = from
-  while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2
-  return end
-}

@@ -6,19 +6,12 @@ import { FieldError, unsupported } from '../../problem.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { nullsDownTo, templateFieldsOf } from '../fields.js'
 import { limitsOf, samplingOf } from '../sampling-fields.js'
-import {
-  CompactBody,
-  LOGPROBS,
-  messagesOfItems,
-  placeOf,
-  ResponseBody,
-  type ResponseRequest,
-  withReferenced,
-} from './response-items.js'
+import { CompactBody, LOGPROBS, messagesOfItems, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { inputItems, pageOf } from './response-input-items.js'
-import { endOfAnswer, flatName, ResponseTools } from './response-tools.js'
+import { placeOf, rangeOf } from '../../responses/place.js'
+import { flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
 import { KvfoldError } from '../../../core/errors.js'
 import type { Sampling } from '../../../engine/engine.js'
@@ -229,14 +222,12 @@ async function before(
   if (place === null || !(await responses.has(tenant, id))) throw missing()
   const { thread } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  // The thread may begin with the response's instructions. A later response without instructions took them out of the thread.
-  const instructed = place.instructed && view[0]?.role === 'system'
-  const end = endIn(view, place.messages - Number(place.instructed && !instructed))
-  if (end === null) throw missing()
-  const from = instructed ? 1 : 0
+  const range = rangeOf(view, place)
+  if (range === null) throw missing()
+  const { from, answer, end } = range
   // The sampled tokens are left out, because the thread has its own.
-  const messages = view.slice(from, endOfAnswer(view, end)).map(({ sampled: _, ...message }) => message)
-  return { thread, messages, answered: view.slice(from, end - 1) }
+  const messages = view.slice(from, end).map(({ sampled: _, ...message }) => message)
+  return { thread, messages, answered: view.slice(from, answer) }
 }
 
 const noPrevious = (): FieldError =>
@@ -245,16 +236,6 @@ const noPrevious = (): FieldError =>
     'previous_response_id names no response that is stored here; send the whole input instead.',
     'server/not-found',
   )
-
-/**
- * Returns how many messages of `view` make up the client's first `messages` ones, as a summary stands for several. Returns null if `view`
- * has fewer, or if a summary stands for the last one.
- */
-function endIn(view: readonly ChatMessage[], messages: number): number | null {
-  let left = messages
-  for (const [at, { stands = 1 }] of view.entries()) if ((left -= stands) <= 0) return left === 0 ? at + 1 : null
-  return null
-}
 
 async function viewOf(
   threads: Service['threads'],

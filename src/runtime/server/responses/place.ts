@@ -1,0 +1,61 @@
+/**
+ * The ids of responses. An id has the thread and the place in it, so that a response can be continued and deleted without further records.
+ */
+import { randomUUID } from 'node:crypto'
+import type { ChatMessage } from '../../chat/message.js'
+
+/** The name under which the model sees the server's search for tools. */
+export const SERVER_SEARCH = 'tool_search'
+
+/** The place of a response in its thread. */
+export interface ResponsePlace {
+  readonly thread: string
+  /** How many messages the thread has up to and including the response. A summary counts as the messages that it stands for. */
+  readonly messages: number
+  /** Whether the first of the thread's messages came from `instructions`, which apply to one response only. */
+  readonly instructed: boolean
+  /** Whether the response is a compaction alone, so that it adds no message. */
+  readonly compacted: boolean
+}
+
+export const responseId = ({ thread, messages, instructed, compacted }: ResponsePlace): string =>
+  `resp_${thread}_${messages}${instructed ? 'i' : ''}${compacted ? 'c' : ''}`
+
+/** Makes the id of a response that is not stored and so cannot be continued. */
+export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
+
+/** Reads the place in a thread from a response's id. Returns null for an id of another form, or of a response that was not stored. */
+export function placeOf(id: string): ResponsePlace | null {
+  const [, thread, messages, instructed, compacted] = /^resp_(.+)_(\d{1,9})(i?)(c?)$/.exec(id) ?? []
+  return thread === undefined
+    ? null
+    : { thread, messages: Number(messages), instructed: instructed === 'i', compacted: compacted === 'c' }
+}
+
+/** A response's messages among those of its thread. */
+interface ResponseRange {
+  /** Index of the first message that the response continues. It is 1 if the thread begins with the response's instructions. */
+  readonly from: number
+  /** Index of the answer's first message. */
+  readonly answer: number
+  /** Index after the answer's last message. An answer may have searched first; each search is a call and its result. */
+  readonly end: number
+}
+
+/**
+ * Returns the response's messages among those of its thread, as clients see them. Returns null if the thread has them no more: a summary
+ * stands for the answer, or the thread is shorter.
+ */
+export function rangeOf(view: readonly ChatMessage[], { messages, instructed, compacted }: ResponsePlace): ResponseRange | null {
+  // A later response without instructions took them out of the thread.
+  const isInstructed = instructed && view[0]?.role === 'system'
+  let left = messages - Number(instructed && !isInstructed)
+  const answer = view.findIndex(({ stands = 1 }) => (left -= stands) <= 0)
+  const last = view[answer]
+  if (last === undefined || left < 0) return null
+  // A compaction that keeps the user's messages may leave one of them at the answer's place.
+  if (!compacted && last.role !== 'assistant' && last.stands === undefined) return null
+  let end = answer + 1
+  while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2
+  return { from: isInstructed ? 1 : 0, answer, end }
+}
