@@ -62,15 +62,17 @@ export interface OmittedText {
 
 /**
  * Returns the changes of all omitted parts. Several edits that omit parts of one message share its changes, under the strictest of their
- * contracts.
+ * contracts. A whole message is forgotten if one of its other edits forgets a part of it.
  */
 function omissionsIn(edits: readonly Edit[], base: Aligned, omitted: ReadonlyMap<number, OmittedText>): TextChange[] {
-  return [...omitted].flatMap(([message, { changes }]) => {
-    const own = edits.filter((edit) => edit.omits !== undefined && edit.message === message)
-    const contract = strictest(own.map((edit) => ({ contract: edit.contract ?? null })))
+  return [...omitted].flatMap(([message, { changes, isWhole }]) => {
+    const all = edits.filter((edit) => edit.message === message)
+    const forget = isWhole && all.some((edit) => edit.forget === true)
+    const own = all.filter((edit) => edit.omits !== undefined)
+    const contract = forget ? 'exact' : strictest(own.map((edit) => ({ contract: edit.contract ?? null })))
     return changes.flatMap((change) => {
       const { start, end } = cover(base, change.text)
-      return start < end ? [{ ...change, contract, forget: false }] : []
+      return start < end ? [{ ...change, contract, forget }] : []
     })
   })
 }

@@ -378,6 +378,8 @@ export class LlamaEngine implements Engine {
 
   async #forgetHidden(name: ConversationId, { tokens, origin }: Rendered): Promise<void> {
     this.#drop(shadowOf(name))
+    // A refresh of the conversation would compute the text again from its old prompt.
+    this.#scheduler.cancel(name, 'refresh')
     await this.#scheduler.between(() => {
       this.draft?.forget(name)
       return this.#cache.forgetHidden(name, { tokens, messages: [], origin })

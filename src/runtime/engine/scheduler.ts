@@ -2,6 +2,7 @@
 import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { definedFields } from '../core/json.js'
+import type { StepKind } from '../kv/ledger.js'
 import { computedIn } from '../kv/plan/plan.js'
 import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
@@ -131,9 +132,10 @@ export class Scheduler {
     while (this.#jobs.length > 0) await Promise.allSettled(this.#jobs.map(({ result }) => result))
   }
 
-  /** Cancels all jobs of the conversation. */
-  cancel(conversation: ConversationId): void {
-    for (const job of this.#jobs.filter((job) => job.asked.conversation === conversation)) this.#cancel(job)
+  /** Cancels the conversation's jobs: all of them, or those of one kind. */
+  cancel(conversation: ConversationId, only?: StepKind): void {
+    for (const job of this.#jobs)
+      if (job.asked.conversation === conversation && (only === undefined || job.asked.kind === only)) this.#cancel(job)
   }
 
   /** Cancels all jobs and waits until the loop has ended. */

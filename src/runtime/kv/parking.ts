@@ -300,8 +300,10 @@ export async function forgetHidden(
   if (live !== null && entry !== null) {
     table.cut(live, span(whole ? 0 : entry, live.held))
     live.unedited = base
-    conversations.get(conversation)!.forgets = true
   }
+  const record = conversations.get(conversation)
+  const before = record?.before ?? null
+  if (before !== null && commonPrefix(uneditedOf(before), base) <= last) record!.forgets = true
   conversations.views.drop(conversation, (view) => from(view) !== null)
   const stored = offload.all.filter((each) => each.conversation === conversation && from(each) !== null)
   for (const each of stored) offload.drop(each)

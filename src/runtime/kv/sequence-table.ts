@@ -276,7 +276,7 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step that ended as `done`. */
   before: Prompt | null
-  /** Whether cells were dropped since then because the prompt holds forgotten text. Then it must not be computed again. */
+  /** Whether that prompt holds text that was forgotten since. Then it must not be computed again. */
   forgets: boolean
   /** How many of its cells were moved to a lower tier while no step ran. Its next step will count them. */
   moved: number

@@ -1,5 +1,6 @@
 /** Tests edits that leave out parts of messages other than their content, with every real template. */
 import { describe, expect, test } from 'vitest'
+import { FORGOTTEN } from '../../../src/runtime/core/contract.js'
 import { type ChatMessage, type Edit, type OmittedPart, omitting, without } from '../../../src/runtime/chat/message.js'
 import { realTemplates } from '../../support/bundle.js'
 import { builtinTemplate, coversAll, ruledFormat } from '../../support/chat-formats.js'
@@ -82,6 +83,18 @@ test('an edit of the content of the same message stays', () => {
   ]
   const { text } = format.render({ messages: [messages[1]!, said, result('call_1', 'sun')], tools, edits })
   expect(text).toContain('[x] I look there.\n<tool_call>\n{"name": "get_weather", "arguments": {}}')
+})
+
+test('a text that is forgotten stays forgotten when its message is left out', () => {
+  const { format } = ruledFormat(builtinTemplate)
+  const forget: Edit = { message: 5, span: { start: 0, end: 4 }, replacement: '[x]', forget: true }
+  const whole = omit(5, { part: 'message' })
+  const [dropped, both] = [[whole], [whole, forget]].map((edits) => format.render({ messages, tools, edits }))
+  expect(both!.text).toBe(dropped!.text)
+  expect(dropped!.origin.base.includes(FORGOTTEN)).toBe(false)
+  const { start, end } = dropped!.origin.holes[0]!.span
+  expect(both!.origin.base.subarray(start, end).every((token) => token === FORGOTTEN)).toBe(true)
+  expect(both!.origin.holes[0]).toMatchObject({ contract: 'exact' })
 })
 
 test('omitting carries the same edits out on the messages', () => {

@@ -85,6 +85,22 @@ describe('a fold that forgets', () => {
     expect(gone).toBe(tokens)
   })
 
+  it.each([false, true])('ends a refresh that would compute its text again (running: %s)', async (isRunning) => {
+    await load({ hostBytes: 2 ** 26 })
+    const { conversation, id, show } = talk()
+    await show()
+    const other = conversation.fragment({ startMarker: 'Line 2 is', endMarker: 'Line 4 is', numFragments: 1 })
+    conversation.fold(other.ok ? other.fragments[0]!.id : '')
+    expect((await show()).approximate).toBeGreaterThan(0)
+    conversation.fold(id, { forget: true })
+    const refreshing = engine.refresh(ID)
+    if (isRunning) await new Promise((resolve) => setImmediate(resolve))
+    await engine.forgetHidden(ID, messages, [], conversation.edits())
+    expect(await refreshing).toMatchObject({ exact: false })
+    const { tokens, gone } = engine.residency(ID, messages, [], plainly(conversation.edits()))!.at(-1)!
+    expect(gone).toBe(tokens)
+  })
+
   it('is exact under splice, and drops the cells that an earlier fold parked on the device', async () => {
     await load({ hostBytes: 2 ** 26 })
     const { conversation, id, show, where } = talk()
