@@ -2,6 +2,7 @@
  * Keeps all cells of a model's sliding-window layers. Without it llama.cpp reuses, and leaves out of saved states, cells that a growing
  * text would not see again.
  */
+import { KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import type { KvMemory, MemoryCell } from '../kv/ports.js'
@@ -153,9 +154,9 @@ export class WindowGuard implements KvMemory {
   }
 }
 
-/** Returns the states in one buffer, each after its length in 8 bytes. */
+/** Returns the states in one buffer, each after its length in 8 bytes. @throws KvfoldError memory/insufficient */
 function joined(states: readonly Uint8Array[]): Uint8Array {
-  const whole = Buffer.allocUnsafeSlow(states.reduce((sum, { length }) => sum + 8 + length, 0))
+  const whole = bufferOf(states.reduce((sum, { length }) => sum + 8 + length, 0))
   let at = 0
   for (const state of states) {
     whole.writeBigUInt64LE(BigInt(state.length), at)
@@ -163,6 +164,14 @@ function joined(states: readonly Uint8Array[]): Uint8Array {
     at += 8 + state.length
   }
   return whole
+}
+
+function bufferOf(bytes: number): Buffer {
+  try {
+    return Buffer.allocUnsafeSlow(bytes)
+  } catch (cause) {
+    throw new KvfoldError('memory/insufficient', `There is no memory for a saved sequence of ${bytes} bytes.`, { cause })
+  }
 }
 
 /** Returns the states that were joined; null when the bytes are not joined states. */

@@ -2,7 +2,7 @@
  * The cache for models whose attention keeps a cell for every token. For each step it makes the conversation's live sequence hold the shown
  * tokens, and it counts the cost.
  */
-import { type ErrorCode, invariant, KvfoldError } from '../core/errors.js'
+import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { CacheSalt } from './tenant-salts.js'
@@ -28,9 +28,6 @@ import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
 import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
 import type { OpenedSequence, StepCache } from './step-cache.js'
-
-/** Errors of a save that memory or llama.cpp refuses. The sequence is then lost, as without lower tiers. */
-const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
@@ -417,13 +414,8 @@ export class KvCache implements StepCache {
    */
   #keep(victim: Sequence, sparing: boolean): boolean {
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false
-    let state: Uint8Array
-    try {
-      state = this.#table.copying((memory) => memory.saveSequence(victim.seq, { checksum: false }))
-    } catch (error) {
-      if (error instanceof KvfoldError && UNSAVED.includes(error.code)) return false
-      throw error
-    }
+    const state = this.#table.save(victim)
+    if (state === null) return false
     if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
     this.#offload.put(offloadRecordOf(victim), state)
     return true

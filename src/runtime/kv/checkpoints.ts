@@ -35,14 +35,14 @@ export function checkpointPlaces(prompt: Prompt): number[] {
 /** Saved states, in the offload tiers. When the tiers are full, they drop the states of least benefit (tier-policy.ts). */
 export class Checkpoints {
   constructor(
-    private readonly table: Pick<SequenceTable, 'copying'>,
+    private readonly table: Pick<SequenceTable, 'save'>,
     private readonly offload: OffloadTiers,
   ) {}
 
   /** Saves the sequence's state, unless the same state is saved already. Returns false when no state can be kept. */
   save(sequence: Sequence): boolean {
     const { offload, table } = this
-    const { held, tokens, seq } = sequence
+    const { held, tokens } = sequence
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
     // Another tenant's state is useless to this tenant, which must not learn of it either.
@@ -50,7 +50,8 @@ export class Checkpoints {
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
     if (same !== undefined) same.lastUse = steady.now()
     else {
-      const state = table.copying((memory) => memory.saveSequence(seq, { checksum: false }))
+      const state = table.save(sequence)
+      if (state === null) return false
       offload.put(offloadRecordOf(sequence), state)
     }
     return true

@@ -1,5 +1,5 @@
 /** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and kvfold's records together. */
-import { invariant } from '../core/errors.js'
+import { type ErrorCode, invariant, KvfoldError } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
@@ -12,6 +12,9 @@ import { Sequence, type SequenceState } from './sequence.js'
 import { Views } from './views.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
+
+/** Errors of a save that memory or llama.cpp refuses. The sequence stays as it is. */
+const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
 /**
  * Live, parked and scratch sequences, by sequence id.
@@ -170,7 +173,7 @@ export class SequenceTable {
     for (const stretch of [...alone].reverse()) this.cut(sequence, stretch)
     const rewritten = this.#rewrite(apart)
     let at = 0
-    for (const stretch of rewritten === 0 ? [] : alone) {
+    for (const stretch of apart.held === 0 ? [] : alone) {
       this.lend(apart, span(at, at + length(stretch)), sequence, stretch.start)
       at += length(stretch)
     }
@@ -203,12 +206,24 @@ export class SequenceTable {
     sequence.shift(entries, delta)
   }
 
+  /** Returns the sequence's state; null if there is no memory for it, or llama.cpp cannot save it. */
+  save({ seq }: Sequence): Uint8Array | null {
+    try {
+      return this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
+    } catch (error) {
+      if (error instanceof KvfoldError && UNSAVED.includes(error.code)) return null
+      throw error
+    }
+  }
+
   /**
-   * Saves the sequence, frees its cells, and loads it again into the lowest free cells. It must share no cell. Returns the number of cells.
+   * Saves the sequence, frees its cells, and loads it again into the lowest free cells. It must share no cell. Returns the number of cells
+   * that moved.
    */
   #rewrite(sequence: Sequence): number {
     const { held, seq } = sequence
-    const state = this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
+    const state = this.save(sequence)
+    if (state === null) return 0
     this.memory.untag(seq, sequence.span)
     // Its own cells were just freed, so there is room. If the load fails all the same, kvfold's records must say that nothing is held.
     if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {

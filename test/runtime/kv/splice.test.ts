@@ -1,6 +1,7 @@
 /** Tests the cost of folds and restores when the text after them stays, and which tokens are approximate, case by case. */
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
@@ -799,6 +800,19 @@ describe('moving the cells of a live sequence', () => {
     expect(harness.step('b', shownOf(system))).toMatchObject({ submitted: 1 })
     prompt.restore(20)
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('moves nothing while there is no memory for the copy', () => {
+    const { harness, prompt } = folded()
+    harness.step('b', shownOf(system))
+    const { used } = harness.cache.totals
+    harness.memory.saveSequence = () => {
+      throw new KvfoldError('memory/insufficient', 'There is no memory for that.')
+    }
+    expect(harness.compact('a')).toBe(0)
+    expect(harness.cache.totals).toMatchObject({ used, sequences: { used: 3 } })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1 })
+    harness.forget('a')
   })
 
   it('is refused without a free sequence if other sequences hold its cells', () => {
