@@ -17,11 +17,8 @@ export const conversationId = (value: string): ConversationId => value as Conver
 export const fragmentId = (value: string): FragmentId => value as FragmentId
 export const searchId = (value: string): SearchId => value as SearchId
 
-/** Makes a conversation id that is used nowhere else, for one-off steps. */
-export const freshConversation = (() => {
-  let count = 0
-  return (): ConversationId => conversationId(`one-off-${++count}`)
-})()
+/** Makes a conversation id that is used nowhere else, for one-off steps. Cells on disk outlive the process, so no other process uses it. */
+export const freshConversation = (): ConversationId => conversationId(`one-off-${crypto.randomUUID()}`)
 
 // The owners of requests and of their cells.
 

@@ -81,11 +81,10 @@ export class Evictor {
     conversation: ConversationId,
     salt: CacheSalt = COMMON,
   ): { readonly kind: 'live'; readonly sequence: Sequence } | { readonly kind: 'full'; readonly reason: string } {
+    const record = this.conversations.get(conversation)
+    if (record !== undefined) refuseOther(conversation, record.salt, salt)
     const known = this.conversations.live(conversation)
-    if (known !== null) {
-      refuseOther(known, salt)
-      return { kind: 'live', sequence: known }
-    }
+    if (known !== null) return { kind: 'live', sequence: known }
     const sequence = this.add(conversation, 'idle', this.table.victims(), salt)
     if (sequence === null) {
       const { total } = this.table.sequences
@@ -180,8 +179,8 @@ export class Evictor {
   }
 }
 
-/** @throws KvfoldError engine/bad-request when the live sequence is another tenant's */
-function refuseOther({ conversation, salt }: Sequence, asked: CacheSalt): void {
+/** @throws KvfoldError engine/bad-request when the conversation is another tenant's */
+function refuseOther(conversation: ConversationId, salt: CacheSalt, asked: CacheSalt): void {
   if (sameSalt(salt, asked)) return
   throw new KvfoldError('engine/bad-request', `Conversation ${conversation} belongs to another tenant; use an id of your own.`)
 }

@@ -61,6 +61,10 @@ describe('tenants', () => {
   it('cannot open the conversation of another', () => {
     const harness = new CacheHarness({ tenantOf })
     harness.step('anna-1', shownOf(long, prompt))
-    expect(() => harness.cache.open(conversationId('anna-1'), SALTS.of('bert'))).toThrow(/another tenant/)
+    const open = () => harness.cache.open(conversationId('anna-1'), SALTS.of('bert'))
+    expect(open).toThrow(/another tenant/)
+    // Its cells leave the device.
+    harness.step('carl-1', shownOf(text(1000, 250)))
+    expect(open).toThrow(/another tenant/)
   })
 })
