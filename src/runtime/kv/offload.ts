@@ -162,6 +162,11 @@ export class OffloadTiers {
     for (const stored of this.all) if (stored.conversation === conversation) this.drop(stored)
   }
 
+  /** Whether a sequence of the conversation is being written to the disk tier, even if it was dropped meanwhile. */
+  isWriting(conversation: ConversationId): boolean {
+    return [...this.#leaving].some((stored) => stored.conversation === conversation)
+  }
+
   /** Resolves when all current moves to the disk tier are done. */
   async settle(): Promise<void> {
     while (this.#moving.size > 0) await Promise.all(this.#moving)

@@ -307,7 +307,7 @@ export async function forgetHidden(
   conversations.views.drop(conversation, (view) => from(view) !== null)
   const stored = offload.all.filter((each) => each.conversation === conversation && from(each) !== null)
   for (const each of stored) offload.drop(each)
-  if (stored.length > 0) await offload.settle()
+  if (stored.length > 0 || offload.isWriting(conversation)) await offload.settle()
 }
 
 // Loading sequences back onto the device, in the place of cells that their conversation no longer shows.

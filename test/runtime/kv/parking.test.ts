@@ -293,4 +293,28 @@ describe('text that is to be forgotten', () => {
     const { tokens, held } = harness.cache.live('a' as never)!
     expect([...tokens.subarray(0, held)]).toEqual(system)
   })
+
+  it('waits for a file that is still written while its cells are on the device again', async () => {
+    const disk = new NaiveDiskTier(10)
+    const put = disk.put.bind(disk)
+    let release = () => {}
+    const gate = new Promise<void>((resolve) => (release = resolve))
+    disk.put = async (...given) => {
+      await gate
+      return put(...given)
+    }
+    const harness = new CacheHarness({ cells: 64, options: { offload: new OffloadTiers({ hostBytes: 1, disk }) } })
+    const shown = shownOf(text(200, 40), [1, 2])
+    harness.step('a', shown)
+    harness.step('b', shownOf(text(600, 50), [1, 2]))
+    await step(harness, 'a', shown)
+    const origin = { base: shown.tokens.map((token, at) => (at < 20 ? FORGOTTEN : token)), holes: [] }
+    let isForgotten = false
+    const forgetting = harness.cache.forgetHidden('a' as never, { ...shown, origin }).then(() => (isForgotten = true))
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    expect(isForgotten).toBe(false)
+    release()
+    await forgetting
+    expect(disk.items.filter(({ record }) => record.conversation === ('a' as never))).toEqual([])
+  })
 })
