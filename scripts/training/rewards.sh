@@ -2,7 +2,7 @@
 # A taught adapter learns from its own tries by reward: bash scripts/training/rewards.sh FOLDER [more options of recipe.py].
 # FOLDER is that of adapter.sh. The adapter plays each of 8 streams 6 times at temperature 1. The reward is the share of the values that are
 # right. Three adapters learn from the same tries: by GSPO, by GRPO, and by GSPO with the advantages dealt out by chance, as a control.
-# Finished files are kept.
+# Each group is visited twice: at the first visit all ratios are 1, and GSPO and GRPO give the same gradient. Finished files are kept.
 set -euo pipefail
 folder=$1
 shift
@@ -18,5 +18,5 @@ export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC
 for way in gspo grpo 'gspo --shuffle'; do
   name=${way/ --/-}
   [ -f "$folder/$name.json" ] || "$python" "$here/scripts/training/recipe.py" --model "$model" --data "$tries" --loss $way --reward points --begin "$folder/checkpoint.pt" \
-    --lora 8 --last 12 --half --threads 2 --steps 8 --rate 5e-5 --adapter "$folder/$name.gguf" --record "$folder/$name.json" "$@"
+    --lora 8 --last 12 --half --threads 2 --steps 16 --rate 5e-5 --adapter "$folder/$name.gguf" --record "$folder/$name.json" "$@"
 done
