@@ -195,8 +195,9 @@ export class Connection {
       client.setRequestHandler('roots/list', () => ({
         roots: roots.map((root) => ({ uri: pathToFileURL(root).href, name: basename(root) })),
       }))
+    let transport: Transport | null = null
     try {
-      const transport = this.#transportOf(config)
+      transport = this.#transportOf(config)
       this.#transport = transport
       const patience = { timeout: Math.max(timeout, DEFAULT_TIMEOUT) }
       await client.connect(transport, patience)
@@ -214,7 +215,7 @@ export class Connection {
       this.#listed(tools)
       return client
     } catch (error) {
-      await client.close().catch(() => undefined)
+      await leave(transport)
       this.state = this.#closed ? 'closed' : 'down'
       this.problem = [reasonOf(error), this.#lastWords].flat().join('; ')
       throw new KvfoldError('mcp/unreachable', `The MCP server ${name} cannot be started: ${this.problem}.`, { cause: error })

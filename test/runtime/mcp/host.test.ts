@@ -193,6 +193,14 @@ test('over HTTP a server needs its token; a server that forgot the session gets 
   expect(host.servers[0]).toMatchObject({ state: 'down' })
 })
 
+test('over HTTP a server that lists no tools is left without a session', async () => {
+  const server = await httpServer({ token: 'x', listed: () => 500 })
+  onTestFinished(() => server.close())
+  const { host } = await hosting({ odd: { url: server.url, headers: { Authorization: 'Bearer x' } } })
+  expect(host.servers[0]).toMatchObject({ state: 'down' })
+  expect(server.sessions).toBe(0)
+})
+
 test.each([
   [413, 'the server odd answered the call of count with HTTP 413.', []],
   [429, 'the server odd answered the call of count with HTTP 429.', []],

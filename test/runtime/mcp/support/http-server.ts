@@ -21,11 +21,14 @@ export async function httpServer({
   token = randomUUID(),
   client,
   before,
+  listed = () => null,
 }: {
   readonly token?: string
   readonly client?: { readonly id: string; readonly secret: string }
   /** Awaited before each call of a tool. A call is answered with the returned status; null: the tool answers. */
   readonly before?: (tool: string) => Promise<number | null>
+  /** The status with which a request for the tools is answered. Null, the default: the tools are listed. */
+  readonly listed?: () => number | null
 }): Promise<HttpServer> {
   const app = Fastify({ forceCloseConnections: true })
   const sessions = new Map<string, WebStandardStreamableHTTPServerTransport>()
@@ -42,8 +45,9 @@ export async function httpServer({
     const known = sessions.get(String(request.headers['mcp-session-id']))
     const transport = known ?? (request.headers['mcp-session-id'] === undefined ? await begun() : null)
     if (transport === null) return reply.code(404).send('no such session')
-    const { params } = (request.body ?? {}) as { params?: { name?: string } }
-    const status = params?.name === undefined ? null : ((await before?.(params.name)) ?? null)
+    const { method, params } = (request.body ?? {}) as { method?: string; params?: { name?: string } }
+    const called = params?.name === undefined ? null : ((await before?.(params.name)) ?? null)
+    const status = method === 'tools/list' ? listed() : called
     if (status !== null) return reply.code(status).send('not this call')
     return reply.send(await transport.handleRequest(webRequest(request, issuer), { parsedBody: request.body }))
   })
