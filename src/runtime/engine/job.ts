@@ -370,15 +370,20 @@ export class ReloadAhead {
     return [...this.#waiting].some((job) => isWaiting(job) && job.asked.conversation === conversation)
   }
 
-  /** Begins to read the cells that the job needs from disk. Does so once per job. Returns false when there is nothing to read. */
+  /**
+   * Begins to delete forgotten text from the shared tier, or else to read the cells that the job needs from disk. Reads once per job.
+   * Returns false when there is nothing to wait for.
+   */
   begin(job: Job, sequence: LiveSequence): boolean {
-    const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.prompt, termsOf(job)) : null
+    const { prompt } = job.request
+    const forgetting = this.cache.forgetting?.(job.asked.conversation, prompt)?.then(() => null)
+    const reading = forgetting ?? (job.fetched === null ? this.cache.fetch(sequence, prompt, termsOf(job)) : null)
     if (reading === null) return false
     job.phase = { name: 'fetching' }
     this.#waiting.add(job)
     void reading
       .then(
-        (fetched: ReadStates) => {
+        (fetched: ReadStates | null) => {
           if (!isWaiting(job)) return
           job.phase = { name: 'queued' }
           job.fetched = fetched

@@ -102,6 +102,10 @@ export class KvCache implements StepCache {
     return this.#shared?.fetch(this.#own(sequence), plan, below) ?? below
   }
 
+  forgetting(conversation: ConversationId, prompt: Prompt): Promise<void> | null {
+    return this.#shared?.forgetting(conversation, prompt) ?? null
+  }
+
   async publish(...of: Parameters<SharedCells['publish']>): Promise<void> {
     await this.#shared?.publish(...of)
   }

@@ -117,11 +117,9 @@ export class SharedCells {
   /** Deletes the conversation's blocks that hold text which `prompt` marks as FORGOTTEN, or that have read it. */
   async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
     const base = uneditedOf(prompt)
-    const last = base.lastIndexOf(FORGOTTEN)
-    const done = this.#forgotten.get(conversation)
     // Restored text may be published again, and then forgotten again.
-    if (last < 0) this.#forgotten.delete(conversation)
-    if (last < 0 || (done !== undefined && sameForgotten(done, base))) return
+    if (!base.includes(FORGOTTEN)) this.#forgotten.delete(conversation)
+    if (this.#hasForgotten(conversation, base)) return
     this.recall(conversation)
     this.#known.clear()
     const fresh = this.conversations.live(conversation)?.freshText(prompt.tokens).hashes
@@ -131,6 +129,16 @@ export class SharedCells {
     })
     // A running step may still hold such text, and publish it, until the next step forgets it.
     if (this.conversations.live(conversation)?.running !== true) this.#forgotten.set(conversation, base)
+  }
+
+  /** Does what `forgetHidden` does. Returns null if there is nothing to delete. */
+  forgetting(conversation: ConversationId, prompt: Prompt): Promise<void> | null {
+    return this.#hasForgotten(conversation, uneditedOf(prompt)) ? null : this.forgetHidden(conversation, prompt)
+  }
+
+  #hasForgotten(conversation: ConversationId, base: Int32Array): boolean {
+    const done = this.#forgotten.get(conversation)
+    return !base.includes(FORGOTTEN) || (done !== undefined && sameForgotten(done, base))
   }
 
   /**

@@ -152,6 +152,11 @@ interface CacheAbilities {
   held?(): HeldTexts
   /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
+  /**
+   * Deletes blocks of the tier shared with other engines as `forgetHidden` does, while other steps run. Returns null if there is nothing to
+   * delete. `prepare` would delete them, too, but no step runs meanwhile.
+   */
+  forgetting?(conversation: ConversationId, prompt: Prompt): Promise<void> | null
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**

@@ -143,6 +143,37 @@ describe('two engines', () => {
     }
   })
 
+  it('go on with other conversations while they delete a forgotten text from the folder', async () => {
+    const { secret, open } = sharedCells(place())
+    let release = () => {}
+    const gate = new Promise<void>((resolve) => (release = resolve))
+    const slow = async (...given: Parameters<typeof open>) => {
+      const tier = await open(...given)
+      const forget = tier.forget.bind(tier)
+      tier.forget = async (...of) => {
+        await gate
+        return forget(...of)
+      }
+      return tier
+    }
+    const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, shared: { secret, open: slow } }
+    const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), settings)
+    engines.push(engine)
+    const content = 'The harbour opens at six.'
+    const ended: string[] = []
+    const say = async (name: string, forget: boolean) => {
+      const edit = { message: 0, span: { start: 4, end: 11 }, replacement: 'gate', forget: true as const }
+      const request = { messages: [{ role: 'user' as const, content }], edits: forget ? [edit] : [], maxTokens: 1 }
+      await engine.respond({ conversation: conversationId(name), ...request }).reply
+      ended.push(name)
+    }
+    const waiting = say('one', true)
+    await say('other', false)
+    expect(ended).toEqual(['other'])
+    release()
+    await waiting
+  })
+
   it('never lend to another tenant, or under another secret', async () => {
     const [one, other] = [await load(), await load()]
     await answer(one, ask())
