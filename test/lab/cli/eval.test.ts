@@ -460,4 +460,17 @@ describe('kvfold eval memtool --sessions', () => {
     expect(begun().map((date, at) => date === second[at])).toEqual([false, false])
     forget(made)
   })
+  it('refuses the finished log of another run, and leaves it unchanged', async () => {
+    const log = join(folder, 'session.jsonl')
+    const play = (contract: string) =>
+      kvfoldHere(['eval', 'memtool', '--turns', '1', '--tools', '50', '--threads', '1', '--contract', contract, '--out', log])
+    expect((await play('exact')).code).toBe(0)
+    const text = readFileSync(log, 'utf8')
+    const other = await play('splice')
+    expect([other.code, other.stderr]).toEqual([
+      1,
+      expect.stringMatching(/contract: "exact" there, "splice" now.*\[eval\/other-run\]/),
+    ])
+    expect(readFileSync(log, 'utf8')).toBe(text)
+  })
 })

@@ -165,7 +165,11 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     )
     const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
     // A repeated command continues unfinished sessions. When all sessions are finished, it removes their logs and runs them anew.
-    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
+    if (reached.every((turns) => turns >= flags.turns)) {
+      // Opening a log refuses that of another run.
+      for (const { path, about } of planned) await (await EpisodeFile.open(path, about, commandOf(shell))).close()
+      await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
+    }
     const json = flags.json === true
     const played = await playKept(planned, {
       command: commandOf(shell),
