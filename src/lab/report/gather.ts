@@ -192,6 +192,7 @@ function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): 
     fingerprint: model.fingerprint ?? 'unknown',
     engine: `${engine.engine} ${engine.release}`,
     context: String(engine.context),
+    settings: canonical(engine.settings ?? {}),
     seed: String(seed),
     sampling: canonical(sampling),
     kvfold: commit === null ? kvfold : `${kvfold}, commit ${commit}`,

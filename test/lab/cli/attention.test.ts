@@ -103,6 +103,11 @@ describe('kvfold attention pi-llm', () => {
     const other = await kvfoldHere([...words, '--seeds', '1', '--mode', 'generated'])
     expect(other.code).toBe(1)
     expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[eval\/other-run\]/)
+
+    const template = join(folder, 'template.jinja')
+    writeFileSync(template, '{% for message in messages %}{{ message.content }}{% endfor %}')
+    const told = await kvfoldHere([...words, '--seeds', '1', '--chat-template', template])
+    expect([told.code, told.stderr]).toEqual([1, expect.stringMatching(/chatTemplate: nothing there, "[0-9a-f]{64}" now/)])
   }, 240_000)
 
   it('keeps finished work when it is interrupted', async () => {

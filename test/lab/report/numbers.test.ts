@@ -270,6 +270,12 @@ describe('a summary', () => {
       ['B', '8'],
     ])
     expect(apart.conditions.map(({ against }) => against)).toEqual([null, null])
+    const cached = await summary([
+      [header(), sample()],
+      [header({ engine: { ...header().engine, settings: { cacheTypeK: 'q4_0' } } }), sample()],
+    ])
+    expect(cached.variants.map(({ facts }) => facts['settings'])).toEqual(['{}', '{"cacheTypeK":"q4_0"}'])
+    expect(cached.repeated).toBe(0)
   })
 
   it('treats different cells as one task, and different options as another task', async () => {

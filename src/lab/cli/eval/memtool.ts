@@ -19,7 +19,7 @@ import { count, percent } from '../../../runtime/figures/numbers.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
-import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addModelOptions, answerSettings, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { listContracts, oneOf, toolCount } from '../lists.js'
@@ -219,6 +219,8 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
   const about = {
     ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
     ...{ model, weights, engine, release, embedder: flags.embedder ?? null },
+    ...definedFields({ context: flags.context }),
+    ...answerSettings(flags),
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
   return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
