@@ -48,13 +48,15 @@ describe('kvfold attention heads', () => {
     expect((lastLine(again.stdout) as typeof found).losses[1]!.losses).toEqual(best!.losses)
   })
 
-  it('refuses a file without scores, and more heads than the model has', async () => {
+  it('refuses a file without scores, more heads than the model has, and heads away from an adapted model', async () => {
     const bad = join(folder, 'scores.json')
     writeFileSync(bad, '{"first": 1}')
     const refused = await kvfoldHere([...small, '--without', '1', '--scores', bad])
     expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('has no scores')])
     const many = await kvfoldHere([...small, '--without', '10', '--out', join(folder, 'many')])
     expect([many.code, many.stderr]).toEqual([2, expect.stringContaining('The model has 18 heads, and --without 10 needs twice')])
+    const adapted = await kvfoldHere([...small, '--without', '1', '--lora', 'there-is-none.gguf'])
+    expect([adapted.code, adapted.stderr]).toEqual([2, expect.stringContaining('cannot measure a model with --lora')])
   })
 })
 
