@@ -245,6 +245,14 @@ describe('a summary', () => {
     expect(merged.conditions[0]).toMatchObject({ errors: 0, measures: { answered: 2, accuracy: { value: 1 } } })
   })
 
+  it('takes the answer of a sample that could not be made at first', async () => {
+    const unmade = error({ index: 1, id: '1', cell: {}, code: 'eval/bad-data' })
+    const answer = sample({ index: 1, id: 'pi-llm-16-0', cell: { updates: 16 } })
+    const { conditions, retried } = await summary([[header(), sample(), unmade, answer]])
+    expect(conditions[0]).toMatchObject({ errors: 0, measures: { answered: 2 } })
+    expect(retried).toBe(1)
+  })
+
   it('keeps samples apart that have one id but different truths', async () => {
     const { conditions, repeated } = await summary([[header(), sample(), sample({ truth: { last: { fruit: 'pear' } } })]])
     expect(conditions[0]!.measures!.answered).toBe(2)
