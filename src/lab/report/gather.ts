@@ -159,10 +159,13 @@ function plannedBy(runs: readonly Pick<LogHeader['tasks'][number], 'options' | '
   const samples = new Map<string, number>()
   for (const { options, size } of runs) {
     const axes = Object.entries(options).filter((axis): axis is [string, unknown[]] => Array.isArray(axis[1]))
-    const cells = axes.reduce<readonly object[]>(
-      (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
-      [{}],
-    )
+    const cells = axes
+      .reduce<readonly Readonly<Record<string, unknown>>[]>(
+        (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
+        [{}],
+      )
+      // The kind `rules` of a logbook has only the first place.
+      .filter(({ kinds, places }) => kinds !== 'rules' || places === (options['places'] as unknown[])[0])
     for (const cell of cells.map(canonical)) samples.set(cell, Math.max(samples.get(cell) ?? 0, size / cells.length))
   }
   return Math.round([...samples.values()].reduce((sum, each) => sum + each, 0))

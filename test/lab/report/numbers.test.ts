@@ -20,6 +20,7 @@ import {
 } from '../../../src/lab/report/estimates.js'
 import { summaryOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from '../support/report-logs.js'
 
 let folder: string
@@ -313,6 +314,19 @@ describe('a summary', () => {
     ])
     // Cells with 4 updates have 7 samples, as those with 64; cells with 16 have 5.
     expect(conditions.map(({ planned }) => planned)).toEqual([38])
+  })
+
+  it('counts only the cells of a logbook that exist', async () => {
+    const asked = async (options: object): Promise<LogHeader> => {
+      const { spec, size } = await openTask({ task: 'logbook', options: { samples: 5, ...options } })
+      return header({ tasks: [{ task: 'logbook', options: { ...spec.options }, title: 'Logbook', differs: [], size }] })
+    }
+    const { conditions } = await summary([
+      [await asked({}), sample()],
+      [await asked({ kinds: ['stale'] }), sample()],
+    ])
+    // Two kinds with three places, and one kind with one place.
+    expect(conditions.map(({ planned }) => planned)).toEqual([7 * 5])
   })
 
   it('compares contracts with each other where a contract is the baseline', async () => {
