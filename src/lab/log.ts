@@ -97,7 +97,11 @@ export const LogHeader = Type.Object({
   version: Type.Literal(LOG_VERSION),
   ...Occasion,
   model: Type.Object({ name: Type.String(), fingerprint: nullable(Type.String()) }),
-  engine: Type.Object({ engine: Type.String(), release: Type.String(), context: Type.Number() }),
+  engine: Type.Object({
+    ...{ engine: Type.String(), release: Type.String(), context: Type.Number() },
+    /** The engine's options that change answers, such as the format of cached keys; absent when all have their defaults. */
+    settings: Type.Optional(Anything),
+  }),
   embedder: nullable(Type.String()),
   judge: nullable(Type.String()),
   seed: Type.Number(),

@@ -2,6 +2,7 @@
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
+import { definedFields } from '../runtime/core/json.js'
 import { writeJson } from '../runtime/core/written-json.js'
 import {
   type Engine,
@@ -20,7 +21,7 @@ type RecordedMessage = RecordedConversation['messages'][number]
 
 /** A request as the agent made it. Its lists are copies, because callers append to their own lists later. */
 type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'kind'>> &
-  Pick<EngineRequest, 'contract'>
+  Pick<EngineRequest, 'contract' | 'maxTokens'>
 
 /** A step that has a reply. */
 export interface DoneStep {
@@ -66,12 +67,12 @@ export class Recorder extends EngineAround {
   }
 
   respond(request: EngineRequest): Generation {
-    const { conversation, messages, edits = [], tools = [], kind = 'answer', contract } = request
+    const { conversation, messages, edits = [], tools = [], kind = 'answer', contract, maxTokens } = request
     const asked: RecordedAsk = {
       place: this.#asked.length,
       request: {
         ...{ conversation, messages: [...messages], edits: [...edits], tools: [...tools], kind },
-        ...(contract === undefined ? {} : { contract }),
+        ...definedFields({ contract, maxTokens }),
       },
       begun: performance.now(),
     }

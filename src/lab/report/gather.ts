@@ -6,7 +6,7 @@ import { grouped } from '../accuracy.js'
 import { type AgentKind, agentKinds } from '../agent.js'
 import type { ErrorRecord, LogHeader, LogRecord, Resumption } from '../log.js'
 import { bad } from '../run/json-lines.js'
-import { logLines } from '../run/log-file.js'
+import { logLines, nameOf } from '../run/log-file.js'
 import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
@@ -116,10 +116,15 @@ function entriesOf({ header, records }: ReadLog): GatheredRecord[] {
   const variant = canonical(factsOf(header))
   const tasks = header.tasks.map((task) => taskKey(header, task))
   const agents = new Map(header.agents.map((agent) => [agent.agent, agentKey(header, agent)]))
-  return records.map((record) => ({
-    ...{ variant, task: tasks[record.task]!, agent: agents.get(record.agent)! },
-    ...{ header, record },
-  }))
+  const last = new Map(records.map((record) => [nameOf(record), record]))
+  return records.map((record) => {
+    // The error of a sample that could not be made has no real id and no cell. A later try may have them.
+    const { id, cell } = record.kind === 'error' ? last.get(nameOf(record))! : record
+    return {
+      ...{ variant, task: tasks[record.task]!, agent: agents.get(record.agent)! },
+      ...{ header, record: { ...record, id, cell } },
+    }
+  })
 }
 
 /** Sorts by the date of the log. The sort is stable, so records of one log keep their order. */
@@ -154,10 +159,13 @@ function plannedBy(runs: readonly Pick<LogHeader['tasks'][number], 'options' | '
   const samples = new Map<string, number>()
   for (const { options, size } of runs) {
     const axes = Object.entries(options).filter((axis): axis is [string, unknown[]] => Array.isArray(axis[1]))
-    const cells = axes.reduce<readonly object[]>(
-      (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
-      [{}],
-    )
+    const cells = axes
+      .reduce<readonly Readonly<Record<string, unknown>>[]>(
+        (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
+        [{}],
+      )
+      // The kind `rules` of a logbook has only the first place.
+      .filter(({ kinds, places }) => kinds !== 'rules' || places === (options['places'] as unknown[])[0])
     for (const cell of cells.map(canonical)) samples.set(cell, Math.max(samples.get(cell) ?? 0, size / cells.length))
   }
   return Math.round([...samples.values()].reduce((sum, each) => sum + each, 0))
@@ -192,6 +200,7 @@ function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): 
     fingerprint: model.fingerprint ?? 'unknown',
     engine: `${engine.engine} ${engine.release}`,
     context: String(engine.context),
+    settings: canonical(engine.settings ?? {}),
     seed: String(seed),
     sampling: canonical(sampling),
     kvfold: commit === null ? kvfold : `${kvfold}, commit ${commit}`,

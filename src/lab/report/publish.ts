@@ -163,6 +163,7 @@ function logPart({ variants }: Summary, log: LogFacts): Section {
     ['sampling', Object.keys(log.sampling).length === 0 ? 'as the tasks have it' : JSON.stringify(log.sampling)],
     ['contracts', log.contracts.join(', ')],
   ]
+  if (engine.settings !== undefined) pairs.push(['settings', JSON.stringify(engine.settings)])
   if (log.embedder !== null) pairs.push(['embeds with', log.embedder])
   if (log.judge !== null) pairs.push(['judged by', log.judge])
   pairs.push(['records', `${log.answers} answers, ${log.errors} errors`])

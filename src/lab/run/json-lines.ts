@@ -2,11 +2,11 @@
  * Reads and writes files of JSON Lines, in which runs, episodes, studies and collected trajectories keep their records. Only one process
  * writes a file at a time. When it stops, at whatever place, a later process can continue the file.
  */
-import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createReadStream } from 'node:fs'
 import { type FileHandle, mkdir, open, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { isRunning } from '../../runtime/core/processes.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
+import { lockHolder, takeLock } from '../../runtime/core/lock-file.js'
 import { readJson, writeJson } from '../../runtime/core/written-json.js'
 
 export interface JsonLine {
@@ -88,7 +88,7 @@ export class JsonLines {
     await mkdir(dirname(path), { recursive: true }).catch((cause: unknown) => {
       throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
     })
-    const release = take(path)
+    const release = await take(path)
     try {
       const size = await sizeOf(path)
       const kept = size === 0 ? 0 : await read(jsonLines(path))
@@ -144,47 +144,18 @@ const sizeOf = (path: string): Promise<number> =>
     () => 0,
   )
 
-// Lets only one process at a time write a file. The lock, a file beside it, holds the id of this process.
+// Lets only one process at a time write a file, by a lock beside it.
 
 export const lockOf = (path: string): string => `${path}.lock`
 
-/**
- * Locks the file for this process. Replaces the lock of a dead process. Returns the function that unlocks the file.
- * @throws KvfoldError eval/log-busy, eval/bad-log
- */
-function take(path: string): () => void {
-  const lock = lockOf(path)
-  for (let attempt = 0; ; attempt++) {
-    try {
-      writeFileSync(lock, `${process.pid}\n`, { flag: 'wx' })
-      break
-    } catch (cause) {
-      if (codeOf(cause) !== 'EEXIST') throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
-      const owner = ownerOf(lock)
-      if (owner !== null || attempt > 2)
-        throw new KvfoldError(
-          'eval/log-busy',
-          `Another process${owner === null ? '' : ` (${owner})`} writes to ${path}; wait for it, or name another file.`,
-          { cause },
-        )
-      rmSync(lock, { force: true })
-    }
-  }
-  return () => {
-    rmSync(lock, { force: true })
-  }
+/** Locks the file for this process. Returns the function that unlocks it. @throws KvfoldError eval/log-busy, eval/bad-log */
+async function take(path: string): Promise<() => void> {
+  const taken = await takeLock(lockOf(path)).catch((cause: unknown) => {
+    throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
+  })
+  if (typeof taken === 'function') return taken
+  throw new KvfoldError('eval/log-busy', `${taken.name} writes to ${path}; wait for it, or name another file.${taken.advice}`)
 }
 
 /** Returns whether a living process has locked the file, and so writes it. */
-export const isTaken = (path: string): boolean => ownerOf(lockOf(path)) !== null
-
-/** Returns the id of the living process that holds the lock; null when no living process holds it. */
-function ownerOf(lock: string): number | null {
-  let pid: number
-  try {
-    pid = Number(readFileSync(lock, 'utf8').trim())
-  } catch {
-    return null
-  }
-  return isRunning(pid) ? pid : null
-}
+export const isTaken = (path: string): boolean => lockHolder(lockOf(path)) !== null

@@ -71,6 +71,8 @@ export function resultOf(record: LogRecord): ItemResult {
 export interface HeaderOptions {
   readonly command: string
   readonly engine: EngineInfo
+  /** The engine's options that change answers and do not have their defaults. Plain JSON. Default: none. */
+  readonly settings?: Readonly<Record<string, unknown>>
   /** SHA-256 of the model's file (modelFingerprint); null for a model on another server. */
   readonly fingerprint: string | null
   readonly embedder: string | null
@@ -88,12 +90,16 @@ export interface HeaderOptions {
 /** Returns the header. For its hashes, it makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
 export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
+  const { settings = {} } = options
   return {
     kind: 'header',
     version: LOG_VERSION,
     ...occasion(command),
     model: { name: engine.model, fingerprint },
-    engine: { engine: engine.engine, release: engine.release, context: engine.context },
+    engine: {
+      ...{ engine: engine.engine, release: engine.release, context: engine.context },
+      ...(Object.keys(settings).length === 0 ? {} : { settings: { ...settings } }),
+    },
     embedder,
     judge,
     seed,

@@ -145,10 +145,15 @@ class EvalRun {
     }
     const name = `${this.#name}.${item.task}.${item.agent}.${item.contract}.${item.index}`
     const settings = { item, task, agent, engine, bench, judge, seed, window: engine.info.context, signal }
+    let isCutOff = false
     const options: Omit<TrialOptions, 'name' | 'alone'> = {
       ...settings,
       ...(embedder === null ? {} : { embedder }),
-      ...(onStep === undefined ? {} : { onStep: onStep.bind(null, item, sample) }),
+      onStep: (step) => {
+        const { finish, timing } = step.reply
+        if (finish === 'length' && timing.generatedTokens < (step.request.maxTokens ?? Infinity)) isCutOff = true
+        onStep?.(item, sample, step)
+      },
     }
     const alone = total === null || needed >= total
     const within = async (wanted: number, more: { readonly name: string; readonly alone: boolean }) => {
@@ -160,10 +165,11 @@ class EvalRun {
       }
     }
     const record = await within(needed, { name, alone })
-    // An agent may need more cells than estimated while other samples hold the rest. Its outcome must not depend on other samples, so the
-    // sample runs again alone on its engine.
-    const crowded = !alone && record?.kind === 'error' && record.code === 'context/full'
-    return crowded ? within(total, { name: `${name}.alone`, alone: true }) : record
+    // An agent may need more cells than estimated while other samples hold the rest. Then a prompt fails, or an answer ends before its
+    // limit. The outcome must not depend on other samples, so the sample runs again alone on its engine.
+    const isFull = record?.kind === 'error' && record.code === 'context/full'
+    const isCrowded = !alone && record !== null && (isFull || isCutOff)
+    return isCrowded ? within(total, { name: `${name}.alone`, alone: true }) : record
   }
 
   /** Returns the item's sample. All agents answer a sample one after another, so it is made once and stays in memory for a while. */

@@ -25,6 +25,8 @@ export interface ServiceRunOptions {
   readonly engine: Engine
   /** Fingerprints of the weights of `engine` and `folder`. An episode that began with other weights is not resumed. */
   readonly weights: readonly (string | null)[]
+  /** The engine's options that change answers and do not have their defaults. An episode with others is another one. Default: none. */
+  readonly settings?: Readonly<Record<string, unknown>>
   readonly frameworks: readonly FrameworkName[]
   readonly scenarios: readonly Scenario[]
   readonly window: number
@@ -62,12 +64,13 @@ export function runService({ onTurn, ...options }: ServiceRunOptions): Promise<r
 }
 
 function dialogue(framework: FrameworkName, scenario: Scenario, { onStep, ...options }: Omit<ServiceRunOptions, 'onTurn'>) {
-  const { engine, weights, window, contract, temperature, maxTokens, fold, folder } = options
+  const { engine, weights, window, contract, temperature, maxTokens, fold, folder, settings } = options
   const { turns: length, fields, seed } = scenario
   const cell: ServiceCell = { framework, turns: length, fields }
   const about = {
     ...{ task: 'service', ...cell, seed, ...scenario.about },
     ...{ window, contract, temperature, maxTokens, fold, model: engine.info.model, weights, folder: folder?.info.model ?? null },
+    ...settings,
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 12)
   const path = join(options.log, `service-${framework}-${length}-${fields}-${seed}-${print}.jsonl`)

@@ -186,12 +186,14 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
     prompt: 'general',
     maxTokens: 128,
     temperature: 0,
-    differs:
-      originals === null
+    differs: [
+      ...(originals === null
         ? [
             'Instructions, examples and the form of the answer are in our own words for every task; labels and scoring are the original’s.',
           ]
-        : [],
+        : []),
+      'Answers may have 128 tokens; the authors’ program stops after 15.',
+    ],
     size: rows.size,
     sample: async (index) => {
       const { cell, number, row, where } = await rows.at(index)

@@ -201,14 +201,14 @@ export async function openArticles(source: string): Promise<Articles> {
   }
 }
 
+const LINK = /(["'])(https?:\/\/\S+?)\1(?=\s*[,\]])|https?:\/\/[^\s'"\],]+(?:,(?!\s)[^\s'"\],]+)*/gu
+
 /** Returns the links in a row of the table, each once. The row has them as a Python list or one after the other. */
-export const linksIn = (text: string): string[] => [
-  ...new Set(text.match(/https?:\/\/[^\s'"\],]+(?:,(?!\s)[^\s'"\],]+)*/gu) ?? []),
-]
+const linksIn = (text: string): string[] => [...new Set([...text.matchAll(LINK)].map(([all, , quoted]) => quoted ?? all))]
 
 /** Returns an article's name, the same for every form of its link: the path after /wiki/, unescaped, with _ in place of spaces. */
 function nameOf(link: string): string {
-  const path = link.replace(/^https?:\/\/[^/]+\/(?:wiki\/)?/u, '').replace(/[#?].*$/u, '')
+  const path = /^https?:\/\/[^/]+\/(?:wiki\/)?([^#?]*)/u.exec(link)?.[1] ?? link
   return unescaped(path).trim().replace(/\s+/gu, '_')
 }
 

@@ -1,6 +1,7 @@
 /** Options that several commands share: their texts, their bounds, and their conversion to options of the native library and the engine. */
 import { sharedCells } from '../../fleet/cells/shared-cells-folder.js'
 import { definedFields } from '../core/json.js'
+import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
@@ -213,6 +214,20 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
   }
+}
+
+/**
+ * Returns those given flags that change the answers of a model, besides the model, its context and the contract. They are part of what
+ * identifies a run. The chat template is the hash of its text. @throws KvfoldError cli/bad-usage when the template file cannot be read
+ */
+export function answerSettings(flags: Omit<ModelFlags, 'contract'>) {
+  const { blend, cacheTypeK, cacheTypeV, chatTemplate, bareCalls } = flags
+  const template = chatTemplate === undefined ? undefined : readText(chatTemplate, '--chat-template')
+  return definedFields({
+    ...{ blend, cacheTypeK, cacheTypeV },
+    chatTemplate: template === undefined ? undefined : createHash('sha256').update(template).digest('hex'),
+    bareCalls: bareCalls === 'off' ? bareCalls : undefined,
+  })
 }
 
 /**

@@ -3,13 +3,13 @@
  * not at all.
  */
 import { createWriteStream } from 'node:fs'
-import { mkdir, open, readFile, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
+import { mkdir, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as wait } from 'node:timers/promises'
 import { KvfoldError } from '../core/errors.js'
-import { isRunning } from '../core/processes.js'
+import { takeLock } from '../core/lock-file.js'
 import { digestOf } from './facts.js'
 
 export interface RemoteFile {
@@ -67,7 +67,7 @@ export async function download(file: RemoteFile, to: string, options: DownloadOp
     }
     await rename(part, to)
   } finally {
-    await unlock()
+    unlock()
   }
 }
 
@@ -186,21 +186,12 @@ async function refuseFullDisk(part: string, bytes: number): Promise<void> {
 const sizeOf = async (path: string): Promise<number> => (await stat(path).catch(() => null))?.size ?? 0
 
 /** Takes the lock of a download. Takes it over from a process that has ended. @throws KvfoldError model/download-failed */
-async function lock(path: string, to: string): Promise<() => Promise<void>> {
-  for (let isRetry = false; ; isRetry = true) {
-    try {
-      const file = await open(path, 'wx')
-      await file.writeFile(String(process.pid))
-      await file.close()
-      return () => rm(path, { force: true })
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException
-      if (code !== 'EEXIST') throw failed(`${to} cannot be written (${code}); set KVFOLD_MODELS to another folder.`, error)
-      const owner = Number(await readFile(path, 'utf8').catch(() => ''))
-      if (isRetry || isRunning(owner)) throw failed(`Process ${owner} is downloading ${to} already; wait for it, or end it.`)
-      await rm(path, { force: true })
-    }
-  }
+async function lock(path: string, to: string): Promise<() => void> {
+  const taken = await takeLock(path).catch((error: unknown) => {
+    throw failed(`${to} cannot be written (${reasonOf(error)}); set KVFOLD_MODELS to another folder.`, error)
+  })
+  if (typeof taken === 'function') return taken
+  throw failed(`${taken.name} is downloading ${to} already; wait for it, or end it.${taken.advice}`)
 }
 
 /** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */

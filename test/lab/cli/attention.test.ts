@@ -48,13 +48,15 @@ describe('kvfold attention heads', () => {
     expect((lastLine(again.stdout) as typeof found).losses[1]!.losses).toEqual(best!.losses)
   })
 
-  it('refuses a file without scores, and more heads than the model has', async () => {
+  it('refuses a file without scores, more heads than the model has, and heads away from an adapted model', async () => {
     const bad = join(folder, 'scores.json')
     writeFileSync(bad, '{"first": 1}')
     const refused = await kvfoldHere([...small, '--without', '1', '--scores', bad])
     expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('has no scores')])
     const many = await kvfoldHere([...small, '--without', '10', '--out', join(folder, 'many')])
     expect([many.code, many.stderr]).toEqual([2, expect.stringContaining('The model has 18 heads, and --without 10 needs twice')])
+    const adapted = await kvfoldHere([...small, '--without', '1', '--lora', 'there-is-none.gguf'])
+    expect([adapted.code, adapted.stderr]).toEqual([2, expect.stringContaining('cannot measure a model with --lora')])
   })
 })
 
@@ -103,6 +105,11 @@ describe('kvfold attention pi-llm', () => {
     const other = await kvfoldHere([...words, '--seeds', '1', '--mode', 'generated'])
     expect(other.code).toBe(1)
     expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[eval\/other-run\]/)
+
+    const template = join(folder, 'template.jinja')
+    writeFileSync(template, '{% for message in messages %}{{ message.content }}{% endfor %}')
+    const told = await kvfoldHere([...words, '--seeds', '1', '--chat-template', template])
+    expect([told.code, told.stderr]).toEqual([1, expect.stringMatching(/chatTemplate: nothing there, "[0-9a-f]{64}" now/)])
   }, 240_000)
 
   it('keeps finished work when it is interrupted', async () => {

@@ -80,6 +80,15 @@ describe('kvfold eval on the built-in model', () => {
     const other = await kvfoldHere([...words, '--agent', 'plain', '--json'])
     expect(other.code).toBe(1)
     expect(other.stderr).toMatch(/agents\[0\]\.agent: "sculptor" there, "plain" now.*\[eval\/other-run\]/)
+
+    // Options of the engine that change answers make another run.
+    const template = join(folder, 'template.jinja')
+    writeFileSync(template, '{% for message in messages %}{{ message.content }}{% endfor %}')
+    for (const [options, settings] of [
+      [['--bare-calls', 'off'], /engine\.settings: nothing there, \{"bareCalls":"off"\} now/],
+      [['--chat-template', template], /engine\.settings: nothing there, \{"chatTemplate":"[0-9a-f]+/],
+    ] as const)
+      expect((await kvfoldHere([...words, '--agent', 'sculptor', ...options])).stderr).toMatch(settings)
   }, 480_000)
 
   it('takes several tasks, agents and slots, and marks agents that the model was not trained for', async () => {
@@ -459,5 +468,20 @@ describe('kvfold eval memtool --sessions', () => {
     await play()
     expect(begun().map((date, at) => date === second[at])).toEqual([false, false])
     forget(made)
+  })
+  it('refuses the finished log of another run, and leaves it unchanged', async () => {
+    const log = join(folder, 'session.jsonl')
+    const play = (...more: string[]) =>
+      kvfoldHere(['eval', 'memtool', '--turns', '1', '--tools', '50', '--threads', '1', '--out', log, ...more])
+    expect((await play()).code).toBe(0)
+    const text = readFileSync(log, 'utf8')
+    const other = await play('--contract', 'splice')
+    expect([other.code, other.stderr]).toEqual([
+      1,
+      expect.stringMatching(/contract: "exact" there, "splice" now.*\[eval\/other-run\]/),
+    ])
+    expect((await play('--context', '32768')).stderr).toMatch(/context: nothing there, 32768 now/)
+    expect((await play('--cache-type-k', 'f32')).stderr).toMatch(/cacheTypeK: nothing there, "f32" now/)
+    expect(readFileSync(log, 'utf8')).toBe(text)
   })
 })

@@ -20,6 +20,7 @@ import {
 } from '../../../src/lab/report/estimates.js'
 import { summaryOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from '../support/report-logs.js'
 
 let folder: string
@@ -245,6 +246,14 @@ describe('a summary', () => {
     expect(merged.conditions[0]).toMatchObject({ errors: 0, measures: { answered: 2, accuracy: { value: 1 } } })
   })
 
+  it('takes the answer of a sample that could not be made at first', async () => {
+    const unmade = error({ index: 1, id: '1', cell: {}, code: 'eval/bad-data' })
+    const answer = sample({ index: 1, id: 'pi-llm-16-0', cell: { updates: 16 } })
+    const { conditions, retried } = await summary([[header(), sample(), unmade, answer]])
+    expect(conditions[0]).toMatchObject({ errors: 0, measures: { answered: 2 } })
+    expect(retried).toBe(1)
+  })
+
   it('keeps samples apart that have one id but different truths', async () => {
     const { conditions, repeated } = await summary([[header(), sample(), sample({ truth: { last: { fruit: 'pear' } } })]])
     expect(conditions[0]!.measures!.answered).toBe(2)
@@ -270,6 +279,12 @@ describe('a summary', () => {
       ['B', '8'],
     ])
     expect(apart.conditions.map(({ against }) => against)).toEqual([null, null])
+    const cached = await summary([
+      [header(), sample()],
+      [header({ engine: { ...header().engine, settings: { cacheTypeK: 'q4_0' } } }), sample()],
+    ])
+    expect(cached.variants.map(({ facts }) => facts['settings'])).toEqual(['{}', '{"cacheTypeK":"q4_0"}'])
+    expect(cached.repeated).toBe(0)
   })
 
   it('treats different cells as one task, and different options as another task', async () => {
@@ -299,6 +314,19 @@ describe('a summary', () => {
     ])
     // Cells with 4 updates have 7 samples, as those with 64; cells with 16 have 5.
     expect(conditions.map(({ planned }) => planned)).toEqual([38])
+  })
+
+  it('counts only the cells of a logbook that exist', async () => {
+    const asked = async (options: object): Promise<LogHeader> => {
+      const { spec, size } = await openTask({ task: 'logbook', options: { samples: 5, ...options } })
+      return header({ tasks: [{ task: 'logbook', options: { ...spec.options }, title: 'Logbook', differs: [], size }] })
+    }
+    const { conditions } = await summary([
+      [await asked({}), sample()],
+      [await asked({ kinds: ['stale'] }), sample()],
+    ])
+    // Two kinds with three places, and one kind with one place.
+    expect(conditions.map(({ planned }) => planned)).toEqual([7 * 5])
   })
 
   it('compares contracts with each other where a contract is the baseline', async () => {

@@ -142,6 +142,16 @@ describe('continuing a log', () => {
     await again.close()
   })
 
+  it('is not for a process of another machine or container, and says which lock to delete', async () => {
+    const path = place()
+    writeFileSync(lockOf(path), '4194999 0000aaaa\n')
+    expect(isTaken(path)).toBe(true)
+    await expect(openRunLog(path, header)).rejects.toMatchObject({
+      code: 'eval/log-busy',
+      message: expect.stringContaining(`If that process has ended, delete ${lockOf(path)}.`) as string,
+    })
+  })
+
   it('refuses what could not be read again, and says when there is no place', async () => {
     const log = await openRunLog(place(), header)
     await expect(log.add({ ...failed(0), cell: { numbers: NaN } })).rejects.toMatchObject({ code: 'internal/invariant' })

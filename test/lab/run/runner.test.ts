@@ -290,6 +290,18 @@ describe('a run', () => {
     expect(results.every(({ kind }) => kind === 'sample')).toBe(true)
     expect(tries).toBe(3)
   })
+
+  it('repeats a sample alone when other samples ended its answer early, but not when its own limit did', async () => {
+    const engine = new ScriptedEngine(({ conversation }) => {
+      if (conversation.includes('.0/')) return { content: '1 or', finish: 'length' }
+      return conversation.includes('.1/') ? { content: '7 '.repeat(16), finish: 'length' } : { content: '1' }
+    })
+    const log = { before: [], add: () => Promise.resolve() }
+    const results = await run({ ...settings([sums(1, 3)], [asker('plain')], log), engines: [engine], cells: 10_000 })
+    expect(results.map(({ kind }) => kind)).toEqual(['sample', 'sample', 'sample'])
+    const asked = engine.requests.map(({ conversation }) => conversation.replace(/^[^.]*\.0\.plain\.exact\./u, ''))
+    expect(asked.sort()).toEqual(['0.alone/turn', '0/turn', '1/turn', '2/turn'])
+  })
 })
 
 describe('cells', () => {

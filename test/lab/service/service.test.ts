@@ -83,6 +83,13 @@ describe('the order desk', () => {
     }
   })
 
+  it('plays a dialogue anew with other settings of the engine', async () => {
+    const log = await mkdtemp(join(tmpdir(), 'service-'))
+    const [first] = await run({ log, turns: [2] })
+    const [other] = await run({ log, turns: [2], settings: { cacheTypeK: 'q4_0' } })
+    expect(other!.path).not.toBe(first!.path)
+  })
+
   it('adds the configured number of irrelevant fields to a tool result', async () => {
     const result = async (fields: number) => {
       const environment = new ServiceEnvironment({ seed: 3, turns: 4, fields })

@@ -54,11 +54,11 @@ export const asker = (kind: AgentKind, steps = 0, before: (name: string) => void
   kind,
   title: kind,
   options: { steps },
-  answer: async ({ engine, sample, name, signal }) => {
+  answer: async ({ engine, task: { maxTokens }, sample, name, signal }) => {
     before(name)
     const conversation = conversationId(`${name}/turn`)
     const ask = () =>
-      engine.respond({ conversation, messages: sample.messages, ...(signal === undefined ? {} : { signal }) }).reply
+      engine.respond({ conversation, messages: sample.messages, maxTokens, ...(signal === undefined ? {} : { signal }) }).reply
     for (let step = 0; step < steps; step++) await ask()
     const { message, finish } = await ask()
     return {

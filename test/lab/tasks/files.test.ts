@@ -361,6 +361,18 @@ describe('frames', () => {
     )
   })
 
+  it('finds articles whose names have quotes, question marks or hashes, where it says to put them', async () => {
+    const links = `["https://en.wikipedia.org/wiki/Schindler's_List", 'https://en.wikipedia.org/wiki/Who%3F?a=b#c','https://en.wikipedia.org/wiki/C%23_(x)']`
+    const row = { Prompt: 'Which?', Answer: 'One', wiki_links: links, reasoning_types: 'x' }
+    const articles = join(folder, 'odd')
+    mkdirSync(articles, { recursive: true })
+    const task = await open('frames', { data: write('odd.jsonl', JSON.stringify(row)), articles })
+    await expect(task.sample(0)).rejects.toThrow("put the article there as Schindler's_List.txt")
+    for (const name of ["Schindler's_List", 'Who?', 'C#_(x)']) write(`odd/${name}.txt`, 'Text.')
+    const again = await open('frames', { data: join(folder, 'odd.jsonl'), articles })
+    expect((await again.sample(0)).context).toBe("# Schindler's List\n\nText.\n\n# Who?\n\nText.\n\n# C# (x)\n\nText.")
+  })
+
   it('says where to put a missing article', async () => {
     mkdirSync(join(folder, 'none'), { recursive: true })
     const task = await open('frames', { data: table(), articles: join(folder, 'none') })

@@ -112,6 +112,8 @@ PROMPTS = {
     "Where is who? Only this text counts.\n\nAnn: here.\nBob's: there.\n\nOne word.\n\n<text>\nIt {question} rains.\n</text>\n\nWhere?",
   )
   expect(await said('qa2')).toMatch(/^Two\.\n\nNone\.\n\nTwo words\./u)
+  const { differs } = await openTask({ task: 'babilong', options: { data, tasks: ['qa1'], prompts: checkout } })
+  expect(differs).toEqual(['Answers may have 128 tokens; the authors’ program stops after 15.'])
 })
 
 it('LongBench v2 reads like the authors’ prompt file', async () => {

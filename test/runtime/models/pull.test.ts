@@ -176,6 +176,8 @@ describe('a pull', () => {
     mkdirSync(join(folder, 'acme', 'One-GGUF'), { recursive: true })
     writeFileSync(`${to}.part.lock`, String(process.pid))
     expect((await failure(pulled('hf:acme/One-GGUF:Q8_0'))).message).toContain(String(process.pid))
+    writeFileSync(`${to}.part.lock`, '999999999 0000aaaa')
+    expect((await failure(pulled('hf:acme/One-GGUF:Q8_0'))).message).toContain(`delete ${to}.part.lock`)
     writeFileSync(`${to}.part.lock`, '999999999')
     expect(await pulled('hf:acme/One-GGUF:Q8_0')).toBe(to)
   })

@@ -92,6 +92,11 @@ interface LossRow {
 
 async function study(flags: HeadFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
+  if (flags.lora !== undefined && flags.without > 0)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      '--without takes heads away by adapters, so it cannot measure a model with --lora; leave out one of them.',
+    )
   const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
   const prompts: HeadPrompts = { prompts: flags.prompts, seed: flags.seed, words, keys: Math.min(flags.keys, words.keys.length) }
   const given = flags.scores === undefined ? null : readHeadScores(readText(flags.scores, '--scores'), flags.scores)

@@ -3,6 +3,7 @@ import { Option, type Command } from 'commander'
 import { RunFolder } from '../../run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../attention-study.js'
 import { ownWords, wordsFrom } from '../../pi-llm.js'
@@ -11,7 +12,7 @@ import { addFile } from '../attention/file.js'
 import { addHeads } from '../attention/heads.js'
 import { addStudyOptions, findingLines, loadForLooking, machineFinding, type StudyFlags } from '../attention/study.js'
 import { ProgressLine } from '../progress.js'
-import { integer, integers } from '../../../runtime/cli/options.js'
+import { answerSettings, integer, integers } from '../../../runtime/cli/options.js'
 import { weightsOf } from '../../../runtime/cli/runtime.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 
@@ -89,7 +90,11 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }
     const model = await modelOf(engine)
-    const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
+    const { chatTemplate, bareCalls } = answerSettings(flags)
+    const depends = {
+      ...{ ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) },
+      ...definedFields({ chatTemplate, bareCalls }),
+    }
     const keep = await RunFolder.open(flags.out ?? FOLDER, depends)
     const progress = new ProgressLine(notes, json)
     const onProgress = (done: number, total: number, what: string) => {

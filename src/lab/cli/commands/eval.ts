@@ -19,6 +19,7 @@ import { addMemTool } from '../eval/memtool.js'
 import { oneOf } from '../lists.js'
 import {
   addModelOptions,
+  answerSettings,
   decimal,
   integer,
   integers,
@@ -217,6 +218,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       ...{
         engine,
         weights: await Promise.all([engine, ...(folder === undefined ? [] : [folder])].map(weightsOf)),
+        settings: answerSettings(flags),
         frameworks: framework,
         scenarios,
         contract,

@@ -27,7 +27,7 @@ import { openTask } from '../../tasks/open.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, weightsOf } from '../../../runtime/cli/runtime.js'
-import type { ModelFlags } from '../../../runtime/cli/options.js'
+import { answerSettings, type ModelFlags } from '../../../runtime/cli/options.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
 import { Follower } from './follow.js'
@@ -72,6 +72,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
     const header = await headerOf({
       command: commandOf(shell),
       engine: engine.info,
+      settings: answerSettings(flags),
       fingerprint: await weightsOf(engine),
       embedder: embedder?.name ?? null,
       judge: judge?.name ?? null,

@@ -19,7 +19,7 @@ import { count, percent } from '../../../runtime/figures/numbers.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
-import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addModelOptions, answerSettings, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { listContracts, oneOf, toolCount } from '../lists.js'
@@ -165,7 +165,11 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     )
     const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
     // A repeated command continues unfinished sessions. When all sessions are finished, it removes their logs and runs them anew.
-    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
+    if (reached.every((turns) => turns >= flags.turns)) {
+      // Opening a log refuses that of another run.
+      for (const { path, about } of planned) await (await EpisodeFile.open(path, about, commandOf(shell))).close()
+      await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
+    }
     const json = flags.json === true
     const played = await playKept(planned, {
       command: commandOf(shell),
@@ -215,6 +219,8 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
   const about = {
     ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
     ...{ model, weights, engine, release, embedder: flags.embedder ?? null },
+    ...definedFields({ context: flags.context }),
+    ...answerSettings(flags),
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
   return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }

@@ -1,0 +1,67 @@
+/** Locks between processes. A lock is a file that names the process that holds it, and the space of its id: machine and container. */
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { setTimeout as wait } from 'node:timers/promises'
+import { isRunning, processSpace } from './processes.js'
+
+/** The process that holds a lock, as error texts say it. */
+export interface LockHolder {
+  /** Such as `Process 12`. */
+  readonly name: string
+  /** A sentence after a space, for a holder whose end cannot be seen from here; else empty. */
+  readonly advice: string
+}
+
+/** The locks that this process holds. A lock with its id that is not here is left by a dead process that had the same id. */
+const held = new Set<string>()
+
+/** Milliseconds after which a lock is read again that is empty, because its process may be writing it. */
+const PAUSE = 50
+
+/**
+ * Takes a lock. Replaces the lock of a dead process. Returns the function that releases it, or the process that holds it.
+ * @throws Error with a `code` when the file cannot be written
+ */
+export async function takeLock(lock: string): Promise<(() => void) | LockHolder> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      writeFileSync(lock, `${process.pid} ${processSpace()}\n`, { flag: 'wx' })
+      break
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+      if (textOf(lock) === '') await wait(PAUSE)
+      const holder = lockHolder(lock)
+      if (holder !== null) return holder
+      if (attempt > 2) return { name: 'Another process', advice: '' }
+      rmSync(lock, { force: true })
+    }
+  }
+  const name = resolve(lock)
+  held.add(name)
+  return () => {
+    held.delete(name)
+    rmSync(lock, { force: true })
+  }
+}
+
+/** Returns the living process that holds a lock; null when none does. A process of another machine or container counts as living. */
+export function lockHolder(lock: string): LockHolder | null {
+  const [id = '', space] = textOf(lock).split(' ')
+  if (id === '') return null
+  if (space !== undefined && space !== processSpace())
+    return {
+      name: `Process ${id} of another machine or container`,
+      advice: ` If that process has ended, delete ${lock}.`,
+    }
+  const pid = Number(id)
+  const isOwn = space !== undefined && pid === process.pid
+  return (isOwn ? held.has(resolve(lock)) : isRunning(pid)) ? { name: `Process ${id}`, advice: '' } : null
+}
+
+function textOf(lock: string): string {
+  try {
+    return readFileSync(lock, 'utf8').trim()
+  } catch {
+    return ''
+  }
+}
