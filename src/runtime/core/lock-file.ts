@@ -1,5 +1,5 @@
 /** Locks between processes. A lock is a file that names the process that holds it, and the space of its id: machine and container. */
-import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { isRunning, processSpace } from './processes.js'
@@ -17,15 +17,19 @@ const held = new Set<string>()
 
 /** Milliseconds after which a lock is read again that is empty, because its process may be writing it. */
 const PAUSE = 50
+/** Milliseconds between two times that a holder touches its lock. A lock from elsewhere that is untouched for `SILENT` is left by the dead. */
+const BEAT = 20_000
+const SILENT = 120_000
 
 /**
  * Takes a lock. Replaces the lock of a dead process. Returns the function that releases it, or the process that holds it.
  * @throws Error with a `code` when the file cannot be written
  */
 export async function takeLock(lock: string): Promise<(() => void) | LockHolder> {
+  const own = `${process.pid} ${processSpace()}`
   for (let attempt = 0; ; attempt++) {
     try {
-      writeFileSync(lock, `${process.pid} ${processSpace()}\n`, { flag: 'wx' })
+      writeFileSync(lock, `${own}\n`, { flag: 'wx' })
       break
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
@@ -38,21 +42,30 @@ export async function takeLock(lock: string): Promise<(() => void) | LockHolder>
   }
   const name = resolve(lock)
   held.add(name)
+  const beat = setInterval(() => {
+    touch(name)
+  }, BEAT).unref()
   return () => {
+    clearInterval(beat)
     held.delete(name)
-    rmSync(lock, { force: true })
+    if (textOf(name) === own) rmSync(name, { force: true })
   }
 }
 
-/** Returns the living process that holds a lock; null when none does. A process of another machine or container counts as living. */
+/**
+ * Returns the living process that holds a lock; null when none does. A process of another machine or container counts as living while it
+ * touches its lock.
+ */
 export function lockHolder(lock: string): LockHolder | null {
   const [id = '', space] = textOf(lock).split(' ')
   if (id === '') return null
   if (space !== undefined && space !== processSpace())
-    return {
-      name: `Process ${id} of another machine or container`,
-      advice: ` If that process has ended, delete ${lock}.`,
-    }
+    return isSilent(lock)
+      ? null
+      : {
+          name: `Process ${id} of another machine or container`,
+          advice: ` If that process has ended, wait two minutes, or delete ${lock}.`,
+        }
   const pid = Number(id)
   const isOwn = space !== undefined && pid === process.pid
   return (isOwn ? held.has(resolve(lock)) : isRunning(pid)) ? { name: `Process ${id}`, advice: '' } : null
@@ -64,4 +77,17 @@ function textOf(lock: string): string {
   } catch {
     return ''
   }
+}
+
+function touch(lock: string): void {
+  try {
+    utimesSync(lock, new Date(), new Date())
+  } catch {
+    // The folder is gone, or the lock was deleted by hand.
+  }
+}
+
+function isSilent(lock: string): boolean {
+  const { mtimeMs } = statSync(lock, { throwIfNoEntry: false }) ?? { mtimeMs: 0 }
+  return Date.now() - mtimeMs > SILENT
 }

@@ -148,7 +148,7 @@ describe('continuing a log', () => {
     expect(isTaken(path)).toBe(true)
     await expect(openRunLog(path, header)).rejects.toMatchObject({
       code: 'eval/log-busy',
-      message: expect.stringContaining(`If that process has ended, delete ${lockOf(path)}.`) as string,
+      message: expect.stringContaining(`If that process has ended, wait two minutes, or delete ${lockOf(path)}.`) as string,
     })
   })
 

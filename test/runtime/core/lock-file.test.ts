@@ -1,8 +1,8 @@
 /** Locks between processes: who holds one, and when a lock that was left behind is replaced. */
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { lockHolder, takeLock } from '../../../src/runtime/core/lock-file.js'
 import { processSpace } from '../../../src/runtime/core/processes.js'
 
@@ -52,5 +52,29 @@ describe('a lock', () => {
     const taking = takeLock(lock)
     writeFileSync(lock, `${process.ppid} ${processSpace()}\n`)
     expect(await taking).toEqual({ name: `Process ${process.ppid}`, advice: '' })
+  })
+
+  it('of another machine is free once its holder has not touched it for two minutes', async () => {
+    const lock = left(`${NO_PROCESS} 0000aaaa\n`)
+    const past = Date.now() / 1000 - 121
+    utimesSync(lock, past, past)
+    expect(lockHolder(lock)).toBeNull()
+    expect(typeof (await takeLock(lock))).toBe('function')
+  })
+
+  it('is touched by its holder, who does not delete the lock of another one', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
+    onTestFinished(() => {
+      vi.useRealTimers()
+    })
+    const lock = join(folder, 'b.lock')
+    const release = await takeLock(lock)
+    if (typeof release !== 'function') throw new Error('The lock is not free.')
+    utimesSync(lock, 0, 0)
+    vi.advanceTimersByTime(20_000)
+    expect(Date.now() - statSync(lock).mtimeMs).toBeLessThan(60_000)
+    writeFileSync(lock, `${process.ppid} 0000aaaa\n`)
+    release()
+    expect(readFileSync(lock, 'utf8')).toContain('0000aaaa')
   })
 })
