@@ -348,7 +348,10 @@ export class ThreadManager {
       from.asked = true
       return { thread: from, left, edits, hidden, isOwn: true, previous, ...(edits.length === 0 ? {} : { alignment }) }
     }
-    const thread = this.#begin(wanted, from, reconciled(from.record, alignment, messages))
+    // A call of a running step may have no result yet, so a fork gets completed steps only.
+    const { messages: all, ...record } = from.record
+    const completed = { ...record, messages: all.slice(0, from.seen.length) }
+    const thread = this.#begin(wanted, from, reconciled(completed, alignment, messages))
     const known = isOwn ? previous : null
     return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, previous: known, isNew: true }
   }

@@ -253,6 +253,26 @@ describe('a stateless client', () => {
     expect((await slow.answer).thread).toBe(first.thread)
   })
 
+  it('gets the completed steps of that request, but no call without its result', async () => {
+    let release = (): void => undefined
+    const gate = new Promise<void>((resolve) => (release = resolve))
+    const { engine, ask, begin } = await serve(async (request) => {
+      if (request.kind === 'summary') return gate.then(() => ({ content: 'News.' }))
+      if (request.tools === undefined) return { content: 'Quick.' }
+      if (request.messages.length === 1) return folds(request, 0)
+      const [fragment] = request.messages.at(-1)!.content.match(/\bf[0-9a-f]{5}\b/u) ?? []
+      if (request.messages.length > 3) return { content: 'Slow.' }
+      return { calls: [{ name: 'summarize_fragment', arguments: { fragment_id: fragment, focus: 'news' } }] }
+    })
+    const slow = begin([user(long)], { acm: 'tools' })
+    while (engine.requests.at(-1)?.kind !== 'summary') await new Promise((resolve) => setTimeout(resolve, 1))
+    await ask([user(long)])
+    const roles = engine.requests.at(-1)!.messages.map(({ role }) => role)
+    expect(roles).toEqual(['user', 'assistant', 'tool'])
+    release()
+    expect((await slow.answer).message.content).toContain('Slow.')
+  })
+
   it('gets several answers to one prompt in separate threads', async () => {
     const { service } = await serve(numbered)
     const asked = service.several(
