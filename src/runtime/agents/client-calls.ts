@@ -8,6 +8,8 @@ import type { Toolbox } from './toolbox.js'
 export interface ClientRules {
   /** True: only an answer's first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean
+  /** Names of the tools that the model may use. Calls of others are dropped, because not every engine can prevent them. Default: all. */
+  readonly among?: readonly string[]
   /**
    * True for a call that must be alone in its step, because the client sees it as a message of its own. Beside other calls, it is dropped.
    * Default: no call must be alone.
@@ -77,6 +79,7 @@ export class ClientCalls {
   }
 
   #counts(call: Pick<ToolCall, 'id' | 'name'>): boolean {
+    if (this.rules.among?.includes(call.name) === false) return false
     if (!this.rules.single || !this.toolbox.isExternal(call)) return true
     this.#first ??= call.id
     return this.#first === call.id

@@ -497,6 +497,19 @@ describe('tool choice', () => {
     })
   })
 
+  it('some tools: calls of others are dropped, if the engine does not prevent them', async () => {
+    const { ask, begin } = await serve((_, step) => ({
+      content: 'Hm.',
+      calls: step === 1 ? [{ name: 'time' }, { name: 'weather' }] : [{ name: 'time' }],
+    }))
+    const more: Partial<Ask> = { tools: [time, weather], toolChoice: { mode: 'auto', names: ['weather'] } }
+    const asked = begin([user('x')], more)
+    expect((await eventsOf(asked)).filter(({ type }) => type === 'call' || type === 'arguments')).toEqual([])
+    expect(await asked.answer).toMatchObject({ message: assistant('Hm.'), finish: 'stop' })
+    const both = await ask([user('y')], { ...more, parallelCalls: false })
+    expect(both.message.toolCalls?.map(({ name }) => name)).toEqual(['weather'])
+  })
+
   it('none: calls are neither carried out nor shown', async () => {
     const { ask, begin } = await serve((request, step) =>
       step === 0
