@@ -290,7 +290,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
       ...(ask.session === undefined ? {} : { sessionHeaders: ask.session.headers }),
       ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
     },
-    client: { single: ask.parallelCalls === false, isAlone: isSearch, ...definedFields({ among }) },
+    client: { single: ask.parallelCalls === false, isAlone: isSearch, ...definedFields({ among, callId: ask.callId }) },
     firstStep: firstStepOf(ask, prepared.acm),
     maxCalls: MAX_CALLS,
     hints: false,
