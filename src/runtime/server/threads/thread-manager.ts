@@ -176,7 +176,9 @@ export class ThreadManager {
         await this.#save(thread)
       })
     } catch (error) {
-      await this.give(thread)
+      // The store may take long to create a new thread, and the request does not wait for that.
+      if (isNew === true) void this.#withdraw(thread).catch(() => undefined)
+      else await this.give(thread)
       throw error
     }
     this.#changed(thread, 'message')
@@ -272,6 +274,17 @@ export class ThreadManager {
     }
     this.#listeners.add(filtered)
     return () => this.#listeners.delete(filtered)
+  }
+
+  /** Deletes a new thread whose request ended before its messages were saved. */
+  async #withdraw(thread: Thread): Promise<void> {
+    try {
+      await thread.alone(async () => {
+        if (this.index.entryOf(thread) !== null) await this.delete(thread.tenant, thread.id)
+      })
+    } finally {
+      await this.give(thread)
+    }
   }
 
   /** Waits until no ask runs on the thread, then takes it. */

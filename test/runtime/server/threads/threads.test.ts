@@ -691,6 +691,26 @@ describe('the store', () => {
     expect(service.threads.view('t', first.thread)).toHaveLength(2)
   })
 
+  it('keeps no thread of a request that ended while the store began it', async () => {
+    const store = new MemoryStore()
+    let release = () => {}
+    const held = new Promise<void>((resolve) => (release = resolve))
+    const create = store.create.bind(store)
+    const begun = vi.spyOn(store, 'create').mockImplementationOnce((...made) => held.then(() => create(...made)))
+    const { ask, service } = await serve(numbered, { store })
+    const client = new AbortController()
+    const asked = ask([user('One?')], { signal: client.signal })
+    await vi.waitFor(() => {
+      expect(begun).toHaveBeenCalled()
+    })
+    client.abort()
+    await expect(asked).rejects.toThrow()
+    release()
+    await expect.poll(() => service.threads.list('t')).toEqual([])
+    await expect.poll(() => allIn(store)).toEqual([])
+    expect((await ask([user('One?')])).message.content).toBe('Answer 0.')
+  })
+
   it('deletes old threads as far as it can, and serves the request even where it cannot', async () => {
     const store = new MemoryStore()
     const told: string[] = []
