@@ -315,8 +315,10 @@ function formatOf(format: unknown): AnswerFormat | undefined {
  * names none. It is the first such call of the last message that has one.
  */
 function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts): Required<Pick<Ask, 'messages' | 'callId'>> {
-  let [count, asked] = [0, '']
-  const callId = (nth: number) => `call_${hash('sha256', `${count + nth} ${asked.slice(0, ENOUGH)}`, 'hex').slice(0, 24)}`
+  let count = 0
+  /** The digest of the user's last message. */
+  let asked = ''
+  const callId = (nth: number) => `call_${asked}${(count + nth).toString(16).padStart(8, '0')}`
   const open = new OpenCalls()
   const placed = messages.map((message, index): PlacedMessage => {
     const place = `messages[${index}]`
@@ -327,7 +329,7 @@ function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts
       open.answered(id)
       return { message: { role, content, toolCallId: id, ...definedFields({ name }) }, place: `${place}.tool_call_id` }
     }
-    if (role === 'user') asked = content
+    if (role === 'user') asked = hash('sha256', content.slice(0, ENOUGH), 'hex').slice(0, 16)
     if (role !== 'assistant') return { message: { role, content }, place }
     const toolCalls = calls.map(({ id, function: called }, nth) =>
       callOf(id ?? callId(nth), called.name, called, called.arguments ?? {}),
