@@ -110,8 +110,6 @@ export interface TurnOptions {
   readonly promptLogprobs?: number
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
-  /** Names of the tools that the model may use when no call is required. Default: all. */
-  readonly among?: readonly string[]
   /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
   readonly client?: ClientRules
   /** Text that the answer of the first step begins with. Default: none. */
@@ -175,14 +173,14 @@ export class Turn {
   }
 
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
-    const { engine, conversation, toolbox, generation, request, beginning, callable, among, client, signal } = this.options
+    const { engine, conversation, toolbox, generation, request, beginning, callable, client, signal } = this.options
     const step = this.#steps.length
     const { promptLogprobs } = step === 0 ? this.options : {}
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
     const { hopeless, definitions: narrower } = toolbox.narrowed(conversation)
     const unlisted = [...narrower, ...toolbox.unlisted]
-    const allowed = toolChoice === 'required' ? callable : toolChoice === 'auto' ? among : undefined
+    const allowed = toolChoice === 'required' ? callable : toolChoice === 'auto' ? client?.among : undefined
     const hasEnds = client?.single === true || tools.some((tool) => toolbox.endsStep(tool))
     const messages = noted(conversation.messages, tools)
     const edits = conversation.edits()

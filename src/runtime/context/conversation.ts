@@ -149,6 +149,14 @@ export class Conversation {
     )
   }
 
+  /** Returns the message's content with only its forgotten text hidden. @throws KvfoldError engine/bad-request when there is none */
+  remembered(message: number): string {
+    return shownIn(
+      this.#message(message).content,
+      this.edits().filter((edit) => edit.message === message && edit.forget === true),
+    )
+  }
+
   /** Returns the contents of all messages as the model sees them. */
   shownAll(): readonly string[] {
     const edits = byMessage(this.edits())

@@ -102,6 +102,11 @@ export interface Ask {
    * engine's setting.
    */
   readonly bareCalls?: boolean
+  /**
+   * Returns the id of the answer's nth call of the client's tools, from 0, if the model's syntax has no ids. Clients that leave ids out need
+   * ids that follow from the conversation. Default: a random id.
+   */
+  readonly callId?: (nth: number) => string
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
   /** How tokens are drafted, which the model then checks (speculative decoding). Default: the engine's setting. */

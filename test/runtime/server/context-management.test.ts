@@ -7,6 +7,7 @@ import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 
 const model = 'builtin'
 let served: Serving
@@ -82,6 +83,24 @@ describe('clear_tool_uses', () => {
     const later = await ask(next, { trigger: { type: 'input_tokens', value: whole - 1 } })
     expect(later.context_management!.applied_edits).toMatchObject([{ cleared_tool_uses: 4 }])
     expect(later.usage.cache_read_input_tokens).toBeGreaterThan(usedBy(past) * 0.8)
+  })
+
+  it('counts the notes on long messages beside the context tools', async () => {
+    const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Read.' })) })
+    const client = new Anthropic({ baseURL: scripted.url, apiKey: 'none', maxRetries: 0 })
+    const edit = {
+      type: 'clear_tool_uses_20250919',
+      trigger: { type: 'tool_uses', value: 1 },
+      keep: { type: 'tool_uses', value: 1 },
+    }
+    const [asked, ...rest] = session('notes', 3)
+    const messages = [{ role: 'user', content: 'Some words that fill the page. '.repeat(80) }, asked, ...rest] as Param[]
+    const body = { model, messages, tools, max_tokens: 2, context_management: { edits: [edit] }, kvfold: { acm: 'tools' } }
+    const { context_management: managed } = await client.beta.messages.create(body as never)
+    const { threads } = scripted.service
+    const { saves } = threads.get('public', threads.list('public')[0]!.id).events.at(-1)!
+    expect(managed).toMatchObject({ applied_edits: [{ cleared_tool_uses: 2, cleared_input_tokens: saves }] })
+    await scripted.close()
   })
 
   it('can count tool uses, skips excluded tools and pins, and does nothing if it would clear too little', async () => {

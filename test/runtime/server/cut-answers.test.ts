@@ -139,6 +139,16 @@ describe('a stream that its client left', () => {
     expect(served.service.threads.get(PUBLIC, thread!).all[2]!.message.content).toBe(view[2]!.content)
   })
 
+  it('can have its answer continued from the cut in a later turn, too', async () => {
+    const first = await chat({ messages: [user('Count to three.')], ...short })
+    const asked = [user('Count to three.'), assistant(first.choices[0].message.content), user('And to ten thousand.')]
+    const { thread } = first.kvfold
+    const { text } = await broken(served, CHAT, { messages: asked, ...long }, chatText)
+    const more = await chat({ messages: [...asked, assistant(text)], ...short })
+    expect(more.kvfold).toMatchObject({ thread, lost: null, edits: null })
+    expect(viewOf(thread)[3]!.content).toBe(text + more.choices[0].message.content)
+  })
+
   it('loses nothing when the same request comes again: another thread answers', async () => {
     const asked = [user('Count to a million.')]
     const { thread } = await broken(served, CHAT, { messages: asked, ...long }, chatText)

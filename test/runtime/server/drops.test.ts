@@ -63,6 +63,14 @@ describe('drop_message', () => {
     expect(omitted).toEqual(['b'])
   })
 
+  it('counts the note on a long message beside the context tools', async () => {
+    const long = 'Some words that fill the page. '.repeat(80)
+    const messages = [user(long), { role: 'assistant', content: 'Read.' }, user(long), user('And now?')]
+    const { usage, kvfold } = await chat(messages, { drop_message: { '3': [0] }, kvfold: { acm: 'tools' } })
+    const { saves } = served.service.threads.get('public', kvfold.thread).events.at(-1)!
+    expect(usage.prompt_tokens_details.drop_skipped_tokens).toBe(saves)
+  })
+
   it.each(['splice', 'exact'])('takes messages out of the prompt under %s, and counts them', async (contract) => {
     const messages = await begun(`drops under ${contract}`, contract)
     const before = served.service.status().models[0]!.loaded!.submitted!

@@ -5,7 +5,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
@@ -83,6 +83,17 @@ describe('a fold that forgets', () => {
     expect(engine.cacheTotals.used).toBeLessThan(used - parked)
     await goOn(thread)
     expect(service.threads.get(TENANT, thread).ledger.at(-1)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+
+  it('leaves the thread as it was when the engine fails, and can be tried again', async () => {
+    await open({ hostBytes: 0 })
+    const { thread, fragment } = await talk()
+    const before = service.threads.export(TENANT, thread)
+    const forget = () => service.threads.fold(TENANT, thread, fragment, { forget: true })
+    vi.spyOn(engine, 'forgetHidden').mockRejectedValueOnce(new Error('The disk is gone.'))
+    await expect(forget()).rejects.toThrow('The disk is gone.')
+    expect(service.threads.export(TENANT, thread)).toEqual(before)
+    expect((await forget()).state).toEqual({ kind: 'folded', forget: true })
   })
 })
 

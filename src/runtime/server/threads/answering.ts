@@ -119,7 +119,7 @@ interface PreparedAnswer {
   readonly toolbox: Toolbox
   /** Names of the tools that a forced call may use; undefined: all. */
   readonly callable: readonly string[] | undefined
-  /** Names of the tools that the model may call when no call is forced; undefined: all. */
+  /** Names of the tools that the client lets the model call, and the server's own; undefined: all. */
   readonly among: readonly string[] | undefined
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
@@ -281,7 +281,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
   const turn = new Turn({
     ...{ engine, conversation, toolbox, generation, signal },
-    ...definedFields({ beginning: ask.beginning, callable, among, costlyFolds: ask.costlyFolds }),
+    ...definedFields({ beginning: ask.beginning, callable, costlyFolds: ask.costlyFolds }),
     ...definedFields({ promptLogprobs: ask.promptLogprobs }),
     request: {
       ...scope,
@@ -290,7 +290,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
       ...(ask.session === undefined ? {} : { sessionHeaders: ask.session.headers }),
       ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
     },
-    client: { single: ask.parallelCalls === false, isAlone: isSearch },
+    client: { single: ask.parallelCalls === false, isAlone: isSearch, ...definedFields({ among, callId: ask.callId }) },
     firstStep: firstStepOf(ask, prepared.acm),
     maxCalls: MAX_CALLS,
     hints: false,

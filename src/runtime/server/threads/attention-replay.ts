@@ -6,6 +6,7 @@ import { answerMass, type LookingEngine, type ShownPrompt } from '../../attentio
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation } from '../../core/ids.js'
+import { contains } from '../../core/span.js'
 import type { Models, ServedEngine } from './models.js'
 import type { ThreadAttention } from './thread-api.js'
 import type { Thread } from './thread.js'
@@ -37,6 +38,11 @@ export class AttentionReplay {
   ): Promise<ThreadAttention> {
     const { conversation, tenant, prompted } = thread
     const message = answerOf(thread)
+    if (conversation.edits().some((edit) => edit.message === message && edit.forget === true))
+      throw new KvfoldError(
+        'attention/unavailable',
+        'A part of the last answer is forgotten, so it is not shown to the model again; restore it first.',
+      )
     const { shown, ...replay } = replayOf(thread, message)
     const messages = noted(conversation.messages.slice(0, message + 1), prompted.tools)
     const cuts = conversation.fragments
@@ -78,7 +84,14 @@ const AGAIN =
 function replayOf(thread: Thread, answer: number): ReplayedPrompts {
   const known = thread.shown.upTo(answer)
   const last = known?.at(-1)
-  if (known !== null && last !== undefined) {
+  const edits = editsBefore(thread, answer)
+  const forgotten = edits.filter(({ forget }) => forget === true)
+  const isHidden = (prompt: ShownPrompt) =>
+    forgotten.every(
+      ({ message, span }) =>
+        message >= prompt.messages || prompt.edits.some((edit) => edit.message === message && contains(edit.span, span)),
+    )
+  if (known !== null && last !== undefined && known.every(isHidden)) {
     const { contract } = last
     if (known.length === 1)
       return { kind: 'prefill', contract, shown: known, text: `${AGAIN}: what the answer was shown, in one prefill.` }
@@ -89,12 +102,16 @@ function replayOf(thread: Thread, answer: number): ReplayedPrompts {
     contract: 'exact',
     approximate: 0,
   }
-  const now = { messages: answer, edits: editsBefore(thread, answer), contract }
-  const lost = 'What exactly the answer was shown is not known any more (the server was started again, or the thread was forked)'
-  if (approximate === 0 || now.edits.length === 0)
+  const now = { messages: answer, edits, contract }
+  const lost =
+    last === undefined
+      ? 'What exactly the answer was shown is not known any more (the server was started again, or the thread was forked)'
+      : 'What exactly the answer was shown is not shown again, because a part of it is forgotten'
+  if (approximate === 0 || edits.length === forgotten.length)
     return { kind: 'guess', contract, shown: [now], text: `${AGAIN}. ${lost}: this is one prefill with the folds of now.` }
-  const text = `${AGAIN}. ${lost}: this is everything first, and then the folds of now (${contract}).`
-  return { kind: 'guess', contract, shown: [{ ...now, edits: [], contract: 'exact' }, now], text }
+  const all = forgotten.length === 0 ? 'everything' : 'everything that is not forgotten'
+  const text = `${AGAIN}. ${lost}: this is ${all} first, and then the folds of now (${contract}).`
+  return { kind: 'guess', contract, shown: [{ ...now, edits: forgotten, contract: 'exact' }, now], text }
 }
 
 const editsBefore = ({ conversation }: Thread, answer: number) => conversation.edits().filter(({ message }) => message < answer)

@@ -5,6 +5,7 @@
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { Conversation } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
+import { noted } from '../../context/size-note.js'
 import type { Engine } from '../../engine/engine.js'
 import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
@@ -127,7 +128,7 @@ export function clearedIn(context: PolicyContext): Cleared {
   const thoughts = new Set(conversation.omissions.flatMap(({ message, omits }) => (omits.part === 'reasoning' ? [message] : [])))
   const shown = messages.size + thoughts.size === 0 ? 0 : shownBy(context)
   const without = (edits: ReturnType<Conversation['edits']>) =>
-    engine.count(conversation.messages, tools, edits, scope?.variables) - shown
+    engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables) - shown
   const uses = conversation.edits().filter(({ message, omits }) => !messages.has(message) && omits?.part !== 'inputs')
   const thinking = conversation.edits().filter(({ omits }) => omits?.part !== 'reasoning')
   return {

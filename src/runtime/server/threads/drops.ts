@@ -1,4 +1,5 @@
 /** Drops messages and reasoning from the prompt when a client says which (AKV's `drop_message`, `drop_rule` and `reposition`). */
+import { noted } from '../../context/size-note.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { clearThinking } from './context-edits.js'
@@ -54,7 +55,7 @@ export function skippedIn(context: PolicyContext): number {
   const { engine, conversation, tools, scope } = context
   const rest = conversation.edits().filter(({ omits }) => omits === undefined || omits.part === 'inputs')
   if (rest.length === conversation.edits().length) return 0
-  return engine.count(conversation.messages, tools, rest, scope?.variables) - shownBy(context)
+  return engine.count(noted(conversation.messages, tools), tools, rest, scope?.variables) - shownBy(context)
 }
 
 /** An engine that may be able to close the gaps in a conversation's positions. */

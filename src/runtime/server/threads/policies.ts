@@ -343,7 +343,7 @@ export async function foldByHelpers(
     options: { numbered: false, ...optionsOf(acm, setting) },
     state: states.get(thread) ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
   })
-  const { kind, why, before, after, ledger, refused } = await folding.fold(messages[user]!.content, signal, upTo)
+  const { kind, why, before, after, ledger, refused } = await folding.fold(conversation.remembered(user), signal, upTo)
   states.set(thread, folding.state)
   if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
   const ours = new Set(folding.state.own)

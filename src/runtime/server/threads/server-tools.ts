@@ -178,9 +178,9 @@ export class ManagedThread implements LoadedTools {
    * entries of these questions. @throws KvfoldError what the engine throws
    */
   async begin(signal: AbortSignal): Promise<readonly LedgerEntry[]> {
-    const last = this.thread.conversation.messages.at(-1)
-    if (last?.role !== 'user') return []
-    this.#asides.begin(last.content)
+    const { conversation } = this.thread
+    if (conversation.messages.at(-1)?.role !== 'user') return []
+    this.#asides.begin(conversation.remembered(conversation.messages.length - 1))
     await this.#asides.prune(signal)
     await this.#asides.search(await this.#asides.keywords(signal), signal)
     return this.#asides.spent

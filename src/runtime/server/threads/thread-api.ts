@@ -86,8 +86,8 @@ export interface ThreadAttention extends AnswerMass {
   readonly replay: {
     /**
      * `prefill`: the answer's prompt, in one prefill. `steps`: all prompts since the cells were last exact, one after the other. `guess`:
-     * the earlier prompts are unknown, so the prompt is shown with the present folds. If hidden text left a trace, the prompt without folds
-     * is shown before it.
+     * the earlier prompts are unknown or have forgotten text, so the prompt is shown with the present folds. If hidden text left a trace,
+     * the prompt is shown before it with only the folds that forget.
      */
     readonly kind: 'prefill' | 'steps' | 'guess'
     /** The contract of the last prompt. */

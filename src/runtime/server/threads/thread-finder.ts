@@ -21,18 +21,23 @@ export class ThreadFinder {
     const { tenant, model, messages, thread: id } = wanted
     const ofSession = id === undefined ? this.#ofSession(wanted, isFree) : null
     if (ofSession !== null) return ofSession
-    const near = id === undefined ? this.#near(wanted) : null
-    if (near !== null) return near
     const chain = chainOf(messages)
     const named = id === undefined ? null : this.index.entryFor(tenant, id, model)
     const best = named === null ? this.#begun(wanted, chain, isFree) : shared(named, chain)
-    if (best !== null && best.common === best.candidate.chain.length && isFree(best.candidate)) {
-      const thread = this.#loaded(best.candidate, id)
-      if (thread !== null && goesOnFromCut(thread, wanted)) return thread
-    }
+    const continued = () => (best !== null && isFree(best.candidate) ? this.#continued(wanted, best) : null)
+    // To the search for a near thread, a cut answer that the request continues would be a message that the request lacks.
+    const begun = wanted.beginning === undefined ? null : continued()
+    const found = begun ?? (id === undefined ? this.#near(wanted) : null) ?? continued()
+    if (found !== null) return found
     // Two conversations that share only a system message are not related: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     return this.#related(wanted, named !== null ? [named] : best !== null && isBegun ? [best.candidate] : [])
+  }
+
+  /** Returns the thread if the request has all its messages, and goes on from a cut answer at its end; else null. */
+  #continued(wanted: ThreadRequest, { candidate, common: most }: Beginning<ThreadEntry>): Thread | null {
+    const thread = most === candidate.chain.length ? this.#loaded(candidate, wanted.thread) : null
+    return thread !== null && goesOnFromCut(thread, wanted) ? thread : null
   }
 
   /**

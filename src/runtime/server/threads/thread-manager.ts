@@ -176,7 +176,9 @@ export class ThreadManager {
         await this.#save(thread)
       })
     } catch (error) {
-      await this.give(thread)
+      // The store may take long to create a new thread, and the request does not wait for that.
+      if (isNew === true) void this.#withdraw(thread).catch(() => undefined)
+      else await this.give(thread)
       throw error
     }
     this.#changed(thread, 'message')
@@ -274,6 +276,17 @@ export class ThreadManager {
     return () => this.#listeners.delete(filtered)
   }
 
+  /** Deletes a new thread whose request ended before its messages were saved. */
+  async #withdraw(thread: Thread): Promise<void> {
+    try {
+      await thread.alone(async () => {
+        if (this.index.entryOf(thread) !== null) await this.delete(thread.tenant, thread.id)
+      })
+    } finally {
+      await this.give(thread)
+    }
+  }
+
   /** Waits until no ask runs on the thread, then takes it. */
   async #append({ tenant, model, thread: id }: ThreadRequest, signal?: AbortSignal): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
@@ -348,7 +361,10 @@ export class ThreadManager {
       from.asked = true
       return { thread: from, left, edits, hidden, isOwn: true, previous, ...(edits.length === 0 ? {} : { alignment }) }
     }
-    const thread = this.#begin(wanted, from, reconciled(from.record, alignment, messages))
+    // A call of a running step may have no result yet, so a fork gets completed steps only.
+    const { messages: all, ...record } = from.record
+    const completed = { ...record, messages: all.slice(0, from.seen.length) }
+    const thread = this.#begin(wanted, from, reconciled(completed, alignment, messages))
     const known = isOwn ? previous : null
     return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, previous: known, isNew: true }
   }

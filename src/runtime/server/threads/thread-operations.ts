@@ -72,11 +72,18 @@ export class Operations implements ThreadApi {
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation } = thread
         if (how?.forget === true && engine.forgetHidden === undefined) throw new KvfoldError('tool/refused', ELSEWHERE)
+        const before = thread.record
         const folded = granted(conversation.fold(fragment, how, costly)).fragment
         edited(thread, 'folded', [folded], savedBy(folded))
-        if (how?.forget === true) thread.noteForget()
-        // Engines forget at once. If the template refuses the prompt, because results of calls are missing, they forget with the next step.
-        if (how?.forget === true) await engine.forgetHidden?.(conversation.id, ...shownBy(thread)).catch(unlessTemplate)
+        if (how?.forget !== true) return folded
+        try {
+          // Engines forget at once. If the template refuses the prompt, because results of calls are missing, they forget with the next step.
+          await engine.forgetHidden?.(conversation.id, ...shownBy(thread)).catch(unlessTemplate)
+        } catch (error) {
+          thread.revert(before)
+          throw error
+        }
+        thread.noteForget()
         return folded
       }),
     )

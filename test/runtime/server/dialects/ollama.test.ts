@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { Api } from '../../../conformance/api.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
+import { PUBLIC } from '../../../../src/runtime/server/ask.js'
 import { serving, type Serving } from '../support/serving.js'
 
 let served: Serving
@@ -125,6 +126,31 @@ it('numbers the calls of an answer, whole and streamed', async () => {
     }
     expect(await indices(false)).toEqual([0, 1, 2])
     expect(await indices(true)).toEqual([0, 1, 2])
+  } finally {
+    await scripted.close()
+  }
+})
+
+it('continues the thread of a client that sends calls and results without ids', async () => {
+  const calls = [{ name: 'weather' }, { name: 'weather', arguments: { at: 2 } }]
+  const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ calls })) })
+  try {
+    const client = new Api(scripted.url)
+    const messages: object[] = [{ role: 'user', content: 'Weather?' }]
+    const ids = new Set<string>()
+    for (let round = 0; round < 3; round++) {
+      const { body } = await client.post('/api/chat', { ...HELLO, messages, tools: [WEATHER], stream: false })
+      const { tool_calls: made } = body.message as { tool_calls: { id: string; function: object }[] }
+      for (const { id } of made) ids.add(id)
+      messages.push({ role: 'assistant', content: '', tool_calls: made.map(({ function: called }) => ({ function: called })) })
+      for (const content of ['sun', 'rain']) messages.push({ role: 'tool', tool_name: 'weather', content })
+    }
+    expect(scripted.service.threads.list(PUBLIC)).toHaveLength(1)
+    expect(ids.size).toBe(6)
+    // Another conversation with the same calls has ids of its own.
+    const other = [{ role: 'user', content: 'Once more?' }]
+    const { body } = await client.post('/api/chat', { ...HELLO, messages: other, tools: [WEATHER], stream: false })
+    expect(ids).not.toContain(body.message.tool_calls[0].id)
   } finally {
     await scripted.close()
   }

@@ -1,6 +1,6 @@
 /** Tests the attention of a thread's last answer on the built-in model, against requests made by hand on a separate engine. */
 import { freshConversation } from '../../../../src/runtime/core/ids.js'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { place } from '../../../../src/runtime/attention/places.js'
 import type { ChatMessage, Edit } from '../../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
@@ -206,6 +206,39 @@ describe('the attention of the last answer', () => {
     } finally {
       await again.close()
     }
+  })
+
+  it('shows no forgotten text to the model again, and says so', async () => {
+    const respond = vi.spyOn(LlamaEngine.prototype, 'respond')
+    const shown = async (thread: string) => {
+      const from = respond.mock.calls.length
+      const { replay } = await service.threads.attention(PUBLIC, thread)
+      return { replay, edits: respond.mock.calls.slice(from).map(([{ edits = [] }]) => edits.map(({ span: chars }) => chars)) }
+    }
+    try {
+      const { thread, hidden, open } = await folded('splice', 33)
+      await service.threads.fold(PUBLIC, thread, open.id, { forget: true })
+      const after = await shown(thread)
+      expect(after.replay).toMatchObject({ kind: 'guess', prompts: 2 })
+      expect(after.replay.text).toMatch(/a part of it is forgotten: this is everything that is not forgotten first/u)
+      expect(after.edits).toEqual([[open.span], [hidden.span, open.span]])
+      // The next answer was not shown that text.
+      const messages = service.threads.view(PUBLIC, thread)
+      await ask([...messages, user('And of key 5?')], { contract: 'splice' })
+      for (const edits of (await shown(thread)).edits) expect(edits).toContainEqual(open.span)
+    } finally {
+      respond.mockRestore()
+    }
+  })
+
+  it('is refused when a part of the answer itself is forgotten', async () => {
+    const { thread, message } = await ask([user(notes(21))])
+    const cut = { startMarker: message.content.slice(0, 5), endMarker: message.content.slice(-5), numFragments: 1 }
+    const [fragment] = await service.threads.fragment(PUBLIC, thread, { ...cut, role: 'assistant' })
+    await service.threads.fold(PUBLIC, thread, fragment!.id, { forget: true }, 'allow')
+    await expect(service.threads.attention(PUBLIC, thread)).rejects.toMatchObject({ code: 'attention/unavailable' })
+    await service.threads.restore(PUBLIC, thread, fragment!.id)
+    await service.threads.attention(PUBLIC, thread)
   })
 
   it("is for the thread's tenant only, and leaves no cells behind", async () => {

@@ -82,3 +82,33 @@ it('resum waits for a nearly full window, and then shows only a summary', async 
   const early = await asked('resum', [])
   expect(early.policy).toEqual([])
 })
+
+it.each([2250, 2420])(
+  'resum tells neither helper nor model what a person had forgotten, with a context of %i',
+  async (context) => {
+    const script = ({ kind }: { kind?: string }) =>
+      kind === 'summary' ? { content: notes } : { content: '', calls: [{ name: 'read' }] }
+    const engine = Object.assign(new ScriptedEngine(script, { context }), { forgetHidden: () => Promise.resolve() })
+    const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+    const ask = (messages: readonly ChatMessage[]) =>
+      service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'resum' }).answer
+    const messages: ChatMessage[] = [{ role: 'user', content: 'Read it. The password is swordfish. Tell me all.' }]
+    const first = await ask(messages)
+    messages.push(first.message, {
+      role: 'tool',
+      content: Array.from({ length: 6 }, () => result).join('\n'),
+      toolCallId: first.message.toolCalls![0]!.id,
+    })
+    const { thread, message } = await ask(messages)
+    const cut = { startMarker: 'The', endMarker: 'swordfish.', numFragments: 1 }
+    const [fragment] = await service.threads.fragment('t', thread, cut)
+    await service.threads.fold('t', thread, fragment!.id, { forget: true }, 'allow')
+    const before = engine.requests.length
+    messages.push(message, { role: 'tool', content: 'The end.', toolCallId: message.toolCalls![0]!.id })
+    const third = await ask(messages)
+    expect(third.thread).toBe(thread)
+    const asked = engine.requests.slice(before)
+    expect(service.threads.get('t', thread).events.at(-1)).toMatchObject({ kind: 'policy', folded: [expect.any(String)] })
+    for (const each of asked) expect(engine.prompt(each)).not.toContain('swordfish')
+  },
+)

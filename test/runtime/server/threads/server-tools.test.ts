@@ -92,6 +92,22 @@ it.each<[MemToolMode, readonly string[]]>([
   },
 )
 
+it('a question aside has no text that a person had forgotten, when the request comes again', async () => {
+  const { engine, threads, service } = await talk('workflow', ['size moon is swordfish'], ({ schema }) =>
+    schema === undefined ? { content: 'Yes.' } : { content: '{"keywords": []}' },
+  )
+  Object.assign(engine, { forgetHidden: () => Promise.resolve() })
+  const [thread] = [...threads] as [string]
+  const [all] = await service.threads.fragment('t', thread, { startMarker: 'size', endMarker: 'fish', numFragments: 1 })
+  await service.threads.fold('t', thread, all!.id, { forget: true }, 'allow')
+  const before = engine.requests.length
+  const messages: readonly ChatMessage[] = [{ role: 'user', content: 'size moon is swordfish' }]
+  await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto' }).answer
+  const asked = engine.requests.slice(before)
+  expect(asked.map(({ kind }) => kind)).toEqual(['summary', undefined])
+  for (const each of asked) expect(engine.prompt(each)).not.toContain('swordfish')
+})
+
 it('a call of a tool that is not loaded gets an error, and no tool can be forced', async () => {
   let tries = 0
   const { messages } = await talk('hybrid', ['hello'], ({ messages: all }) => {

@@ -253,6 +253,26 @@ describe('a stateless client', () => {
     expect((await slow.answer).thread).toBe(first.thread)
   })
 
+  it('gets the completed steps of that request, but no call without its result', async () => {
+    let release = (): void => undefined
+    const gate = new Promise<void>((resolve) => (release = resolve))
+    const { engine, ask, begin } = await serve(async (request) => {
+      if (request.kind === 'summary') return gate.then(() => ({ content: 'News.' }))
+      if (request.tools === undefined) return { content: 'Quick.' }
+      if (request.messages.length === 1) return folds(request, 0)
+      const [fragment] = request.messages.at(-1)!.content.match(/\bf[0-9a-f]{5}\b/u) ?? []
+      if (request.messages.length > 3) return { content: 'Slow.' }
+      return { calls: [{ name: 'summarize_fragment', arguments: { fragment_id: fragment, focus: 'news' } }] }
+    })
+    const slow = begin([user(long)], { acm: 'tools' })
+    while (engine.requests.at(-1)?.kind !== 'summary') await new Promise((resolve) => setTimeout(resolve, 1))
+    await ask([user(long)])
+    const roles = engine.requests.at(-1)!.messages.map(({ role }) => role)
+    expect(roles).toEqual(['user', 'assistant', 'tool'])
+    release()
+    expect((await slow.answer).message.content).toContain('Slow.')
+  })
+
   it('gets several answers to one prompt in separate threads', async () => {
     const { service } = await serve(numbered)
     const asked = service.several(
@@ -477,6 +497,19 @@ describe('tool choice', () => {
     })
   })
 
+  it('some tools: calls of others are dropped, if the engine does not prevent them', async () => {
+    const { ask, begin } = await serve((_, step) => ({
+      content: 'Hm.',
+      calls: step === 1 ? [{ name: 'time' }, { name: 'weather' }] : [{ name: 'time' }],
+    }))
+    const more: Partial<Ask> = { tools: [time, weather], toolChoice: { mode: 'auto', names: ['weather'] } }
+    const asked = begin([user('x')], more)
+    expect((await eventsOf(asked)).filter(({ type }) => type === 'call' || type === 'arguments')).toEqual([])
+    expect(await asked.answer).toMatchObject({ message: assistant('Hm.'), finish: 'stop' })
+    const both = await ask([user('y')], { ...more, parallelCalls: false })
+    expect(both.message.toolCalls?.map(({ name }) => name)).toEqual(['weather'])
+  })
+
   it('none: calls are neither carried out nor shown', async () => {
     const { ask, begin } = await serve((request, step) =>
       step === 0
@@ -656,6 +689,26 @@ describe('the store', () => {
     release()
     await summing
     expect(service.threads.view('t', first.thread)).toHaveLength(2)
+  })
+
+  it('keeps no thread of a request that ended while the store began it', async () => {
+    const store = new MemoryStore()
+    let release = () => {}
+    const held = new Promise<void>((resolve) => (release = resolve))
+    const create = store.create.bind(store)
+    const begun = vi.spyOn(store, 'create').mockImplementationOnce((...made) => held.then(() => create(...made)))
+    const { ask, service } = await serve(numbered, { store })
+    const client = new AbortController()
+    const asked = ask([user('One?')], { signal: client.signal })
+    await vi.waitFor(() => {
+      expect(begun).toHaveBeenCalled()
+    })
+    client.abort()
+    await expect(asked).rejects.toThrow()
+    release()
+    await expect.poll(() => service.threads.list('t')).toEqual([])
+    await expect.poll(() => allIn(store)).toEqual([])
+    expect((await ask([user('One?')])).message.content).toBe('Answer 0.')
   })
 
   it('deletes old threads as far as it can, and serves the request even where it cannot', async () => {

@@ -1,4 +1,5 @@
 /** The routes below `/api`, as in Ollama: translates requests into asks, and writes answers. */
+import { hash } from 'node:crypto'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
@@ -253,7 +254,7 @@ const chatAsk = (
   unsupportedParts: UnsupportedParts,
 ): Ask => ({
   ...commonOf(body, tenant, defaults),
-  messages: messagesOf(body.messages, unsupportedParts),
+  ...messagesOf(body.messages, unsupportedParts),
   tools: checkTools(
     (body.tools ?? []).map(({ function: { name, description = '', parameters = NO_PARAMETERS } }) => ({
       ...{ name, description, parameters },
@@ -309,11 +310,15 @@ function formatOf(format: unknown): AnswerFormat | undefined {
 }
 
 /**
- * Translates messages, and numbers calls without ids. A result without an id answers an open call of its tool, or of any tool when it names
- * none. It is the first such call of the last message that has one.
+ * Translates messages. Calls without ids get ids that follow from the conversation, and so do those of the answer. So the thread recognises
+ * its calls when the client sends them back without ids. A result without an id answers an open call of its tool, or of any tool when it
+ * names none. It is the first such call of the last message that has one.
  */
-function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts): ChatMessage[] {
-  let made = 0
+function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts): Required<Pick<Ask, 'messages' | 'callId'>> {
+  let count = 0
+  /** The digest of the user's last message. */
+  let asked = ''
+  const callId = (nth: number) => `call_${asked}${(count + nth).toString(16).padStart(8, '0')}`
   const open = new OpenCalls()
   const placed = messages.map((message, index): PlacedMessage => {
     const place = `messages[${index}]`
@@ -324,18 +329,23 @@ function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts
       open.answered(id)
       return { message: { role, content, toolCallId: id, ...definedFields({ name }) }, place: `${place}.tool_call_id` }
     }
+    if (role === 'user') asked = hash('sha256', content.slice(0, ENOUGH), 'hex').slice(0, 16)
     if (role !== 'assistant') return { message: { role, content }, place }
-    const toolCalls = calls.map(({ id = `call_${made++}`, function: called }) =>
-      callOf(id, called.name, called, called.arguments ?? {}),
+    const toolCalls = calls.map(({ id, function: called }, nth) =>
+      callOf(id ?? callId(nth), called.name, called, called.arguments ?? {}),
     )
+    count += calls.length
     open.add(toolCalls)
     return {
       message: { role, content, ...definedFields({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) },
       place,
     }
   })
-  return resultsInOrder(placed)
+  return { messages: resultsInOrder(placed), callId }
 }
+
+/** How many characters of the user's last message the id of a call depends on. */
+const ENOUGH = 1000
 
 /** Returns the text with a placeholder for each image. @throws FieldError server/unsupported when images are refused */
 function withImages(text: string, images: readonly unknown[] = [], place: string, unsupportedParts: UnsupportedParts): string {
