@@ -11,6 +11,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { KvfoldError } from '../core/errors.js'
 import { isRunning } from '../core/processes.js'
 import { digestOf } from './facts.js'
+import { pathOfUrl } from './names.js'
 
 export interface RemoteFile {
   readonly url: string
@@ -205,9 +206,7 @@ async function lock(path: string, to: string): Promise<() => Promise<void>> {
 
 /** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */
 export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
-  const name = decodeURIComponent(new URL(url).pathname.split('/').at(-1) ?? '')
-  if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
-    throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
+  const path = pathOfUrl(url)
   const asked = (redirect: 'manual' | 'follow') =>
     fetch(url, {
       method: 'HEAD',
@@ -222,7 +221,7 @@ export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteF
     const said = (key: string) => first.headers.get(key) ?? last.headers.get(key)
     const sha256 = /^(?:W\/)?"?([0-9a-f]{64})"?$/.exec(said('x-linked-etag') ?? said('etag') ?? '')?.[1] ?? null
     const size = said('x-linked-size') ?? last.headers.get('content-length')
-    return { url, headers: {}, path: name, size: size === null ? null : Number(size), sha256 }
+    return { url, headers: {}, path, size: size === null ? null : Number(size), sha256 }
   } catch (cause) {
     if (cause instanceof KvfoldError) throw cause
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The download of ${url} was cancelled.`, { cause })

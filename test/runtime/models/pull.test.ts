@@ -1,7 +1,9 @@
 /** Tests pulling models from a hub: names, resumed and broken downloads, hashes, refusals, and the folder that they come into. */
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { randomBytes } from 'node:crypto'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
@@ -164,11 +166,43 @@ describe('a pull', () => {
 
   it('takes the address of a file, with the hash that its server tells', async () => {
     const path = await pulled(`${hub.url}/acme/One-GGUF/resolve/main/one-q8_0.gguf`)
-    expect(path).toBe(join(folder, 'one-q8_0.gguf'))
+    expect(relative(folder, path)).toMatch(/^127\.0\.0\.1:\d+-[0-9a-f]{8}\/one-q8_0\.gguf$/)
     expect(readFileSync(path).equals(small)).toBe(true)
     expect((await failure(pulled(`${hub.url}/acme/Wrong-GGUF/resolve/main/wrong.gguf`))).message).toContain('SHA-256')
     expect((await failure(pulled(`${hub.url}/acme/One-GGUF/resolve/main/none.gguf`))).code).toBe('model/not-found')
     expect((await failure(pulled(`${hub.url}/acme/readme.html`))).code).toBe('cli/bad-usage')
+  })
+
+  it('keeps files of the same name and size from different addresses apart, and leaves other files alone', async () => {
+    const same = ['first', 'other'].map((text) => Buffer.from(text))
+    const sizes = [...same, Buffer.from('longer')]
+    let answered = 0
+    const server = createServer((request, answer) => {
+      answered++
+      answer.end(sizes[Number(request.url!.split('/')[1])])
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const own = join(folder, 'model.gguf')
+    writeFileSync(own, 'mine')
+    const paths: string[] = []
+    for (const at of sizes.keys()) paths.push(await pulled(`${base}/${at}/model.gguf`))
+    expect([own, ...paths].map((path) => readFileSync(path, 'utf8'))).toEqual(['mine', 'first', 'other', 'longer'])
+    // Parts of a split model lie together.
+    const parts = await Promise.all(SPLIT.map((name) => pulled(`${base}/0/${name}`)))
+    expect(new Set(parts.map((path) => dirname(path))).size).toBe(1)
+    const before = answered
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
+    expect(await pulled(`${base}/1/model.gguf`)).toBe(paths[1])
+    expect(answered).toBe(before)
+  })
+
+  it('gets a file again whose bytes changed on the hub, but not its size', async () => {
+    const path = await pulled('hf:acme/One-GGUF:Q8_0')
+    writeFileSync(path, randomBytes(small.length))
+    expect(await pulled('hf:acme/One-GGUF:Q8_0')).toBe(path)
+    expect(readFileSync(path).equals(small)).toBe(true)
   })
 
   it('is not made twice at once, and a lock of a dead process does not count', async () => {
