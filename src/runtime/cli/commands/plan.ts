@@ -16,7 +16,7 @@ import { count, duration, plural } from '../../figures/numbers.js'
 import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
 import { readInput, type Shell } from '../shell.js'
 import { addModelOptions, type ModelFlags } from '../options.js'
-import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
+import { loadEngine, nativeLibrary, optionsOf, refuseUnpriced } from '../runtime.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
 interface PlanFlags extends ModelFlags {
@@ -77,6 +77,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
     )
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
+    refuseUnpriced(engine.abilities)
     const calibration = await loadCalibration({
       info: engine.modelInfo,
       settings: optionsOf(flags),
