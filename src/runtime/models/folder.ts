@@ -16,7 +16,10 @@ export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): stri
 }
 
 export interface ModelFile {
-  /** The file's name without `.gguf`. It includes the folders where two files have the same name. */
+  /**
+   * The file's name without `.gguf`. Where files have the same name, the oldest keeps it, and the names of the others include their folders.
+   * A file directly in the folder always keeps its name.
+   */
   readonly name: string
   /**
    * Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. Of another revision
@@ -62,12 +65,18 @@ export function modelsIn(folder: string): readonly ModelFile[] {
       return []
     }
   })
-  const count = (name: string) => found.filter(({ stem }) => basename(stem) === name).length
+  const whole = (stem: string) => relative(folder, stem).split(sep).join('/')
+  const isInner = ({ stem }: { readonly stem: string }) => whole(stem) !== basename(stem)
+  // Of files with the same name, the last one here counts.
+  const short = new Map(
+    found
+      .toSorted((a, b) => Number(isInner(b)) - Number(isInner(a)) || b.modified - a.modified || (a.stem < b.stem ? 1 : -1))
+      .map(({ stem }) => [basename(stem), stem]),
+  )
   const repositoryOf = (path: string) => relative(folder, path).split(sep).slice(0, 2).join('/')
   return found
     .map(({ stem, path, parts, size, modified }) => {
-      const short = basename(stem)
-      const name = count(short) === 1 ? short : relative(folder, stem).split(sep).join('/')
+      const name = short.get(basename(stem)) === stem ? basename(stem) : whole(stem)
       return { name, aliases: [] as string[], path, parts, size, modified }
     })
     .map((model, _, models) => {

@@ -1,5 +1,5 @@
 /** Tests pulling models from a hub: names, resumed and broken downloads, hashes, refusals, and the folder that they come into. */
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -240,6 +240,33 @@ describe('the folder', () => {
     expect(existsSync(join(folder, 'acme', 'Split-GGUF'))).toBe(false)
     expect(existsSync(join(folder, 'acme', 'One-GGUF'))).toBe(true)
     expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
+  })
+
+  it('leaves the oldest of several files with the same name its name', () => {
+    const add = (place: string, time: number) => {
+      const path = join(folder, ...place.split('/'))
+      mkdirSync(dirname(path), { recursive: true })
+      writeFileSync(path, 'x')
+      utimesSync(path, time, time)
+    }
+    const names = () => modelsIn(folder).map(({ name, path }) => [name, relative(folder, path)])
+    add('b/one/model.gguf', 100)
+    expect(names()).toEqual([['model', 'b/one/model.gguf']])
+    add('a/one/model.gguf', 200)
+    add('c/one/model.gguf', 100)
+    expect(names()).toEqual([
+      ['a/one/model', 'a/one/model.gguf'],
+      ['c/one/model', 'c/one/model.gguf'],
+      ['model', 'b/one/model.gguf'],
+    ])
+    // A file directly in the folder has no other name.
+    add('model.gguf', 300)
+    expect(names()).toEqual([
+      ['a/one/model', 'a/one/model.gguf'],
+      ['b/one/model', 'b/one/model.gguf'],
+      ['c/one/model', 'c/one/model.gguf'],
+      ['model', 'model.gguf'],
+    ])
   })
 
   it('keeps the revisions of a repository apart', async () => {
