@@ -3,7 +3,7 @@
  * not at all.
  */
 import { createWriteStream } from 'node:fs'
-import { mkdir, open, readFile, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
+import { mkdir, open, readFile, rename, rm, stat, statfs, truncate, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -53,6 +53,7 @@ export async function download(file: RemoteFile, to: string, options: DownloadOp
   const unlock = await lock(`${part}.lock`, to)
   try {
     await fetchRest(file, part, options)
+    await rm(versionFile(part), { force: true })
     const { size } = await stat(part)
     if (file.size !== null && size !== file.size)
       throw failed(`${file.url} is ${size} bytes long instead of ${file.size}; try again later.`)
@@ -107,11 +108,17 @@ async function fetchRest(file: RemoteFile, part: string, options: DownloadOption
 
 /** Makes one request. Returns whether it brought the end of the file. @throws KvfoldError when another request would fail, too */
 async function fetchOnce(
-  { url, headers, size }: RemoteFile,
+  { url, headers, size, sha256 }: RemoteFile,
   part: string,
   { signal, onProgress, stall = 60_000 }: DownloadOptions,
 ): Promise<boolean> {
   let at = await sizeOf(part)
+  // Without a hash, only the server can say whether the bytes that are here belong to the same version of the file.
+  const version = sha256 === null ? await readFile(versionFile(part), 'utf8').catch(() => null) : null
+  if (sha256 === null && version === null && at > 0) {
+    await truncate(part, 0)
+    at = 0
+  }
   const silence = new AbortController()
   let clock = setTimeout(() => undefined, 0)
   const heard = () => {
@@ -122,8 +129,9 @@ async function fetchOnce(
   }
   heard()
   try {
+    const rest = at > 0 ? { range: `bytes=${at}-`, ...(version === null ? {} : { 'if-range': version }) } : {}
     const answer = await fetch(url, {
-      headers: { ...headers, ...(at > 0 ? { range: `bytes=${at}-` } : {}), 'accept-encoding': 'identity' },
+      headers: { ...headers, ...rest, 'accept-encoding': 'identity' },
       signal: signal === undefined ? silence.signal : AbortSignal.any([signal, silence.signal]),
     })
     // Status 416: the server has no bytes after those that are here.
@@ -141,6 +149,7 @@ async function fetchOnce(
       await truncate(part, 0).catch(() => undefined)
       at = 0
     }
+    if (at === 0 && sha256 === null) await keepVersion(part, answer.headers)
     const length = answer.headers.get('content-length')
     const end = length === null ? null : at + Number(length)
     await refuseFullDisk(part, (size ?? end ?? at) - at)
@@ -174,6 +183,17 @@ function refuseStatus({ status, ok }: Response, url: string): void {
     throw new KvfoldError('model/not-found', `There is no file at ${url} (${status}); check the name.`)
   if (status < 500 && status !== 408 && status !== 429) throw failed(`${url} answers ${status}; check the address.`)
   throw new Error(`the server answers ${status}`)
+}
+
+/** The file beside a partial file that says which version of the file its bytes belong to. */
+const versionFile = (part: string): string => `${part}.etag`
+
+/** Keeps the version that the server names: a strong ETag, else the time of the last change. */
+async function keepVersion(part: string, headers: Headers): Promise<void> {
+  const etag = headers.get('etag')
+  const version = etag?.startsWith('"') === true ? etag : headers.get('last-modified')
+  if (version === null) await rm(versionFile(part), { force: true })
+  else await writeFile(versionFile(part), version)
 }
 
 async function refuseFullDisk(part: string, bytes: number): Promise<void> {

@@ -198,6 +198,45 @@ describe('a pull', () => {
     expect(answered).toBe(before)
   })
 
+  it('never joins the parts of two versions of a file', async () => {
+    const versions = ['first version', 'other version'].map((text) => Buffer.from(text))
+    let [at, isNamed, breaks] = [0, true, 0]
+    const ranges: (string | undefined)[] = []
+    const server = createServer(({ method, headers }, answer) => {
+      const etag = `"${at}"`
+      const bytes = versions[at]!
+      const known = headers['if-range'] === undefined || headers['if-range'] === etag
+      const from = known ? Number(/^bytes=(\d+)-/.exec(headers.range ?? '')?.[1] ?? 0) : 0
+      if (method !== 'HEAD') ranges.push(headers.range)
+      answer.writeHead(from > 0 ? 206 : 200, {
+        'content-length': bytes.length - from,
+        ...(isNamed ? { etag } : {}),
+        ...(from > 0 ? { 'content-range': `bytes ${from}-${bytes.length - 1}/${bytes.length}` } : {}),
+      })
+      if (method === 'HEAD' || breaks-- <= 0) answer.end(bytes.subarray(from))
+      else answer.write(bytes.subarray(0, 5), () => setTimeout(() => answer.destroy(), 20))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/model.gguf`
+    const broken = async () => {
+      breaks = 1
+      await failure(pulled(url, { tries: 1 }))
+    }
+    await broken()
+    const path = await pulled(url)
+    expect(readFileSync(path)).toEqual(versions[0])
+    expect(ranges).toEqual([undefined, 'bytes=5-'])
+    expect(readdirSync(dirname(path))).toEqual(['model.gguf'])
+    for (const named of [true, false]) {
+      rmSync(path)
+      ;[at, isNamed] = [0, named]
+      await broken()
+      at = 1
+      expect(readFileSync(await pulled(url))).toEqual(versions[1])
+    }
+    server.close()
+  })
+
   it('gets a file again whose bytes changed on the hub, but not its size', async () => {
     const path = await pulled('hf:acme/One-GGUF:Q8_0')
     writeFileSync(path, randomBytes(small.length))
