@@ -101,6 +101,22 @@ describe('a recorded conversation', () => {
     expect(after).not.toMatch(/abc/)
   })
 
+  it('stays folded if it is an export of ours', async () => {
+    const text = 'abc '.repeat(500)
+    const messages = [text, 'def'].map((content, at) => ({ message: { role: at === 0 ? 'user' : 'assistant', content } }))
+    const fragment = { id: 'f12345', message: 0, span: { start: 0, end: text.length }, state: { kind: 'folded' } }
+    const edits = { fragments: [fragment], searches: [], ids: 1 }
+    const path = file('exported.json', JSON.stringify({ format: 'kvfold-thread/1', id: 't', messages, edits }))
+    const [ran, chatted, planned] = await Promise.all([
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(path)]),
+      kvfoldHere(['chat', '--no-tools', ...begin(path)], { input: '/messages\n' }),
+      kvfoldHere(['plan', path, '--model', model, ...ONE]),
+    ])
+    expect(RunOutput(ran.stdout).ledger[0]!.shown).toBeLessThan(100)
+    expect(chatted.stdout).toMatch(/f12345 +folded/)
+    expect(planned.stderr).toMatch(/no text that an agent would fold/)
+  })
+
   it('is refused in words if it is invalid', async () => {
     await expectFailures(2, [
       [['run', '--transcript', file('not.json', '{"type":')], /The transcript .*not\.json cannot be used: it is not JSON/],
