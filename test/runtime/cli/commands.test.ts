@@ -1,5 +1,5 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -465,6 +465,15 @@ describe('doctor', () => {
     for (const what of ['machine', 'addon', 'computes on', 'backends', 'git', 'cmake', 'built-in model', 'models', 'disk'])
       expect(stdout).toMatch(new RegExp(`^(ok|note) +${what} `, 'm'))
     expect(stdout).toMatch(/^ok +port 9 +free$/m)
+  })
+
+  it('finds the models that were pulled', async () => {
+    const models = join(folder, 'models', 'acme', 'One-GGUF')
+    mkdirSync(models, { recursive: true })
+    writeFileSync(join(models, 'one-Q8_0.gguf'), 'x')
+    const environment = { KVFOLD_MODELS: join(folder, 'models') }
+    const { stdout } = await kvfoldHere(['doctor', '--port', '9'], { environment })
+    expect(stdout).toMatch(/^ok +models .*one-Q8_0\.gguf/m)
   })
 
   it('is plain data for a program, and knows a taken port', async () => {
