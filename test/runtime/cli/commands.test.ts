@@ -1,5 +1,5 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -455,6 +455,22 @@ describe('the first words', () => {
     expect(stdout.match(/^ {2}kvfold \w+/gm)).toEqual(
       ['demo', 'chat', 'serve', 'plan', 'doctor'].map((name) => `  kvfold ${name}`),
     )
+  })
+})
+
+describe('store export', () => {
+  it('leaves no file behind when it fails, and replaces none', async () => {
+    const empty = join(folder, 'empty')
+    mkdirSync(empty)
+    const to = (path: string) => ['store', 'export', '--store', empty, '--out', path]
+    const path = join(empty, 'threads.jsonl')
+    for (let times = 0; times < 2; times++) await expectFailures(2, [[to(path), /There is no store in .*empty/]])
+    expect(readdirSync(empty)).toEqual([])
+    await expectFailures(2, [
+      [to(file('there.jsonl', 'mine')), /There is a file .*there\.jsonl already; .*\[cli\/bad-usage\]$/],
+      [to(join(empty, 'none', 'threads.jsonl')), /cannot be written \(ENOENT\).*\[cli\/bad-usage\]$/],
+    ])
+    expect(readFileSync(join(folder, 'there.jsonl'), 'utf8')).toBe('mine')
   })
 })
 
