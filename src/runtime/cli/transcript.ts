@@ -41,9 +41,7 @@ const place = { id: Text, message: Type.Integer({ minimum: 0 }) }
 const stretch = { ...place, span: Type.Object({ start: Type.Integer({ minimum: 0 }), end: Type.Integer() }) }
 /** The fields of a thread's edits that would do harm if they were wrong. */
 const Edits = Type.Object({
-  fragments: Type.Array(
-    Type.Object({ ...stretch, state: Type.Object({ kind: Type.Enum(['open', 'folded', 'summarised']) }) }),
-  ),
+  fragments: Type.Array(Type.Object({ ...stretch, state: Type.Object({ kind: Type.Enum(['open', 'folded', 'summarised']) }) })),
   searches: Type.Array(Type.Object(stretch)),
   ids: Type.Integer({ minimum: 0 }),
   omissions: Type.Optional(

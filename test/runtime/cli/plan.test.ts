@@ -112,7 +112,10 @@ describe('plan', () => {
 
   it('refuses a model with states that can only be extended, as calibrate does', async () => {
     const model = await mambaModel()
-    for (const command of [['plan', '-'], ['calibrate', '--quick']]) {
+    for (const command of [
+      ['plan', '-'],
+      ['calibrate', '--quick'],
+    ]) {
       const words = [...command, '--model', model, '--context', '2048']
       const { code, stdout, stderr } = await kvfoldHere(words, { input: transcript(), environment })
       expect(stderr).toMatch(/cannot predict the costs of folds here: mamba keeps a recurrent state.*\[model\/unsupported\]$/m)
