@@ -3,7 +3,7 @@ import { definedFields } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Option, type Command } from 'commander'
-import { MemToolSession } from '../agents/memtool.js'
+import { MemToolSession, type MemToolState } from '../agents/memtool.js'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
 import { systemPrompts } from '../agents/sculptor.js'
 import { Session, type SessionOptions } from '../agents/session.js'
@@ -118,8 +118,15 @@ export function toolsOf({ tools, servers }: McpHost): string {
   return `${plural(tools.length, 'tool')} of ${plural(up, 'MCP server')}`
 }
 
-/** Makes a session with the servers' tools, and with context tools if `options` ask for them. The model is free to call no tool. */
-export function sessionWith({ host, way }: McpTools, options: SessionOptions): Session | MemToolSession {
+/**
+ * Makes a session with the servers' tools, and with context tools if `options` ask for them. The model is free to call no tool.
+ * @param earlier goes on from these loaded tools, if the session goes on from a conversation. Default: none are loaded
+ */
+export function sessionWith(
+  { host, way }: McpTools,
+  options: SessionOptions,
+  earlier: Pick<MemToolState, 'memory' | 'asides'> = { memory: new ToolMemory({ catalogue: host.catalogue }).state, asides: 0 },
+): Session | MemToolSession {
   const { contextTools: own } = options
   const system = options.system ?? (own === true ? systemPrompts.general : undefined)
   const execute = host.execute.bind(host)
@@ -143,9 +150,7 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
     contextTools:
       own === true ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : own === false ? [] : own,
     ...definedFields({ purpose: system, generation, maxCalls }),
-    ...(conversation === undefined
-      ? {}
-      : { state: { conversation: { ...conversation, id }, memory: new ToolMemory({ catalogue }).state, asides: 0 } }),
+    ...(conversation === undefined ? {} : { state: { ...earlier, conversation: { ...conversation, id } } }),
   })
 }
 

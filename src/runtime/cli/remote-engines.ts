@@ -170,6 +170,7 @@ export class EnginesFile {
   entries: readonly EngineEntry[]
   #engine: RemoteEngine | null = null
   #text: string
+  #last: Promise<unknown> = Promise.resolve()
 
   /**
    * @param key the key of engines for which the file names none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key
@@ -208,8 +209,14 @@ export class EnginesFile {
     )
   }
 
-  /** Reads the file again. Returns a line about the result, or null when it is unchanged. */
-  async reread(): Promise<string | null> {
+  /** Reads the file again, after earlier calls have ended. Returns a line about the result, or null when it is unchanged. */
+  reread(): Promise<string | null> {
+    const line = this.#last.then(() => this.#reread())
+    this.#last = line
+    return line
+  }
+
+  async #reread(): Promise<string | null> {
     try {
       const text = this.#read()
       if (text === this.#text && this.#engine?.enginesProblem === null) return null

@@ -10,7 +10,7 @@ import { calibrationFolder, loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import type { Engine } from '../engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
-import { modelFingerprint } from '../engine/model-facts.js'
+import { type Abilities, modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
 import { fidelityNotice, loadFidelity } from '../fidelity/model-fidelity.js'
@@ -218,6 +218,12 @@ function draftPath(
   ...rest: [Terminal, AbortSignal | undefined, Saying]
 ): Promise<string> {
   return enginePath({ ...flags, model }, trial === 'off' ? 'off' : {}, ...rest)
+}
+
+/** Refuses a model whose edits start from saved states: no cost model covers them. @throws KvfoldError model/unsupported */
+export function refuseUnpriced({ edits, refusal }: Abilities): void {
+  if (edits === 'tags') return
+  throw new KvfoldError('model/unsupported', `kvfold cannot predict the costs of folds here: ${refusal}. Choose another model.`)
 }
 
 /** Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract. */

@@ -138,12 +138,13 @@ export const keepRetention = (
 ): Retention =>
   new Retention({
     ...{ store, clock, tell },
-    remove: async (tenant, id) => {
+    remove: async (tenant, id, unusedSince) => {
       try {
-        await service.threads.delete(tenant, id)
+        return await service.threads.delete(tenant, id, unusedSince)
       } catch (error) {
         // Another server deleted it first.
-        if (!(error instanceof KvfoldError && error.code === 'server/no-thread')) throw error
+        if (error instanceof KvfoldError && error.code === 'server/no-thread') return false
+        throw error
       }
     },
   })
@@ -252,8 +253,8 @@ interface AgingStore {
 interface RetentionOptions {
   readonly store: AgingStore
   readonly clock: Pick<StoreClock, 'oldest' | 'note'>
-  /** Deletes a thread from memory, the engine and the store. */
-  readonly remove: (tenant: string, id: string) => Promise<void>
+  /** Deletes a thread from memory, the engine and the store, unless it was used at or after `unusedSince`. Returns whether it did. */
+  readonly remove: (tenant: string, id: string, unusedSince: number) => Promise<boolean>
   /** Called with a line about deleted threads, and about each thread that could not be deleted; the next round tries again. */
   readonly tell: (line: string) => void
   /** Milliseconds between rounds. Default: an hour. */
@@ -284,8 +285,8 @@ export class Retention {
     }
     try {
       let count = 0
-      for (const { tenant, id } of await store.unusedSince(await clock.oldest()))
-        if (await remove(tenant, id).then(() => true, failed)) count++
+      const oldest = await clock.oldest()
+      for (const { tenant, id } of await store.unusedSince(oldest)) if (await remove(tenant, id, oldest).catch(failed)) count++
       if (count > 0) tell(deleted(count))
     } catch (error) {
       failed(error)

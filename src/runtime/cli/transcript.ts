@@ -6,7 +6,6 @@ import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
-import type { Fragment } from '../context/fragment.js'
 import { portsOf } from '../context/ports.js'
 import { noted } from '../context/size-note.js'
 import { KvfoldError } from '../core/errors.js'
@@ -16,6 +15,7 @@ import { span, type Span } from '../core/span.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { refuseHopeless } from '../engine/model-facts.js'
+import type { ThreadEdits } from '../store/port.js'
 import { readText } from './options.js'
 
 /** A stretch of one message's content to fold. */
@@ -33,7 +33,21 @@ export interface Transcript {
   readonly folds: readonly TranscriptFold[]
   /** True when the file names no folds and kvfold proposes `folds`. */
   readonly proposed: boolean
+  /** What an export of kvfold says is hidden already; null for other files. */
+  readonly edits: ThreadEdits | null
 }
+
+const place = { id: Text, message: Type.Integer({ minimum: 0 }) }
+const stretch = { ...place, span: Type.Object({ start: Type.Integer({ minimum: 0 }), end: Type.Integer() }) }
+/** The fields of a thread's edits that would do harm if they were wrong. */
+const Edits = Type.Object({
+  fragments: Type.Array(Type.Object({ ...stretch, state: Type.Object({ kind: Type.Enum(['open', 'folded', 'summarised']) }) })),
+  searches: Type.Array(Type.Object(stretch)),
+  ids: Type.Integer({ minimum: 0 }),
+  omissions: Type.Optional(
+    Type.Array(Type.Object({ ...place, omits: Type.Object({ part: Type.Enum(['message', 'reasoning', 'inputs']) }) })),
+  ),
+})
 
 const Folds = Type.Array(
   strict({
@@ -55,8 +69,12 @@ export const givenTranscript = (path: string | undefined): Transcript | null =>
 export function parseTranscript(json: string, source: string): Transcript {
   const { messages, tools, body } = recordedIn(json, source)
   const given = body?.['folds']
-  const noting = { messages: noted(messages, tools), tools }
-  if (given === undefined) return { ...noting, folds: proposed(messages), proposed: true }
+  const edits = body?.['format'] === 'kvfold-thread/1' ? editsIn(body, messages, source) : null
+  const noting = { messages: noted(messages, tools), tools, edits }
+  if (given === undefined) {
+    const taken = new Set([...(edits?.fragments ?? []), ...(edits?.omissions ?? [])].map(({ message }) => message))
+    return { ...noting, folds: proposed(messages).filter(({ message }) => !taken.has(message)), proposed: true }
+  }
   const parsed = checked(Type.Object({ folds: Folds }), { folds: given })
   if (!parsed.ok) throw wrong(source, inWords(parsed.faults[0]))
   return {
@@ -68,6 +86,19 @@ export function parseTranscript(json: string, source: string): Transcript {
     })),
     proposed: false,
   }
+}
+
+/** Returns what an export hides. @throws KvfoldError cli/bad-usage */
+function editsIn({ edits }: TranscriptFields, messages: readonly ChatMessage[], source: string): ThreadEdits | null {
+  if (edits === undefined) return null
+  const read = checked(Type.Object({ edits: Edits }), { edits })
+  if (!read.ok) throw wrong(source, inWords(read.faults[0]))
+  const { fragments, searches, omissions = [] } = read.value.edits
+  const isOutside = ({ message, span: { start, end } }: { readonly message: number; readonly span: Span }) =>
+    end < start || end > (messages[message]?.content.length ?? -1)
+  if ([...fragments, ...searches].some(isOutside) || omissions.some(({ message }) => message >= messages.length))
+    throw wrong(source, 'its edits name text that is not in its messages')
+  return edits as ThreadEdits
 }
 
 /** Reads a conversation in any supported form. @throws KvfoldError cli/bad-usage */
@@ -128,32 +159,28 @@ function stretchOf(
 }
 
 /**
- * Turns the transcript into a conversation to continue, with the folds that a person named. Its tools are left out, because they belong to
- * other programs. @throws KvfoldError cli/bad-usage
+ * Turns the transcript into a conversation to continue, with what is hidden in it and the folds that a person named. Its tools are left out,
+ * because they belong to other programs. @throws KvfoldError cli/bad-usage
  */
-export async function begunBy(
-  engine: LlamaEngine,
-  { messages, folds, proposed: isProposed }: Transcript,
-): Promise<ConversationState> {
+export async function begunBy(engine: LlamaEngine, transcript: Transcript): Promise<ConversationState> {
+  const { messages, folds, proposed: isProposed } = transcript
   for (const { content } of messages) await refuseHopeless(engine.model, engine.info.context, [content])
-  const fragments = isProposed ? [] : await foldedBy(engine, messages, [], folds)
-  return { id: freshConversation(), messages, fragments, searches: [], ids: fragments.length }
+  return (await foldedBy(engine, { ...transcript, tools: [] }, isProposed ? [] : folds)).state
 }
 
-/** Makes the folds and returns the fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
+/** Returns the conversation with these folds, made in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
 export async function foldedBy(
   engine: LlamaEngine,
-  messages: readonly ChatMessage[],
-  tools: readonly ToolDefinition[],
+  { messages, tools, edits }: Pick<Transcript, 'messages' | 'tools' | 'edits'>,
   folds: Transcript['folds'],
-): Promise<readonly Fragment[]> {
+): Promise<Conversation> {
   const id = freshConversation()
   let summary = ''
-  const conversation = new Conversation(id, {
+  const before = { id, messages, ...(edits ?? { fragments: [], searches: [], ids: 0 }) }
+  const conversation = Conversation.of(before, {
     ...portsOf(engine, id, tools),
     summarize: () => Promise.resolve({ ok: true, summary, ledger: [] }),
   })
-  for (const message of messages) conversation.add(message)
   for (const [index, fold] of folds.entries()) {
     if (fold.message >= messages.length)
       throw new KvfoldError('cli/bad-usage', `folds.${index} is in the answer, which cannot be folded.`)
@@ -168,7 +195,7 @@ export async function foldedBy(
     if (fold.summary === null) conversation.fold(fragment.id)
     else await conversation.summarize(fragment.id, 'what follows')
   }
-  return conversation.fragments
+  return conversation
 }
 
 // Reads conversations in common forms: request bodies of OpenAI's and Anthropic's APIs, and lists and JSONL of messages. It also reads

@@ -1,5 +1,6 @@
-/** Facts of a model: the edits that its cache allows, the fingerprint of its file, and a quick refusal of texts that cannot fit. */
-import { createHash } from 'node:crypto'
+/** Facts of a model: the edits that its cache allows, the fingerprint of its files, and a quick refusal of texts that cannot fit. */
+import { createHash, type Hash } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import type { ChatMessage } from '../chat/message.js'
 import { type Contract, CONTRACTS } from '../core/contract.js'
@@ -94,23 +95,36 @@ const SAMPLE = 2 ** 16
 const SAMPLES = 256
 
 /**
- * SHA-256 of a file's size and of samples from all over it; files of up to 16 MiB are read whole. Fine-tuned weights change nearly all of
- * the samples.
+ * SHA-256 of the model's files: of each file's size and of samples from all over it. Files of up to 16 MiB are read whole. Fine-tuned weights
+ * change nearly all of the samples.
  */
 export async function modelFingerprint(path: string): Promise<Buffer> {
+  const hash = createHash('sha256')
+  for (const part of partsOf(path)) await addSamples(hash, part)
+  return hash.digest()
+}
+
+async function addSamples(hash: Hash, path: string): Promise<void> {
   const file = await open(path)
   try {
     const { size } = await file.stat()
-    const hash = createHash('sha256').update(String(size))
+    hash.update(String(size))
     const stride = Math.max(SAMPLE, Math.floor(size / SAMPLES))
     for (let at = 0; at < size; at += stride) {
       const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE), 0, SAMPLE, at)
       hash.update(buffer.subarray(0, bytesRead))
     }
-    return hash.digest()
   } finally {
     await file.close()
   }
+}
+
+/** Returns the paths of all files of a split model that are there, from their naming scheme; of another model, its one file. */
+export function partsOf(path: string): readonly string[] {
+  const [, stem, count] = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path) ?? []
+  if (stem === undefined || count === undefined) return [path]
+  const name = (at: number) => `${stem}-${String(at).padStart(5, '0')}-of-${count}.gguf`
+  return [path, ...Array.from({ length: Number(count) - 1 }, (_, index) => name(index + 2)).filter((part) => existsSync(part))]
 }
 
 // A quick refusal of texts that cannot fit, before all of them are tokenized: that takes minutes for megabytes.

@@ -26,7 +26,7 @@ import type {
 } from '../native/types.js'
 import { cacheFolder } from './calibration.js'
 import { Embedder } from './embedder.js'
-import { abilitiesOf, refusalOf } from './model-facts.js'
+import { abilitiesOf, partsOf, refusalOf } from './model-facts.js'
 import { Reranker } from './reranker.js'
 
 export interface Trial {
@@ -169,13 +169,6 @@ async function keyOf({ path, backend, version, options }: Trial): Promise<string
   } catch {
     return null
   }
-}
-
-/** Returns the paths of all files of a split model, from their naming scheme. */
-function partsOf(path: string): string[] {
-  const [, stem, count] = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path) ?? []
-  if (stem === undefined || count === undefined) return [path]
-  return Array.from({ length: Number(count) }, (_, index) => `${stem}-${String(index + 1).padStart(5, '0')}-of-${count}.gguf`)
 }
 
 /** Returns the time of each remembered trial by its key; empty if the file cannot be read. */

@@ -3,7 +3,7 @@
  * not at all.
  */
 import { createWriteStream } from 'node:fs'
-import { mkdir, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
+import { mkdir, readFile, rename, rm, stat, statfs, truncate, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -11,6 +11,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { KvfoldError } from '../core/errors.js'
 import { takeLock } from '../core/lock-file.js'
 import { digestOf } from './facts.js'
+import { pathOfUrl } from './names.js'
 
 export interface RemoteFile {
   readonly url: string
@@ -52,6 +53,7 @@ export async function download(file: RemoteFile, to: string, options: DownloadOp
   const unlock = await lock(`${part}.lock`, to)
   try {
     await fetchRest(file, part, options)
+    await rm(versionFile(part), { force: true })
     const { size } = await stat(part)
     if (file.size !== null && size !== file.size)
       throw failed(`${file.url} is ${size} bytes long instead of ${file.size}; try again later.`)
@@ -106,11 +108,17 @@ async function fetchRest(file: RemoteFile, part: string, options: DownloadOption
 
 /** Makes one request. Returns whether it brought the end of the file. @throws KvfoldError when another request would fail, too */
 async function fetchOnce(
-  { url, headers, size }: RemoteFile,
+  { url, headers, size, sha256 }: RemoteFile,
   part: string,
   { signal, onProgress, stall = 60_000 }: DownloadOptions,
 ): Promise<boolean> {
   let at = await sizeOf(part)
+  // Without a hash, only the server can say whether the bytes that are here belong to the same version of the file.
+  const version = sha256 === null ? await readFile(versionFile(part), 'utf8').catch(() => null) : null
+  if (sha256 === null && version === null && at > 0) {
+    await truncate(part, 0)
+    at = 0
+  }
   const silence = new AbortController()
   let clock = setTimeout(() => undefined, 0)
   const heard = () => {
@@ -121,8 +129,9 @@ async function fetchOnce(
   }
   heard()
   try {
+    const rest = at > 0 ? { range: `bytes=${at}-`, ...(version === null ? {} : { 'if-range': version }) } : {}
     const answer = await fetch(url, {
-      headers: { ...headers, ...(at > 0 ? { range: `bytes=${at}-` } : {}), 'accept-encoding': 'identity' },
+      headers: { ...headers, ...rest, 'accept-encoding': 'identity' },
       signal: signal === undefined ? silence.signal : AbortSignal.any([signal, silence.signal]),
     })
     // Status 416: the server has no bytes after those that are here.
@@ -140,6 +149,7 @@ async function fetchOnce(
       await truncate(part, 0).catch(() => undefined)
       at = 0
     }
+    if (at === 0 && sha256 === null) await keepVersion(part, answer.headers)
     const length = answer.headers.get('content-length')
     const end = length === null ? null : at + Number(length)
     await refuseFullDisk(part, (size ?? end ?? at) - at)
@@ -175,6 +185,17 @@ function refuseStatus({ status, ok }: Response, url: string): void {
   throw new Error(`the server answers ${status}`)
 }
 
+/** The file beside a partial file that says which version of the file its bytes belong to. */
+const versionFile = (part: string): string => `${part}.etag`
+
+/** Keeps the version that the server names: a strong ETag, else the time of the last change. */
+async function keepVersion(part: string, headers: Headers): Promise<void> {
+  const etag = headers.get('etag')
+  const version = etag?.startsWith('"') === true ? etag : headers.get('last-modified')
+  if (version === null) await rm(versionFile(part), { force: true })
+  else await writeFile(versionFile(part), version)
+}
+
 async function refuseFullDisk(part: string, bytes: number): Promise<void> {
   const { bavail, bsize } = await statfs(dirname(part))
   if (bytes > bavail * bsize)
@@ -196,9 +217,7 @@ async function lock(path: string, to: string): Promise<() => void> {
 
 /** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */
 export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
-  const name = decodeURIComponent(new URL(url).pathname.split('/').at(-1) ?? '')
-  if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
-    throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
+  const path = pathOfUrl(url)
   const asked = (redirect: 'manual' | 'follow') =>
     fetch(url, {
       method: 'HEAD',
@@ -213,7 +232,7 @@ export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteF
     const said = (key: string) => first.headers.get(key) ?? last.headers.get(key)
     const sha256 = /^(?:W\/)?"?([0-9a-f]{64})"?$/.exec(said('x-linked-etag') ?? said('etag') ?? '')?.[1] ?? null
     const size = said('x-linked-size') ?? last.headers.get('content-length')
-    return { url, headers: {}, path: name, size: size === null ? null : Number(size), sha256 }
+    return { url, headers: {}, path, size: size === null ? null : Number(size), sha256 }
   } catch (cause) {
     if (cause instanceof KvfoldError) throw cause
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The download of ${url} was cancelled.`, { cause })

@@ -5,8 +5,9 @@ import { basename, dirname, join, relative, resolve, sep } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { cacheFolder } from '../engine/calibration.js'
 import { download, type DownloadOptions, fileAt, type RemoteFile } from './download.js'
+import { digestOf } from './facts.js'
 import { filesOnHub, type HubOptions, quantOf } from './hub.js'
-import { folderOf, hubNameOf, isFileUrl } from './names.js'
+import { folderOf, hubNameOf, isFileUrl, pathOfUrl } from './names.js'
 
 /** Returns the folder of models: `KVFOLD_MODELS`, by default `models` in the cache folder. */
 export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): string => {
@@ -15,7 +16,10 @@ export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): stri
 }
 
 export interface ModelFile {
-  /** The file's name without `.gguf`. It includes the folders where two files have the same name. */
+  /**
+   * The file's name without `.gguf`. Where files have the same name, the oldest keeps it, and the names of the others include their folders.
+   * A file directly in the folder always keeps its name.
+   */
   readonly name: string
   /**
    * Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. Of another revision
@@ -61,12 +65,18 @@ export function modelsIn(folder: string): readonly ModelFile[] {
       return []
     }
   })
-  const count = (name: string) => found.filter(({ stem }) => basename(stem) === name).length
+  const whole = (stem: string) => relative(folder, stem).split(sep).join('/')
+  const isInner = ({ stem }: { readonly stem: string }) => whole(stem) !== basename(stem)
+  // Of files with the same name, the last one here counts.
+  const short = new Map(
+    found
+      .toSorted((a, b) => Number(isInner(b)) - Number(isInner(a)) || b.modified - a.modified || (a.stem < b.stem ? 1 : -1))
+      .map(({ stem }) => [basename(stem), stem]),
+  )
   const repositoryOf = (path: string) => relative(folder, path).split(sep).slice(0, 2).join('/')
   return found
     .map(({ stem, path, parts, size, modified }) => {
-      const short = basename(stem)
-      const name = count(short) === 1 ? short : relative(folder, stem).split(sep).join('/')
+      const name = short.get(basename(stem)) === stem ? basename(stem) : whole(stem)
       return { name, aliases: [] as string[], path, parts, size, modified }
     })
     .map((model, _, models) => {
@@ -136,9 +146,10 @@ export type PullProgress =
  */
 export async function pull(name: string, { folder = modelsFolder(), onProgress, ...options }: PullOptions = {}): Promise<string> {
   const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
-  const exact = hub?.file == null ? null : join(folder, folderOf(hub), ...hub.file.split('/'))
-  // A single file that is named exactly and is in the folder already needs no question to the hub.
-  if (exact !== null && !SPLIT.test(exact) && (await isFile(exact))) return exact
+  const path = hub === null ? pathOfUrl(name) : hub.file === null ? null : `${folderOf(hub)}/${hub.file}`
+  const exact = path === null ? null : join(folder, ...path.split('/'))
+  // A single file that is named exactly and is in the folder already needs no question to its server.
+  if (exact !== null && (hub === null || !SPLIT.test(exact)) && (await isFile(exact))) return exact
   onProgress?.({ kind: 'looking' })
   const files = hub === null ? [await fileAt(name, options.signal)] : await filesOnHub(hub, options)
   for (const file of files) await one(file, join(folder, ...file.path.split('/')), options, onProgress)
@@ -146,9 +157,13 @@ export async function pull(name: string, { folder = modelsFolder(), onProgress, 
 }
 
 async function one(file: RemoteFile, to: string, options: DownloadOptions, onProgress: PullOptions['onProgress']): Promise<void> {
-  const known = await stat(to).catch(() => null)
-  if (known?.isFile() === true && (file.size === null || known.size === file.size)) return
   const name = basename(to)
+  const known = await stat(to).catch(() => null)
+  if (known?.isFile() === true && (file.size === null || known.size === file.size)) {
+    if (file.sha256 === null) return
+    onProgress?.({ kind: 'checking', file: name })
+    if ((await digestOf([to])) === file.sha256) return
+  }
   const progress = (done: number) => {
     onProgress?.({ kind: 'downloading', file: name, digest: file.sha256, done, total: file.size })
   }

@@ -1,4 +1,5 @@
-/** Reads the names of models on the hub: `hf:owner/repository[:quant]`, or with the path of a file. */
+/** Reads the names of models: `hf:owner/repository[:quant]` on the hub, or with the path of a file; and addresses of files. */
+import { createHash } from 'node:crypto'
 import { KvfoldError } from '../core/errors.js'
 
 /** The name of a model on the hub: a repository, and which of its files. */
@@ -56,3 +57,16 @@ export function hubNameOf(name: string, bare = false): HubName | null {
  */
 export const folderOf = ({ repository, revision }: Pick<HubName, 'repository' | 'revision'>): string =>
   repository + (revision === 'main' ? '' : `#${encodeURIComponent(revision)}`)
+
+/**
+ * Returns the path of the file at an address, within the folder of models. Each folder on a server gets a folder of its own here, because
+ * different addresses can end in the same name. @throws KvfoldError cli/bad-usage
+ */
+export function pathOfUrl(url: string): string {
+  const { host, pathname, search } = new URL(url)
+  const name = decodeURIComponent(pathname.split('/').at(-1) ?? '')
+  if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
+    throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
+  const place = new URL('.', url).href + search
+  return `${host}-${createHash('sha256').update(place).digest('hex').slice(0, 8)}/${name}`
+}

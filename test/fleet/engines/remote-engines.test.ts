@@ -142,4 +142,26 @@ describe('several engines', () => {
     expect(await list.reread()).toMatch(/cannot be read \(ENOENT\)/)
     await engine.dispose()
   })
+
+  it('read again twice at once keeps the later content', async () => {
+    const entry = { url, keyEnv: 'KVFOLD_TEST_ENGINE_KEY' }
+    write({ engines: [entry] })
+    const list = new EnginesFile(file, null)
+    const engine = await RemoteEngine.connect({ url, engines: list.entries, healthEvery: 1e9 })
+    list.tell(engine)
+    const set = engine.setEngines.bind(engine)
+    // The first list takes longer to reach the engine.
+    engine.setEngines = async (entries) => {
+      await new Promise((resolve) => setTimeout(resolve, entries.length === 2 ? 100 : 0))
+      await set(entries)
+    }
+    write({ engines: [entry, { url: gone }] })
+    const first = list.reread()
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    write({ engines: [{ ...entry, drain: true }] })
+    await Promise.all([first, list.reread()])
+    expect(list.entries).toMatchObject([{ drain: true }])
+    expect(engine.engines).toMatchObject([{ state: 'draining' }])
+    await engine.dispose()
+  })
 })

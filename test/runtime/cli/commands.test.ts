@@ -1,5 +1,5 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -99,6 +99,22 @@ describe('a recorded conversation', () => {
     const [before, after] = stdout.split('A new conversation.')
     expect(before).toMatch(/abc[^]*def[^]*ghi/)
     expect(after).not.toMatch(/abc/)
+  })
+
+  it('stays folded if it is an export of ours', async () => {
+    const text = 'abc '.repeat(500)
+    const messages = [text, 'def'].map((content, at) => ({ message: { role: at === 0 ? 'user' : 'assistant', content } }))
+    const fragment = { id: 'f12345', message: 0, span: { start: 0, end: text.length }, state: { kind: 'folded' } }
+    const edits = { fragments: [fragment], searches: [], ids: 1 }
+    const path = file('exported.json', JSON.stringify({ format: 'kvfold-thread/1', id: 't', messages, edits }))
+    const [ran, chatted, planned] = await Promise.all([
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(path)]),
+      kvfoldHere(['chat', '--no-tools', ...begin(path)], { input: '/messages\n' }),
+      kvfoldHere(['plan', path, '--model', model, ...ONE]),
+    ])
+    expect(RunOutput(ran.stdout).ledger[0]!.shown).toBeLessThan(100)
+    expect(chatted.stdout).toMatch(/f12345 +folded/)
+    expect(planned.stderr).toMatch(/no text that an agent would fold/)
   })
 
   it('is refused in words if it is invalid', async () => {
@@ -442,6 +458,22 @@ describe('the first words', () => {
   })
 })
 
+describe('store export', () => {
+  it('leaves no file behind when it fails, and replaces none', async () => {
+    const empty = join(folder, 'empty')
+    mkdirSync(empty)
+    const to = (path: string) => ['store', 'export', '--store', empty, '--out', path]
+    const path = join(empty, 'threads.jsonl')
+    for (let times = 0; times < 2; times++) await expectFailures(2, [[to(path), /There is no store in .*empty/]])
+    expect(readdirSync(empty)).toEqual([])
+    await expectFailures(2, [
+      [to(file('there.jsonl', 'mine')), /There is a file .*there\.jsonl already; .*\[cli\/bad-usage\]$/],
+      [to(join(empty, 'none', 'threads.jsonl')), /cannot be written \(ENOENT\).*\[cli\/bad-usage\]$/],
+    ])
+    expect(readFileSync(join(folder, 'there.jsonl'), 'utf8')).toBe('mine')
+  })
+})
+
 describe('doctor', () => {
   it('says what is here, and what to do', async () => {
     const { code, stdout } = await kvfoldHere(['doctor', '--port', '9'])
@@ -449,6 +481,15 @@ describe('doctor', () => {
     for (const what of ['machine', 'addon', 'computes on', 'backends', 'git', 'cmake', 'built-in model', 'models', 'disk'])
       expect(stdout).toMatch(new RegExp(`^(ok|note) +${what} `, 'm'))
     expect(stdout).toMatch(/^ok +port 9 +free$/m)
+  })
+
+  it('finds the models that were pulled', async () => {
+    const models = join(folder, 'models', 'acme', 'One-GGUF')
+    mkdirSync(models, { recursive: true })
+    writeFileSync(join(models, 'one-Q8_0.gguf'), 'x')
+    const environment = { KVFOLD_MODELS: join(folder, 'models') }
+    const { stdout } = await kvfoldHere(['doctor', '--port', '9'], { environment })
+    expect(stdout).toMatch(/^ok +models .*one-Q8_0\.gguf/m)
   })
 
   it('is plain data for a program, and knows a taken port', async () => {

@@ -1,5 +1,5 @@
 /** Tests that commands keep numbers and the order of keys as written, in their input and their output. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -112,4 +112,8 @@ it('the export of a store', async () => {
   const { stdout } = await kvfoldHere(['store', 'export', '--store', join(folder, 'store')])
   expect(stdout).toContain(`"toolCalls":[{"id":"c","name":"look","arguments":${GIVEN}}]`)
   expect(stdout).toContain(`"parameters":${GIVEN}`)
+  const path = join(folder, 'threads.jsonl')
+  await kvfoldHere(['store', 'export', '--store', join(folder, 'store'), '--out', path])
+  expect(readFileSync(path, 'utf8')).toBe(stdout)
+  expect(statSync(path).mode & 0o777).toBe(0o600)
 })

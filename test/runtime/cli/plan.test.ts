@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
 import type { Forecast } from '../../../src/runtime/kv/forecast.js'
+import { mambaModel } from '../../support/models.js'
 import { kvfoldHere } from './support/process.js'
 
 let folder: string
@@ -106,6 +107,20 @@ describe('plan', () => {
       expect(stderr).toMatch(/\[cli\/bad-usage\]$/m)
       expect(stdout).toBe('')
       expect(code).toBe(2)
+    }
+  })
+
+  it('refuses a model with states that can only be extended, as calibrate does', async () => {
+    const model = await mambaModel()
+    for (const command of [
+      ['plan', '-'],
+      ['calibrate', '--quick'],
+    ]) {
+      const words = [...command, '--model', model, '--context', '2048']
+      const { code, stdout, stderr } = await kvfoldHere(words, { input: transcript(), environment })
+      expect(stderr).toMatch(/cannot predict the costs of folds here: mamba keeps a recurrent state.*\[model\/unsupported\]$/m)
+      expect(stdout).toBe('')
+      expect(code).toBe(1)
     }
   })
 

@@ -176,6 +176,28 @@ describe('a recorded conversation', () => {
   })
 })
 
+describe('an export of ours', () => {
+  const long = 'z'.repeat(3000)
+  const fragment = { id: 'f1', message: 0, span: { start: 0, end: 3000 }, state: { kind: 'folded' } }
+  const edits = { fragments: [fragment], searches: [], ids: 1 }
+  const parseEdits = (given: object) => {
+    const messages = [long, long, 'Go on.'].map((content) => ({ message: { role: 'user', content }, seen: 'same' }))
+    return parseTranscript(JSON.stringify({ format: 'kvfold-thread/1', messages, edits: given }), 'x')
+  }
+
+  it('keeps what is hidden, and no fold of it is proposed', () => {
+    const read = parseEdits(edits)
+    expect(read.edits).toEqual(edits)
+    expect(read.folds.map(({ message }) => message)).toEqual([1])
+  })
+
+  it('is refused if it hides text that it does not have', () => {
+    expect(() => parseEdits({ ...edits, ids: 'x' })).toThrow(/edits\.ids/)
+    for (const change of [{ message: 3 }, { span: { start: 0, end: 3001 } }, { span: { start: 2, end: 1 } }])
+      expect(() => parseEdits({ ...edits, fragments: [{ ...fragment, ...change }] })).toThrow(/text that is not in its messages/)
+  })
+})
+
 describe('proposed folds', () => {
   const long = 'x'.repeat(500)
   const call = (at: number) => [

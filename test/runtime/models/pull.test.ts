@@ -1,7 +1,9 @@
 /** Tests pulling models from a hub: names, resumed and broken downloads, hashes, refusals, and the folder that they come into. */
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { randomBytes } from 'node:crypto'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
@@ -164,11 +166,82 @@ describe('a pull', () => {
 
   it('takes the address of a file, with the hash that its server tells', async () => {
     const path = await pulled(`${hub.url}/acme/One-GGUF/resolve/main/one-q8_0.gguf`)
-    expect(path).toBe(join(folder, 'one-q8_0.gguf'))
+    expect(relative(folder, path)).toMatch(/^127\.0\.0\.1:\d+-[0-9a-f]{8}\/one-q8_0\.gguf$/)
     expect(readFileSync(path).equals(small)).toBe(true)
     expect((await failure(pulled(`${hub.url}/acme/Wrong-GGUF/resolve/main/wrong.gguf`))).message).toContain('SHA-256')
     expect((await failure(pulled(`${hub.url}/acme/One-GGUF/resolve/main/none.gguf`))).code).toBe('model/not-found')
     expect((await failure(pulled(`${hub.url}/acme/readme.html`))).code).toBe('cli/bad-usage')
+  })
+
+  it('keeps files of the same name and size from different addresses apart, and leaves other files alone', async () => {
+    const same = ['first', 'other'].map((text) => Buffer.from(text))
+    const sizes = [...same, Buffer.from('longer')]
+    let answered = 0
+    const server = createServer((request, answer) => {
+      answered++
+      answer.end(sizes[Number(request.url!.split('/')[1])])
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const own = join(folder, 'model.gguf')
+    writeFileSync(own, 'mine')
+    const paths: string[] = []
+    for (const at of sizes.keys()) paths.push(await pulled(`${base}/${at}/model.gguf`))
+    expect([own, ...paths].map((path) => readFileSync(path, 'utf8'))).toEqual(['mine', 'first', 'other', 'longer'])
+    // Parts of a split model lie together.
+    const parts = await Promise.all(SPLIT.map((name) => pulled(`${base}/0/${name}`)))
+    expect(new Set(parts.map((path) => dirname(path))).size).toBe(1)
+    const before = answered
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
+    expect(await pulled(`${base}/1/model.gguf`)).toBe(paths[1])
+    expect(answered).toBe(before)
+  })
+
+  it('never joins the parts of two versions of a file', async () => {
+    const versions = ['first version', 'other version'].map((text) => Buffer.from(text))
+    let [at, isNamed, breaks] = [0, true, 0]
+    const ranges: (string | undefined)[] = []
+    const server = createServer(({ method, headers }, answer) => {
+      const etag = `"${at}"`
+      const bytes = versions[at]!
+      const known = headers['if-range'] === undefined || headers['if-range'] === etag
+      const from = known ? Number(/^bytes=(\d+)-/.exec(headers.range ?? '')?.[1] ?? 0) : 0
+      if (method !== 'HEAD') ranges.push(headers.range)
+      answer.writeHead(from > 0 ? 206 : 200, {
+        'content-length': bytes.length - from,
+        ...(isNamed ? { etag } : {}),
+        ...(from > 0 ? { 'content-range': `bytes ${from}-${bytes.length - 1}/${bytes.length}` } : {}),
+      })
+      if (method === 'HEAD' || breaks-- <= 0) answer.end(bytes.subarray(from))
+      else answer.write(bytes.subarray(0, 5), () => setTimeout(() => answer.destroy(), 20))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/model.gguf`
+    const broken = async () => {
+      breaks = 1
+      await failure(pulled(url, { tries: 1 }))
+    }
+    await broken()
+    const path = await pulled(url)
+    expect(readFileSync(path)).toEqual(versions[0])
+    expect(ranges).toEqual([undefined, 'bytes=5-'])
+    expect(readdirSync(dirname(path))).toEqual(['model.gguf'])
+    for (const named of [true, false]) {
+      rmSync(path)
+      ;[at, isNamed] = [0, named]
+      await broken()
+      at = 1
+      expect(readFileSync(await pulled(url))).toEqual(versions[1])
+    }
+    server.close()
+  })
+
+  it('gets a file again whose bytes changed on the hub, but not its size', async () => {
+    const path = await pulled('hf:acme/One-GGUF:Q8_0')
+    writeFileSync(path, randomBytes(small.length))
+    expect(await pulled('hf:acme/One-GGUF:Q8_0')).toBe(path)
+    expect(readFileSync(path).equals(small)).toBe(true)
   })
 
   it('is not made twice at once, and a lock of a dead process does not count', async () => {
@@ -208,6 +281,33 @@ describe('the folder', () => {
     expect(existsSync(join(folder, 'acme', 'Split-GGUF'))).toBe(false)
     expect(existsSync(join(folder, 'acme', 'One-GGUF'))).toBe(true)
     expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
+  })
+
+  it('leaves the oldest of several files with the same name its name', () => {
+    const add = (place: string, time: number) => {
+      const path = join(folder, ...place.split('/'))
+      mkdirSync(dirname(path), { recursive: true })
+      writeFileSync(path, 'x')
+      utimesSync(path, time, time)
+    }
+    const names = () => modelsIn(folder).map(({ name, path }) => [name, relative(folder, path)])
+    add('b/one/model.gguf', 100)
+    expect(names()).toEqual([['model', 'b/one/model.gguf']])
+    add('a/one/model.gguf', 200)
+    add('c/one/model.gguf', 100)
+    expect(names()).toEqual([
+      ['a/one/model', 'a/one/model.gguf'],
+      ['c/one/model', 'c/one/model.gguf'],
+      ['model', 'b/one/model.gguf'],
+    ])
+    // A file directly in the folder has no other name.
+    add('model.gguf', 300)
+    expect(names()).toEqual([
+      ['a/one/model', 'a/one/model.gguf'],
+      ['b/one/model', 'b/one/model.gguf'],
+      ['c/one/model', 'c/one/model.gguf'],
+      ['model', 'model.gguf'],
+    ])
   })
 
   it('keeps the revisions of a repository apart', async () => {

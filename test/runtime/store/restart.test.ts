@@ -191,7 +191,7 @@ describe('after a restart', () => {
     const keeping = (keep: number) => ({
       store,
       clock: { oldest: () => Promise.resolve(Date.now() - keep), note: () => undefined },
-      remove: (tenant: string, id: string) => service.threads.delete(tenant, id),
+      remove: (tenant: string, id: string, unusedSince: number) => service.threads.delete(tenant, id, unusedSince),
       tell: (line: string) => told.push(line),
     })
     const patient = new Retention(keeping(60_000))

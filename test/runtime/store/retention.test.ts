@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { openStore } from '../../../src/runtime/cli/store-options.js'
+import { openStore, Retention } from '../../../src/runtime/cli/store-options.js'
 import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
 import { ThreadManager } from '../../../src/runtime/server/threads/thread-manager.js'
 import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
@@ -81,6 +81,31 @@ describe('a server that starts', () => {
     writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY }))
     expect(await start(NOW + 400 * DAY)).toEqual([])
   })
+})
+
+it('a thread that is continued while another is deleted stays', async () => {
+  await keep(50, 40)
+  const [first, second] = [someThread(0), someThread(1)]
+  const store = SqliteStore.open({ folder })
+  const book = await ThreadManager.open({
+    ...{ store, portsOf: () => ({}), forget: () => undefined, clock: () => NOW },
+    erase: async () => {
+      const { tenant, id, model } = second
+      const messages = [{ role: 'user', content: 'And now?' }] as const
+      const { thread } = await book.take({ tenant, model, messages, tools: [], thread: id, appended: true })
+      await book.give(thread)
+    },
+  })
+  const retention = new Retention({
+    ...{ store, clock: { oldest: () => Promise.resolve(NOW - 30 * DAY), note: () => undefined } },
+    remove: (tenant, id, unusedSince) => book.delete(tenant, id, unusedSince),
+    tell: (line) => lines.push(line),
+  })
+  await retention.sweep()
+  await retention.stop()
+  expect(lines).toEqual(['deleted a conversation that was unused for longer than --retention allows'])
+  expect([first, second].map(({ tenant, id }) => store.read(tenant, id)?.id ?? null)).toEqual([null, second.id])
+  await store.close()
 })
 
 it('threads that are used while the clock is ahead get their true age, and none is deleted', async () => {

@@ -19,7 +19,6 @@ import { type Column, number, table, terminal } from '../../../runtime/figures/t
 import { foldedBy, parseTranscript, type Transcript } from '../../../runtime/cli/transcript.js'
 import { ProgressLine } from '../progress.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './study.js'
-import { editOf } from '../../../runtime/context/fragment.js'
 import Type, { type Static } from 'typebox'
 import { checked, inWords, strict, Text } from '../../../runtime/core/schema.js'
 import { span } from '../../../runtime/core/span.js'
@@ -67,13 +66,12 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   const progress = new ProgressLine(notes, flags.json === true)
   try {
     await refuseMisfit(engine, transcript, messages, answer, flags)
-    const folded = await foldedBy(engine, messages, transcript.tools, transcript.folds)
-    const edits = folded.map(editOf).filter((edit) => edit !== null)
+    const folded = await foldedBy(engine, { messages, tools: transcript.tools, edits: null }, transcript.folds)
     const study = await compareSpans({
       engine,
       messages,
       tools: transcript.tools,
-      edits,
+      edits: folded.edits(),
       spans,
       answer,
       contracts: flags.contract,

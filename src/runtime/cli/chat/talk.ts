@@ -1,10 +1,11 @@
 /** The conversation of a person with a model: runs slash commands, sends messages and shows answers. */
 import { writeFile } from 'node:fs/promises'
-import { MemToolSession } from '../../agents/memtool.js'
+import { MemToolSession, type MemToolState } from '../../agents/memtool.js'
 import type { Session } from '../../agents/session.js'
+import type { ConversationState } from '../../context/conversation.js'
 import { priceRemark } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
-import { mappedJson, writeJson } from '../../core/written-json.js'
+import { cloned, mappedJson, writeJson } from '../../core/written-json.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { standingOf, type McpTools } from '../mcp-tools.js'
 import { printable, type Terminal } from '../terminal.js'
@@ -18,10 +19,13 @@ export interface ChatSessionOptions {
   readonly engine: LlamaEngine
   readonly out: Terminal
   readonly interrupt: Interrupt
-  /** Starts a new conversation, at the beginning and after /clear. */
-  readonly begin: () => Session | MemToolSession
+  /** Starts a new conversation, at the beginning and after /clear, or goes on from a state. */
+  readonly begin: (before?: BeforeTurn) => Session | MemToolSession
   readonly servers: McpTools | null
 }
+
+/** What a session goes on from; with MCP servers whose tools it searches, also the loaded tools. */
+export type BeforeTurn = { readonly conversation: ConversationState } | MemToolState
 
 /** How many tools /tools shows for a search. */
 const FOUND = 10
@@ -38,13 +42,29 @@ export class ChatSession {
     const { engine, out, interrupt } = this.options
     await refuseHopeless(engine.model, engine.info.context, [text])
     const view = new TurnView({ answer: out, remarks: out, reasoning: true })
-    const outcome = await this.#session.ask(text, { signal: interrupt.signal, onEvent: view.onEvent }).finally(() => {
-      view.end()
-    })
+    const session = this.#session
+    const before = cloned(session instanceof MemToolSession ? session.state : { conversation: session.conversation.state })
+    const outcome = await session
+      .ask(text, { signal: interrupt.signal, onEvent: view.onEvent })
+      .catch((error: unknown) => {
+        this.#takeBack(before)
+        throw error
+      })
+      .finally(() => {
+        view.end()
+      })
     if (outcome.end === 'cancelled') this.#note('(stopped)')
     if (outcome.end === 'length') this.#note('(cut off: the context is full or --max-tokens is reached)')
     this.#note(`[${ledgerLine(outcome.ledger)}]`)
     this.tellNews()
+  }
+
+  /** Takes back a question that failed before any step, because the next question would fail with it. */
+  #takeBack(before: BeforeTurn): void {
+    const { conversation, ledger } = this.#session
+    if (conversation.messages.length !== before.conversation.messages.length + 1) return
+    this.#session = this.options.begin(before)
+    this.#session.account(ledger)
   }
 
   /** Prints news about the MCP servers, for example that one ended. */

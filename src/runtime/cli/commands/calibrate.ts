@@ -6,12 +6,13 @@ import type { Command } from 'commander'
 import { Adapters } from '../../engine/adapters.js'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
+import { abilitiesOf } from '../../engine/model-facts.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
 import { printable } from '../terminal.js'
 import { fidelityNotice, measureFidelity, type ModelFidelity, saveFidelity } from '../../fidelity/model-fidelity.js'
 import { bytes, count, percent, plural } from '../../figures/numbers.js'
 import { addModelOptions, integer, type ModelFlags } from '../options.js'
-import { enginePath, loadEngine, nativeLibrary, optionsOf, weightsOf } from '../runtime.js'
+import { enginePath, loadEngine, nativeLibrary, optionsOf, refuseUnpriced, weightsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
@@ -45,6 +46,7 @@ async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
   const model = await native.loadModel(path, settings.model)
   try {
     const { info } = model
+    refuseUnpriced(abilitiesOf(info, settings))
     const adapters = await Adapters.load(model, settings.lora)
     const trained = info.trainedContext
     const context = await model.createContext({

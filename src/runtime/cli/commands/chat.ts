@@ -7,12 +7,11 @@ import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { LlamaEngine } from '../../engine/llama.js'
-import type { ConversationState } from '../../context/conversation.js'
 import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
 import { TypedLines, messageOf, parseCommand } from '../chat/input.js'
-import { ChatSession } from '../chat/talk.js'
+import { type BeforeTurn, ChatSession } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
 import {
@@ -77,11 +76,10 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
     servers = await openMcpTools(configs, flags, engine, shell)
     // Reading the format here reports an unusable template now, and not after the first message.
     const { syntax } = engine.format
-    let before = transcript === null ? undefined : await begunBy(engine, transcript)
-    const begin = () => {
-      const session = beginSession(engine, flags, servers, before)
-      before = undefined
-      return session
+    let recorded = transcript === null ? undefined : { conversation: await begunBy(engine, transcript) }
+    const begin = (before: BeforeTurn | undefined = recorded) => {
+      recorded = undefined
+      return beginSession(engine, flags, servers, before)
     }
     const talk = new ChatSession({ engine, out, interrupt, begin, servers })
     if (interrupt.interrupted) return
@@ -124,15 +122,21 @@ function beginSession(
   engine: LlamaEngine,
   flags: ChatFlags,
   servers: McpTools | null,
-  conversation: ConversationState | undefined,
+  before: BeforeTurn | undefined,
 ): Session | MemToolSession {
+  const conversation = before?.conversation
   const options = {
     engine,
-    id: freshConversation(),
+    id: conversation?.id ?? freshConversation(),
     generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens }) },
     ...definedFields({ system: flags.system, conversation, toolTexts: toolTextsOf(flags) }),
   }
-  if (servers !== null) return sessionWith(servers, { ...options, contextTools: flags.tools, firstStep: flags.firstStep })
+  if (servers !== null)
+    return sessionWith(
+      servers,
+      { ...options, contextTools: flags.tools, firstStep: flags.firstStep },
+      before !== undefined && 'memory' in before ? before : undefined,
+    )
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)
 }
 

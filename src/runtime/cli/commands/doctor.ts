@@ -3,12 +3,13 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, statfsSync, statSync } from 'node:fs'
 import { connect } from 'node:net'
 import { availableParallelism, cpus, freemem, homedir, release, totalmem } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { cacheFolder } from '../../engine/calibration.js'
 import { bytes, plural } from '../../figures/numbers.js'
+import { modelsFolder, modelsIn } from '../../models/folder.js'
 import { LIBRARY_KINDS } from '../../native/compiled-library.js'
 import type { BackendInfo } from '../../native/types.js'
 import { stateFolder } from '../../store/store-file.js'
@@ -187,20 +188,21 @@ function versionOf(program: string): string | null {
   return status === 0 ? (stdout.split('\n', 1)[0]?.trim() ?? program) : null
 }
 
-/** Finds GGUF files in the current folder, and in the folders where kvfold and node-llama-cpp put models. */
+/** Finds GGUF files in the folder of models, in the current folder, and where kvfold's scripts and node-llama-cpp put models. */
 function models(): Finding[] {
   const builtin = builtinModel()
   const own: Finding = existsSync(builtin)
     ? { what: 'built-in model', state: 'ok', found: builtin }
     : { what: 'built-in model', state: 'missing', found: `not there: ${builtin}`, advice: 'Install kvfold again.' }
   const folders = [process.cwd(), join(homedir(), '.node-llama-cpp', 'models'), join(cacheFolder(), 'real')]
-  const files = [...new Set(folders.map((folder) => resolve(folder)))].flatMap((folder) =>
+  const beside = folders.flatMap((folder) =>
     existsSync(folder)
       ? readdirSync(folder)
           .filter((name) => name.endsWith('.gguf'))
           .map((name) => join(folder, name))
       : [],
   )
+  const files = [...new Set([...modelsIn(modelsFolder()).map(({ path }) => path), ...beside])]
   const more = files.length - NAMED
   const named = files.slice(0, NAMED).map((path) => `${path} (${bytes(statSync(path, { throwIfNoEntry: false })?.size ?? 0)})`)
   return [
@@ -210,7 +212,7 @@ function models(): Finding[] {
       : {
           what: 'models',
           state: 'note',
-          found: `no GGUF file in ${folders.join(', ')}`,
+          found: `no GGUF file in ${[modelsFolder(), ...folders].join(', ')}`,
           advice: 'Get a model: `kvfold chat --model hf:user/repository/file.gguf` downloads one; any GGUF file will do.',
         },
   ]

@@ -16,7 +16,7 @@ import { count, duration, plural } from '../../figures/numbers.js'
 import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
 import { readInput, type Shell } from '../shell.js'
 import { addModelOptions, type ModelFlags } from '../options.js'
-import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
+import { loadEngine, nativeLibrary, optionsOf, refuseUnpriced } from '../runtime.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
 interface PlanFlags extends ModelFlags {
@@ -77,6 +77,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
     )
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
+    refuseUnpriced(engine.abilities)
     const calibration = await loadCalibration({
       info: engine.modelInfo,
       settings: optionsOf(flags),
@@ -102,13 +103,16 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 /**
  * Rehearses steps on a cache that holds the transcript: once unedited, and once folded under each contract, each time from the same cache.
  */
-async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, most: number | undefined) {
+async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: number | undefined) {
+  const { messages, tools, folds, edits } = transcript
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
-  const folded = await foldedBy(engine, messages, tools, folds)
-  const edits = folded.map(editOf).filter((edit) => edit !== null)
-  const open = shownOf(engine, messages, tools, [])
-  const shown = shownOf(engine, messages, tools, edits)
+  const before = await foldedBy(engine, transcript, [])
+  const after = await foldedBy(engine, transcript, folds)
+  const old = new Set(edits?.fragments.map(({ id }) => id))
+  const folded = after.fragments.filter(({ id }) => !old.has(id))
+  const open = shownOf(engine, messages, tools, before.edits())
+  const shown = shownOf(engine, messages, tools, after.edits())
   if (open.tokens.length >= cacheTotals.cells)
     throw new KvfoldError(
       'context/full',

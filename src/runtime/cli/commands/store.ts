@@ -7,6 +7,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { appendFileSync, closeSync, existsSync, mkdirSync, mkdtempSync, openSync, renameSync, rmSync } from 'node:fs'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { writeWhole } from '../../core/whole-file.js'
 import { writeJson } from '../../core/written-json.js'
 import { damageLines, type Damage, UNNAMED } from '../../store/damage.js'
 import { printable } from '../terminal.js'
@@ -159,20 +160,14 @@ async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
 async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void> {
   const { exported } = await import('../../server/threads/thread-api.js')
   const url = isDatabase(flags.store) ? flags.store : null
-  const file = flags.out === undefined ? null : openSync(flags.out, 'wx', 0o600)
-  const write = ({ tenant, id, record, damage }: FoundThread) => {
-    const told = damage === null ? null : { kind: damage.kind, what: damage.what }
-    const body = record === null ? { format: 'kvfold-thread/1', id } : exported(record)
-    const line = writeJson({ ...body, tenant, damage: told })
-    if (file === null) out.print(line)
-    else appendFileSync(file, `${line}\n`)
-  }
   const open: Damage[] = []
-  const each = (thread: FoundThread) => {
-    if (thread.damage !== null && thread.damage.settled !== true) open.push(thread.damage)
-    write(thread)
-  }
-  try {
+  const writeAll = async (write: (line: string) => void) => {
+    const each = ({ tenant, id, record, damage }: FoundThread) => {
+      if (damage !== null && damage.settled !== true) open.push(damage)
+      const told = damage === null ? null : { kind: damage.kind, what: damage.what }
+      const body = record === null ? { format: 'kvfold-thread/1', id } : exported(record)
+      write(writeJson({ ...body, tenant, damage: told }))
+    }
     const responses =
       url === null
         ? await looking(storeFolder(flags), (looked) => {
@@ -181,10 +176,37 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
           })
         : await inDatabase(url, each)
     open.push(...(responses?.damage ?? []).filter(({ settled }) => settled !== true))
-  } finally {
-    if (file !== null) closeSync(file)
   }
+  if (flags.out === undefined)
+    await writeAll((line) => {
+      out.print(line)
+    })
+  else await intoNewFile(flags.out, writeAll)
   for (const line of damageLines(open)) notes.print(printable(line))
+}
+
+/** Writes lines to a new file, which appears complete or not at all. @throws KvfoldError cli/bad-usage when it cannot be made */
+async function intoNewFile(path: string, writeAll: (write: (line: string) => void) => Promise<void>): Promise<void> {
+  if (existsSync(path)) throw new KvfoldError('cli/bad-usage', `There is a file ${path} already; give --out another name.`)
+  await writeWhole(path, async (temporary) => {
+    const file = opened(temporary, path)
+    try {
+      await writeAll((line) => {
+        appendFileSync(file, `${line}\n`)
+      })
+    } finally {
+      closeSync(file)
+    }
+  })
+}
+
+function opened(temporary: string, path: string): number {
+  try {
+    return openSync(temporary, 'wx', 0o600)
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException
+    throw new KvfoldError('cli/bad-usage', `${path} cannot be written (${code}); give --out a file in another folder.`, { cause })
+  }
 }
 
 const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>

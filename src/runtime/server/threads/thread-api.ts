@@ -200,8 +200,11 @@ export interface ThreadApi {
   ): Promise<ThreadAttention>
   /** Returns the whole thread as plain JSON. */
   export(tenant: Tenant, id: string): ExportedThread
-  /** Deletes the thread from every tier, the store and memory; cancels its running step. */
-  delete(tenant: Tenant, id: string): Promise<void>
+  /**
+   * Deletes the thread from every tier, the store and memory; cancels its running step. Returns whether it did.
+   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
+   */
+  delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean>
   /**
    * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
    */

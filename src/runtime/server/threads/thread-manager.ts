@@ -248,15 +248,20 @@ export class ThreadManager {
     this.#changed(thread, kind)
   }
 
-  /** Deletes the thread without loading it. @throws KvfoldError server/no-thread */
-  async delete(tenant: Tenant, id: string): Promise<void> {
+  /**
+   * Deletes the thread without loading it. Returns whether it did.
+   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
+   * @throws KvfoldError server/no-thread
+   */
+  async delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
     await this.#sharing.hear()
     if (this.damage(tenant).some((each) => each.id === id)) {
       await this.options.store.delete(tenant, id)
       this.#changed({ tenant, id }, 'deleted')
-      return
+      return true
     }
     const entry = this.index.entry(tenant, id)
+    if (unusedSince !== undefined && (isBusy(entry) || entry.used >= unusedSince)) return false
     this.#drop(entry)
     try {
       await this.options.erase(entry.id)
@@ -266,6 +271,7 @@ export class ThreadManager {
       throw error
     }
     this.#changed(entry, 'deleted')
+    return true
   }
 
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void {
@@ -449,16 +455,18 @@ export class ThreadManager {
     const due: ThreadEntry[] = []
     for (const entry of this.index.oldest(tenant)) {
       if ((over <= 0 && entry.used >= oldest) || due.length === AT_ONCE) break
-      if (!entry.asked && entry.thread?.idle !== false) due.push(entry)
+      if (!isBusy(entry)) due.push(entry)
       over--
     }
+    // A request may continue one of them while another is being deleted.
+    const since = (due.at(-1)?.used ?? 0) + 1
     for (const entry of due) {
       if (!this.index.has(entry)) continue
       const { id, used } = entry
       const why = used < oldest ? 'its time of retention is over' : `${tenant} may have ${perTenant} threads`
       try {
-        await this.delete(tenant, id)
-        this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
+        if (await this.delete(tenant, id, since))
+          this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
       } catch (error) {
         // Another request may have deleted it just now. After another failure it stays, and the next request tries again.
         if (!isNoThread(error)) this.options.tell?.(`Could not delete thread ${id} of ${tenant} (${why}): ${String(error)}`)
@@ -506,5 +514,8 @@ export class ThreadManager {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
 }
+
+/** Whether a request or an operation uses the thread. */
+const isBusy = ({ asked, thread }: ThreadEntry): boolean => asked || thread?.idle === false
 
 const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'

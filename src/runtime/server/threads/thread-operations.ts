@@ -191,8 +191,8 @@ export class Operations implements ThreadApi {
     return exported(this.book.get(tenant, id).record)
   }
 
-  delete(tenant: Tenant, id: string): Promise<void> {
-    return this.book.delete(tenant, id)
+  delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
+    return this.book.delete(tenant, id, unusedSince)
   }
 
   watch(...[tenant, listener]: Parameters<ThreadApi['watch']>): () => void {

@@ -728,6 +728,26 @@ describe('the store', () => {
     await service.close()
   })
 
+  it('keeps a thread that is continued while an older one is deleted', async () => {
+    const store = new MemoryStore()
+    const many = await serve(numbered, { store })
+    const answers: Answer[] = []
+    for (let at = 0; at < 4; at++) answers.push(await many.ask([user(`Question ${at}?`)]))
+    await many.service.close()
+    const { ask, service } = await serve(numbered, { store, perTenant: 3 })
+    const kept = store.delete.bind(store)
+    store.delete = async (tenant, id) => {
+      store.delete = kept
+      await ask([user('Question 1?'), answers[1]!.message, user('And now?')])
+      return kept(tenant, id)
+    }
+    await ask([user('Question 4?')])
+    const left = service.threads.list('t').map(({ id }) => id)
+    // The continued thread is the newest but one, so the next older one went in its place.
+    expect(answers.map(({ thread }) => left.includes(thread))).toEqual([false, true, false, true])
+    await service.close()
+  })
+
   it('keeps the cells of as many threads as its tokens allow, and of the last few however long they are', async () => {
     const forgotten = async (more: Parameters<typeof serve>[1], first = 'Question 0?') => {
       const { ask, service, engine } = await serve(numbered, more)
