@@ -48,12 +48,20 @@ def loaded(path, device):
     return AutoModelForCausalLM.from_pretrained(**place(path), dtype=torch.float32, attn_implementation="sdpa").to(device)
 
 
+def mask(model, seen, places):
+    """What each token of a tree attends to, as transformers take it: a mask of one's own has to limit layers with a sliding window, too."""
+    if seen is None or "sliding_attention" not in (getattr(model.config, "layer_types", None) or []):
+        return seen if seen is None else seen[None, None]
+    near = places[:, None] - places[None, :] < model.config.sliding_window
+    return {"full_attention": seen[None, None], "sliding_attention": (seen & near)[None, None]}
+
+
 def said(model, rows, device, half):
     """Log-probabilities of all learned tokens of a trajectory, over its snapshots, in the order of the file."""
     ids, places, seen, learned = (part if part is None else part.to(device) for part in tree(rows))
     # A vocabulary is wide: logits only where something is learned.
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        states = model.model(ids[None], position_ids=places[None], attention_mask=seen if seen is None else seen[None, None]).last_hidden_state[0, learned[:, 1]]
+        states = model.model(ids[None], position_ids=places[None], attention_mask=mask(model, seen, places)).last_hidden_state[0, learned[:, 1]]
         logits = model.lm_head(states)
     return torch.log_softmax(logits.float(), -1).gather(1, ids[learned[:, :1]])[:, 0]
 

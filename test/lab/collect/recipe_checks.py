@@ -7,6 +7,7 @@ from types import SimpleNamespace
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "training"))
 
 import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 import adapter
 from recipe import loaded, plain_step, reward_step, said
@@ -69,9 +70,19 @@ def between(shift):
     return ((one - other).norm() / one.norm()).item()
 
 
+def windowed():
+    """Most difference between a tree and its snapshots apart, on a model of which every other layer sees 8 tokens."""
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    config = Gemma3TextConfig(**shape, sliding_window=8, layer_types=["sliding_attention", "full_attention"], initializer_range=0.3)
+    gemma = Gemma3ForCausalLM(config).eval()
+    with torch.no_grad():
+        return (said(gemma, rows, "cpu", False) - torch.cat([said(gemma, [row], "cpu", False) for row in rows])).abs().max().item()
+
+
 print(json.dumps({
     "learned": len(together),
     "apart": (together - apart).abs().max().item(),
+    "windowed": windowed(),
     "untaught": (attached - before).abs().max().item(),
     "unlearned": unlearned,
     "before": before.tolist(),
