@@ -194,6 +194,21 @@ test('a rule removes tools that were unused for two turns, without asking', asyn
   expect(sizes).toEqual([1, 1, 1, 0])
 })
 
+test.each([
+  [1, ['c']],
+  [2, ['b', 'c']],
+  [3, ['a', 'b', 'c']],
+])('a history of %i turns shows the newest turn and those before it, %j', async (turns, expected) => {
+  const said = (name: string) => `${name} ${'is a long answer '.repeat(20)}`
+  const names = ['a', 'b', 'c']
+  const { session } = await sessionOf(
+    names.map((name) => ({ content: said(name) })),
+    { history: { turns, by: 'truncate' } },
+  )
+  for (const name of names) await session.ask(name)
+  expect(names.filter((name) => shown(session).includes(said(name)))).toEqual(expected)
+})
+
 test("a session made from another session's state continues it", async () => {
   const script: Script = [{ calls: [search('size moon')] }, { content: '1' }]
   const { session } = await sessionOf(script)
