@@ -3,6 +3,7 @@ import json
 import os
 import sys
 from types import SimpleNamespace
+from unittest.mock import patch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "training"))
 
@@ -80,6 +81,18 @@ def resumed():
     return list(again) == [3] and torch.equal(again[3], kept[3])
 
 
+def devices():
+    """Where the adapter puts its tokens, for a model on another device than the CPU. This device has shapes and no values."""
+    head, made, tensor = torch.nn.Linear(16, 400, bias=False, device="meta"), [], torch.tensor
+    with patch.object(torch, "tensor", lambda *given, **named: made.append(tensor(*given, **named)) or made[-1]):
+        adapter.Rows(head, [7, 9])
+        try:
+            adapter.unlearned(SimpleNamespace(lm_head=head), [7, 9])
+        except NotImplementedError:
+            pass  # a mask without values chooses nothing
+    return [each.device.type for each in made]
+
+
 def windowed():
     """Most difference between a tree and its snapshots apart, on a model of which every other layer sees 8 tokens."""
     shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
@@ -92,6 +105,7 @@ def windowed():
 print(json.dumps({
     "learned": len(together),
     "apart": (together - apart).abs().max().item(),
+    "devices": devices(),
     "windowed": windowed(),
     "resumed": resumed(),
     "untaught": (attached - before).abs().max().item(),
