@@ -6,6 +6,7 @@ import { writeJson } from '../../runtime/core/written-json.js'
 import { Conversation } from '../../runtime/context/conversation.js'
 import type { EngineReply } from '../../runtime/engine/engine.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
+import type { CallReport } from '../../runtime/agents/tool-loop.js'
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
@@ -24,7 +25,6 @@ export interface RoundsOptions extends Pick<SessionOptions, 'engine' | 'id' | 's
 export interface RoundsOutcome {
   readonly answer: string
   readonly end: 'stop' | 'length' | 'cancelled'
-  readonly calls: readonly { readonly call: ToolCall; readonly failed: boolean }[]
   readonly refusedCalls: number
 }
 
@@ -91,26 +91,29 @@ export class BaselineAgent {
     return this.#restarts
   }
 
-  /** Runs one turn. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
-  async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<RoundsOutcome> {
+  /** Runs one turn. Its events are steps and results. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
+  async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<RoundsOutcome> {
     const { kind } = this.options
     this.#asked.push(content)
     if (kind === 'react') this.#forgetOldest(content)
     const isRewritten = kind === 'iterresearch' || kind === 'agentfold'
     if (isRewritten) this.#shown = [this.#question()]
     else this.#shown.push({ role: 'user', content })
-    const done: { call: ToolCall; failed: boolean }[] = []
-    for (;;) {
+    let done = 0
+    for (let step = 0; ; step++) {
       if (kind === 'resum' && this.#tokens() >= FULL * this.#window) await this.#summarise(signal)
-      const { message, finish } = await this.#respond(done.length >= MAX_CALLS, signal)
-      const calls = finish === 'cancelled' || done.length >= MAX_CALLS ? [] : (message.toolCalls ?? [])
-      const results = await this.#results(calls, done, signal)
+      const isLast = done >= MAX_CALLS
+      onEvent?.({ type: 'step', step, toolChoice: isLast ? 'none' : 'auto' })
+      const { message, finish } = await this.#respond(isLast, signal)
+      const calls = finish === 'cancelled' || isLast ? [] : (message.toolCalls ?? [])
+      const results = await this.#results(calls, (report) => onEvent?.({ type: 'result', step, ...report }), signal)
+      done += results.length
       if (isRewritten && calls.length > 0) this.#shown = this.#nextRound(message, results)
       else this.#shown.push(message, ...results)
       if (calls.length > 0) continue
       if (kind === 'agentfold') this.#step(`Said: ${message.content}`)
       const end = finish === 'length' || finish === 'cancelled' ? finish : 'stop'
-      return { answer: message.content, end, calls: done, refusedCalls: message.toolCalls?.length ?? 0 }
+      return { answer: message.content, end, refusedCalls: message.toolCalls?.length ?? 0 }
     }
   }
 
@@ -145,13 +148,13 @@ export class BaselineAgent {
 
   async #results(
     calls: readonly ToolCall[],
-    done: { call: ToolCall; failed: boolean }[],
+    onResult: (report: CallReport) => void,
     signal?: AbortSignal,
   ): Promise<ChatMessage[]> {
     const results: ChatMessage[] = []
     for (const call of calls) {
-      const { text, failed } = await this.toolbox.run(new Conversation(this.options.id), call, signal)
-      done.push({ call, failed })
+      const { text, modifies, failed } = await this.toolbox.run(new Conversation(this.options.id), call, signal)
+      onResult({ call, text, modifies, failed })
       results.push({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
     }
     return results
