@@ -1,6 +1,6 @@
 /** Four agents for comparison that rewrite their context as they work: ReAct (which drops old turns), ReSum, IterResearch and AgentFold. */
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
+import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { Conversation } from '../../runtime/context/conversation.js'
@@ -12,7 +12,8 @@ import { Toolbox } from '../../runtime/agents/toolbox.js'
 /**
  * How an agent handles its context.
  * `react` appends everything. Before a turn that may not fit, it drops the oldest turns until half of the window is free.
- * `resum` replaces everything except the system message by a summary when 0.9 of the window is full.
+ * `resum` replaces everything except the system message by a summary when 0.9 of the window is full. When the request for it does not fit,
+ * the oldest turns are dropped until it does.
  * `iterresearch` shows each step only the question, the report of the last step, and that step's call and result.
  * `agentfold` (arXiv 2510.24699) lets each step replace a range of earlier steps by one text. The last step stays whole.
  */
@@ -160,15 +161,21 @@ export class BaselineAgent {
     return results
   }
 
-  /** Drops the oldest turns when the next turn may not fit. Drops whole turns, so that no tool result loses its call. */
+  /** Drops the oldest turns when the next turn may not fit. */
   #forgetOldest(content: string): void {
     const next: ChatMessage = { role: 'user', content }
     if (this.#tokens([...this.#messages, next]) < ROOM * this.#window) return
     while (this.#shown.length > 0 && this.#tokens([...this.#messages, next]) > HALF * this.#window) {
-      const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
-      this.#shown = second === -1 ? [] : this.#shown.slice(second)
+      if (!this.#dropOldest()) this.#shown = []
     }
     this.#restarts++
+  }
+
+  /** Drops the oldest turn, a whole one, so that no tool result loses its call. Returns false when there is only one. */
+  #dropOldest(): boolean {
+    const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
+    if (second !== -1) this.#shown = this.#shown.slice(second)
+    return second !== -1
   }
 
   /**
@@ -176,22 +183,10 @@ export class BaselineAgent {
    * has no single one. So all messages of the user so far serve as the question.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
-    const { engine } = this.options
     const question = this.#asked.map((words, at) => `${at + 1}. ${words}`).join('\n')
     const request = `Summarize the conversation above so that the work can go on from your summary and the user's words alone: what was found out, with every id and number, what was done, what is open. The user's words so far:\n${question}`
-    const { reply } = engine.respond({
-      conversation: this.#aside,
-      parent: this.options.id,
-      messages: [...this.#messages, { role: 'user', content: request }],
-      tools: this.toolbox.definitions,
-      toolChoice: 'none',
-      ...(this.options.generation?.sampling === undefined ? {} : { sampling: this.options.generation.sampling }),
-      maxTokens: SUMMARY,
-      kind: 'summary',
-      ...(signal === undefined ? {} : { signal }),
-    })
-    const { message, finish } = await reply
-    engine.forget(this.#aside)
+    const { message, finish } = await this.#summary(request, signal)
+    this.options.engine.forget(this.#aside)
     if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'The summary was cancelled.')
     this.#shown = [
       {
@@ -200,6 +195,26 @@ export class BaselineAgent {
       },
     ]
     this.#restarts++
+  }
+
+  async #summary(request: string, signal?: AbortSignal): Promise<EngineReply> {
+    const { engine, id, generation = {} } = this.options
+    for (;;)
+      try {
+        return await engine.respond({
+          conversation: this.#aside,
+          parent: id,
+          messages: [...this.#messages, { role: 'user', content: request }],
+          tools: this.toolbox.definitions,
+          toolChoice: 'none',
+          ...(generation.sampling === undefined ? {} : { sampling: generation.sampling }),
+          maxTokens: SUMMARY,
+          kind: 'summary',
+          ...(signal === undefined ? {} : { signal }),
+        }).reply
+      } catch (error) {
+        if (!isContextFull(error) || !this.#dropOldest()) throw error
+      }
   }
 
   /** Makes the message that replaces the dialogue so far in IterResearch and AgentFold. @param steps the steps of AgentFold to show */
