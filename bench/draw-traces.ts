@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import * as Plot from '@observablehq/plot'
 import { FAINT, figure, MORE, PALETTE } from '../src/lab/figures/figure.js'
+import { RESULTS } from './record.js'
 import type { Row } from './runtime/traces.js'
 
 interface TraceRecord {
@@ -11,8 +12,7 @@ interface TraceRecord {
   readonly rows: readonly Row[]
 }
 
-const recordIn = (name: string) =>
-  JSON.parse(readFileSync(new URL(`results/${name}.json`, import.meta.url), 'utf8')) as TraceRecord
+const recordIn = (name: string) => JSON.parse(readFileSync(new URL(`${name}.json`, RESULTS), 'utf8')) as TraceRecord
 /** Many sessions on the built-in model, and a few on a real one. */
 const many = recordIn('traces')
 const real = recordIn('traces-smollm2')

@@ -7,6 +7,9 @@ import { basename } from 'node:path'
 import * as prettier from 'prettier'
 import { BUILTIN, builtinModel } from '../src/runtime/cli/builtin.js'
 
+/** The folder of records. */
+export const RESULTS = new URL('results/', import.meta.url)
+
 /** Options for `parseArgs`; each bench adds its own. */
 export const OPTIONS = {
   json: { type: 'boolean', default: false },
@@ -101,7 +104,7 @@ export const written = (record: object): Promise<string> => {
 
 /** Writes the record if `--write` gives a name. */
 export async function keep(name: string | undefined, record: object): Promise<void> {
-  if (name !== undefined) writeFileSync(new URL(`results/${name}.json`, import.meta.url), await written(record))
+  if (name !== undefined) writeFileSync(new URL(`${name}.json`, RESULTS), await written(record))
 }
 
 const WANTED = {

@@ -3,27 +3,14 @@
  * listed files. Prints what the addon requires of a machine.
  */
 import { spawnSync } from 'node:child_process'
-import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { copyFileSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { check, Wrong } from './package-content.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const platform = `${process.platform}-${process.arch}`
 const prebuilds = join(root, 'prebuilds')
-
-/** The files allowed in the package, and whether each is required. */
-const CONTENT = [
-  { name: /^package\.json$|^README\.md$|^LICENSE$|^scripts\/build-native\.mjs$|^src\/lab\/words\.json$/, least: 5 },
-  { name: /^dist\/(?!dashboard\/).*\.(js|js\.map|d\.ts)$/, least: 600 },
-  { name: /^dist\/dashboard\/(index\.html|assets\/[\w-]+\.(js|css|svg|txt))$/, least: 3 },
-  { name: /^src\/runtime\/native\/[\w-]+\.(cc|h)$/, least: 12 },
-  { name: /^native-models\/builtin\/(kvfold-tiny\.gguf|manifest\.json|golden\.json)$/, least: 3 },
-  { name: new RegExp(`^prebuilds/${platform}/kvfold\\.(node|json)$`), least: 2 },
-]
-/** The largest allowed package in bytes; a larger one is a mistake. */
-const LARGEST = 12_000_000
-
-class Wrong extends Error {}
 
 function run(program, ...args) {
   const { status, stdout, error } = spawnSync(program, args, {
@@ -46,30 +33,6 @@ async function requirementOf(addon) {
   if (elf === null) return 'what it needs of a machine cannot be read: it is no ELF file'
   const [glibc, cpp] = ['GLIBC_', 'GLIBCXX_'].map((prefix) => highest(elf.needsVersions, prefix))
   return `needs glibc ${glibc} and a C++ library with GLIBCXX_${cpp}`
-}
-
-/**
- * Checks the package's files.
- * @throws Wrong with every file that is not allowed and every required file that is missing
- */
-function check({ files, size, version }) {
-  const names = files.map(({ path }) => path)
-  const strange = names.filter((path) => !CONTENT.some(({ name }) => name.test(path)))
-  // Files compiled from sources that no longer exist.
-  const orphans = names.filter((path) => {
-    const source = /^dist\/(?!dashboard\/)(.*?)(\.js|\.js\.map|\.d\.ts)$/.exec(path)?.[1]
-    return source !== undefined && !existsSync(join(root, 'src', `${source}.ts`))
-  })
-  const missing = CONTENT.filter(({ name, least }) => names.filter((path) => name.test(path)).length < least)
-  const wrong = [
-    ...[...strange, ...orphans].map((path) => `${path} has no place in the package`),
-    ...missing.map(({ name, least }) => `there are fewer than ${least} files like ${name.source}`),
-    ...(size > LARGEST ? [`it has ${size} bytes, more than ${LARGEST}`] : []),
-    ...(readFileSync(join(root, 'CHANGELOG.md'), 'utf8').match(/^## (\S+)/m)?.[1] === version
-      ? []
-      : [`the newest heading of CHANGELOG.md is not ${version}`]),
-  ]
-  if (wrong.length > 0) throw new Wrong(`the package is not as it should be:\n${wrong.join('\n')}`)
 }
 
 try {

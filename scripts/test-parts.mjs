@@ -6,7 +6,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { fileURLToPath } from 'node:url'
 import { fetchSoftwareVulkan, hasSoftwareVulkan } from './software-vulkan.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
@@ -76,7 +76,7 @@ if (missing.length > 0) {
   process.exit(1)
 }
 if (names.includes('llama-server') && !isBuilt()) {
-  const peer = pathToFileURL(join(root, 'bench', 'peers', 'llama-server.ts')).href
+  const peer = new URL('../bench/runtime/peers/llama-server.ts', import.meta.url).href
   const build = `import(${JSON.stringify(peer)}).then(({ buildLlamaServer }) => buildLlamaServer())`
   const { status } = spawnSync(process.execPath, ['--import', 'tsx', '--eval', build], { cwd: root, stdio: 'inherit' })
   if (status !== 0) process.exit(1)

@@ -15,7 +15,7 @@ import { percent } from '../../src/runtime/figures/numbers.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { evaluated } from './builtin.js'
 import { drawn, type GspoRecord, type Point, type Row } from './gspo/drawing.js'
-import { beginRecord, modelNow, type Origin, written } from '../record.js'
+import { beginRecord, modelNow, type Origin, RESULTS, written } from '../record.js'
 
 /** The first five ask as in training, with other prompts; the others test what the model could do before. */
 const CELLS = [
@@ -31,7 +31,7 @@ const CELLS = [
   { name: '46 keys', words: 'pi-llm --n 16' },
 ] as const
 
-const RESULTS = new URL('results/gspo.json', import.meta.url)
+const RECORD = new URL('gspo.json', RESULTS)
 const FIGURE = new URL('../../docs/gspo.svg', import.meta.url)
 const BEFORE = 'before'
 
@@ -60,7 +60,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
     },
   })
   if (values.draw) {
-    writeFileSync(FIGURE, drawn(JSON.parse(readFileSync(RESULTS, 'utf8')) as GspoRecord))
+    writeFileSync(FIGURE, drawn(JSON.parse(readFileSync(RECORD, 'utf8')) as GspoRecord))
     return
   }
   const folders = values.runs.split(',').filter((folder) => folder !== '')
@@ -102,9 +102,9 @@ export async function gspo(args: readonly string[]): Promise<void> {
   }
   if (!values.write) return
   const record = values.add
-    ? joined(JSON.parse(readFileSync(RESULTS, 'utf8')) as GspoRecord, origin(), runs, rows)
+    ? joined(JSON.parse(readFileSync(RECORD, 'utf8')) as GspoRecord, origin(), runs, rows)
     : { ...origin(), runs, rows }
-  writeFileSync(RESULTS, await written(record))
+  writeFileSync(RECORD, await written(record))
   writeFileSync(FIGURE, drawn(record))
 }
 

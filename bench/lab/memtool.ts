@@ -23,7 +23,7 @@ import { Catalogue } from '../../src/runtime/tools/catalogue.js'
 import { LlamaServerEngine } from './memtool/llama-server-engine.js'
 import { builtLlamaServer } from '../runtime/peers/llama-server.js'
 import { llamaServerPeer } from '../runtime/peers/llama-server-peer.js'
-import { beginRecord, type Origin, written } from '../record.js'
+import { beginRecord, type Origin, RESULTS, written } from '../record.js'
 
 /** Token counts do not depend on what a model computes. The smallest shape is for sessions that would take a large model hours. */
 const SHAPES = {
@@ -77,7 +77,7 @@ export async function memtool(args: readonly string[]): Promise<void> {
   const model = await modelOf(values.shape)
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['memtool', ...args], model, native.backend.release, THREADS)
-  const path = values.write === undefined ? null : new URL(`results/${values.write}.json`, import.meta.url)
+  const path = values.write === undefined ? null : new URL(`${values.write}.json`, RESULTS)
   const world = new World({ seed: SEED, tools, arguments: true })
   const catalogue = await Catalogue.of(world.tools)
   let rows: readonly Row[] = []

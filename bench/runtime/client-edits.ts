@@ -12,7 +12,6 @@
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { cpus } from 'node:os'
-import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
 import { aiSdk, claudeCode, opencode, pi } from './client-edits/agents.js'
@@ -32,7 +31,7 @@ import { counters, type Served, type Session, type SessionOptions, talk } from '
 import { openNative } from '../../src/runtime/native/binding.js'
 import { builtLlamaServer } from './peers/llama-server.js'
 import { median } from '../random-tokens.js'
-import { beginRecord, keep } from '../record.js'
+import { beginRecord, keep, RESULTS } from '../record.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 
 /** Characters of a turn's long message: about 430 tokens of the built-in model. */
@@ -136,7 +135,7 @@ interface TableRow {
   readonly shown: number
 }
 
-const RESULTS = fileURLToPath(new URL('results/client-edits.json', import.meta.url))
+const RECORD = new URL('client-edits.json', RESULTS)
 
 const begin = async () =>
   beginRecord(process.argv.slice(2), SERVING.model, (await openNative({ gpu: 'cpu' })).backend.release, SERVING.threads)
@@ -149,7 +148,7 @@ async function writeTable(): Promise<void> {
       'The table has llama-server beside: `node --import tsx bench/runtime/peers/main.ts` builds it; without it leave --table out.',
     )
   const origin = await begin()
-  const before = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as { commit?: string; rows: TableRow[] }) : null
+  const before = existsSync(RECORD) ? (JSON.parse(readFileSync(RECORD, 'utf8')) as { commit?: string; rows: TableRow[] }) : null
   const kept = before?.commit === origin().commit ? before.rows : []
   const rows: TableRow[] = []
   const news = new Map<string, number>()

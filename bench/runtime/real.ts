@@ -21,7 +21,7 @@ import { left, right, table, terminal } from '../../src/runtime/figures/table.js
 import { openNative } from '../../src/runtime/native/binding.js'
 import type { Native } from '../../src/runtime/native/types.js'
 import { edited, freshLogprobs } from '../driver.js'
-import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
+import { beginRecord, keep, OPTIONS, RESULTS, SEED } from '../record.js'
 import { mean } from '../statistics.js'
 
 const TEXT = '/usr/share/doc/RFC/standard/rfc3986.txt.gz'
@@ -153,11 +153,14 @@ interface Options {
   readonly python: string | undefined
 }
 
-/** Runs another bench or command on the model by itself and returns its JSON. */
-const ran = (entry: string, ...args: readonly string[]): Record<string, unknown> =>
+const MAIN = new URL('../main.ts', import.meta.url)
+const PEERS = new URL('peers/main.ts', import.meta.url)
+
+/** Runs another bench on the model by itself and returns its JSON. */
+const ran = (entry: URL, ...args: readonly string[]): Record<string, unknown> =>
   JSON.parse(
     // node-llama-cpp may print its own lines before it.
-    execFileSync(process.execPath, ['--import', 'tsx', fileURLToPath(new URL(entry, import.meta.url)), ...args, '--json'], {
+    execFileSync(process.execPath, ['--import', 'tsx', fileURLToPath(entry), ...args, '--json'], {
       encoding: 'utf8',
       stdio: ['ignore', 'pipe', 'inherit'],
       maxBuffer: 2 ** 28,
@@ -169,16 +172,16 @@ const ran = (entry: string, ...args: readonly string[]): Record<string, unknown>
 
 /** Small enough that each takes a few minutes on a model of 270M. */
 const PARTS: Record<string, (model: string) => Record<string, unknown>> = {
-  plain: (model) => ran('main.ts', 'plain', '--model', model, '--prompts', '128,512', '--rounds', '3'),
-  serve: (model) => ran('main.ts', 'serve', '--model', model, '--rounds', '2', '--seconds', '20'),
+  plain: (model) => ran(MAIN, 'plain', '--model', model, '--prompts', '128,512', '--rounds', '3'),
+  serve: (model) => ran(MAIN, 'serve', '--model', model, '--rounds', '2', '--seconds', '20'),
   folds: (model) => ({
-    kvfold: ran('main.ts', 'eight-folds', '--model', model, '--length', '2048'),
-    peers: ran('peers/main.ts', '--model', model, '--length', '2048', '--order', 'first-to-last'),
+    kvfold: ran(MAIN, 'eight-folds', '--model', model, '--length', '2048'),
+    peers: ran(PEERS, '--model', model, '--length', '2048', '--order', 'first-to-last'),
   }),
   pays: (model) => {
     const { measured, commit, settings } = ran(
-      '../../src/cli/main.ts',
-      ...['bench', 'acm', '--model', model, '--threads', '1', '--rounds', '7'],
+      MAIN,
+      ...['acm', '--model', model, '--threads', '1', '--rounds', '7'],
       ...['--before', '2k', '--after', '500', '--shares', '0,0.9'],
     )
     return { measured, commit, settings }
@@ -208,7 +211,7 @@ export async function real(args: readonly string[]): Promise<void> {
   const { model, python } = values
   if (model === undefined) throw new Error('--model: name a GGUF, such as those that npm run models:real makes.')
   const native = await openNative({ gpu: 'cpu' })
-  const kept = values.write === undefined ? null : new URL(`results/${values.write}.json`, import.meta.url)
+  const kept = values.write === undefined ? null : new URL(`${values.write}.json`, RESULTS)
   const before = (): Recorded['parts'] =>
     kept !== null && existsSync(kept) ? (JSON.parse(readFileSync(kept, 'utf8')) as Recorded).parts : {}
   let parts: Recorded['parts'] = {}

@@ -9,9 +9,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
 import { left, table, terminal } from '../../src/runtime/figures/table.js'
-import { lacking, modelNow, valuesOf } from '../record.js'
+import { lacking, modelNow, RESULTS, valuesOf } from '../record.js'
 
-const RESULTS = new URL('results/', import.meta.url)
 const PAGES = [
   'README.md',
   'native-models/README.md',

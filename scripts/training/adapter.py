@@ -26,7 +26,7 @@ CROWD = 100  # a token is never learned when so many other rows are like its own
 @torch.no_grad()
 def unlearned(model, tokens):
     """Those of these tokens that the model cannot write, because many rows of its output are alike, as a sorted list."""
-    rows, tokens = model.lm_head.weight.float(), torch.tensor(sorted(set(tokens)))
+    rows, tokens = model.lm_head.weight.float(), torch.tensor(sorted(set(tokens)), device=model.lm_head.weight.device)
     squares = rows.square().sum(1)
     distance = lambda some: squares[:, None] + squares[some] - 2 * rows @ rows[some].T
     near = [(distance(some) < ALIKE**2 * squares[some]).sum(0) for some in tokens.split(64)]
@@ -39,7 +39,7 @@ class Rows(torch.nn.Module):
     def __init__(self, head, tokens):
         super().__init__()
         self.is_on = True
-        self.register_buffer("tokens", torch.tensor(tokens))
+        self.register_buffer("tokens", torch.tensor(tokens, device=head.weight.device))
         self.change = torch.nn.Parameter(torch.zeros(len(tokens), head.in_features, device=head.weight.device))
         head.register_forward_hook(lambda _, states, logits: self.changed(states[0], logits) if self.is_on else None)
 

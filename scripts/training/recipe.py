@@ -48,12 +48,20 @@ def loaded(path, device):
     return AutoModelForCausalLM.from_pretrained(**place(path), dtype=torch.float32, attn_implementation="sdpa").to(device)
 
 
+def mask(model, seen, places):
+    """What each token of a tree attends to, as transformers take it: a mask of one's own has to limit layers with a sliding window, too."""
+    if seen is None or "sliding_attention" not in (getattr(model.config, "layer_types", None) or []):
+        return seen if seen is None else seen[None, None]
+    near = places[:, None] - places[None, :] < model.config.sliding_window
+    return {"full_attention": seen[None, None], "sliding_attention": (seen & near)[None, None]}
+
+
 def said(model, rows, device, half):
     """Log-probabilities of all learned tokens of a trajectory, over its snapshots, in the order of the file."""
     ids, places, seen, learned = (part if part is None else part.to(device) for part in tree(rows))
     # A vocabulary is wide: logits only where something is learned.
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        states = model.model(ids[None], position_ids=places[None], attention_mask=seen if seen is None else seen[None, None]).last_hidden_state[0, learned[:, 1]]
+        states = model.model(ids[None], position_ids=places[None], attention_mask=mask(model, seen, places)).last_hidden_state[0, learned[:, 1]]
         logits = model.lm_head(states)
     return torch.log_softmax(logits.float(), -1).gather(1, ids[learned[:, :1]])[:, 0]
 
@@ -147,14 +155,23 @@ def held_out(model, tries, a):
     return -torch.cat(parts).mean().item()
 
 
-def keep(model, optimizer, steps, held, a):
-    """Writes the checkpoint and the adapter, as far as they were asked for."""
+def keep(model, optimizer, steps, held, kept, a):
+    """Writes the checkpoint and the adapter, as far as they were asked for. `kept`: the log-probabilities that ratios are taken to."""
     if a.checkpoint:
-        state = {"adapter": adapter.weights(model), "optimizer": optimizer.state_dict(), "steps": steps, "held": held}
+        on_cpu = {name: value.cpu() for name, value in kept.items()}
+        state = {"adapter": adapter.weights(model), "optimizer": optimizer.state_dict(), "steps": steps, "held": held, "kept": on_cpu}
         torch.save(state, a.checkpoint + ".part")
         os.replace(a.checkpoint + ".part", a.checkpoint)
     if a.adapter:
         adapter.write(model, a.adapter, os.path.basename(a.model))
+
+
+def resume(model, optimizer, a):
+    """Continues from the checkpoint. Returns the steps, the losses of held trajectories and the log-probabilities that ratios are taken to."""
+    state = torch.load(a.checkpoint, weights_only=True)
+    model.load_state_dict(state["adapter"], strict=False)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["steps"], state["held"], {name: value.to(a.device) for name, value in state.get("kept", {}).items()}
 
 
 def main():
@@ -225,10 +242,7 @@ def main():
     if a.begin:
         model.load_state_dict(torch.load(a.begin, weights_only=True)["adapter"], strict=False)
     if a.checkpoint and os.path.exists(a.checkpoint):
-        state = torch.load(a.checkpoint, weights_only=True)
-        model.load_state_dict(state["adapter"], strict=False)
-        optimizer.load_state_dict(state["optimizer"])
-        steps, outside = state["steps"], state["held"]
+        steps, outside, kept = resume(model, optimizer, a)
     else:
         outside = [held_out(model, held, a)] if held else []
     began = time.time()
@@ -249,9 +263,9 @@ def main():
         steps.append({"step": at + 1, **told, "seconds": round(time.time() - clock, 1)})
         print(json.dumps(steps[-1]), flush=True)
         if len(steps) % a.every == 0:
-            keep(model, optimizer, steps, outside, a)
+            keep(model, optimizer, steps, outside, kept, a)
     if len(steps) % a.every:
-        keep(model, optimizer, steps, outside, a)
+        keep(model, optimizer, steps, outside, kept, a)
     if held and len(steps) == a.steps:
         outside.append(held_out(model, held, a))
         print(json.dumps({"held": outside}), flush=True)

@@ -1,6 +1,7 @@
-/** Tests that records name their origin, and that records of the built-in model are of the shipped weights or listed below with theirs. */
+/** Tests that benches name files that exist, and that records name their origin and the weights that they are of. */
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { lacking } from '../../bench/record.js'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
@@ -39,6 +40,24 @@ const OLD: Readonly<Record<string, string>> = {
   'acm-1.7b.json': 'model',
   'attention-gemma3-270m.json': 'commit, load, processor',
 }
+
+/** Files and folders of the checkout that programs name beside themselves: up to the first part that a variable decides. */
+function namedBeside(folder: URL): string[] {
+  const programs = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((name) => /\.m?[jt]s$/.test(name))
+  return programs.flatMap((name) => {
+    const program = new URL(name, folder)
+    const named = readFileSync(program, 'utf8').matchAll(/new URL\(['"`]([^'"`$]+)[^)]*, import\.meta\.url\)/g)
+    return Array.from(named, ([, path = '']) => fileURLToPath(new URL(path, program)))
+  })
+}
+
+describe('benches', () => {
+  it('name files and folders that exist', () => {
+    const named = ['bench', 'scripts'].flatMap((name) => namedBeside(new URL(`../../${name}/`, import.meta.url)))
+    expect(named.length).toBeGreaterThan(10)
+    expect(named.filter((path) => !path.includes('/dist/') && !existsSync(path))).toEqual([])
+  })
+})
 
 describe('records', () => {
   it('name the model by its hash, the commit, the load and the processor', () => {

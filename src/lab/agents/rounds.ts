@@ -1,17 +1,19 @@
 /** Four agents for comparison that rewrite their context as they work: ReAct (which drops old turns), ReSum, IterResearch and AgentFold. */
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
+import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { Conversation } from '../../runtime/context/conversation.js'
 import type { EngineReply } from '../../runtime/engine/engine.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
+import type { CallReport } from '../../runtime/agents/tool-loop.js'
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
  * How an agent handles its context.
  * `react` appends everything. Before a turn that may not fit, it drops the oldest turns until half of the window is free.
- * `resum` replaces everything except the system message by a summary when 0.9 of the window is full.
+ * `resum` replaces everything except the system message by a summary when 0.9 of the window is full. When the request for it does not fit,
+ * the oldest turns are dropped until it does.
  * `iterresearch` shows each step only the question, the report of the last step, and that step's call and result.
  * `agentfold` (arXiv 2510.24699) lets each step replace a range of earlier steps by one text. The last step stays whole.
  */
@@ -24,7 +26,6 @@ export interface RoundsOptions extends Pick<SessionOptions, 'engine' | 'id' | 's
 export interface RoundsOutcome {
   readonly answer: string
   readonly end: 'stop' | 'length' | 'cancelled'
-  readonly calls: readonly { readonly call: ToolCall; readonly failed: boolean }[]
   readonly refusedCalls: number
 }
 
@@ -91,26 +92,29 @@ export class BaselineAgent {
     return this.#restarts
   }
 
-  /** Runs one turn. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
-  async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<RoundsOutcome> {
+  /** Runs one turn. Its events are steps and results. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
+  async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<RoundsOutcome> {
     const { kind } = this.options
     this.#asked.push(content)
     if (kind === 'react') this.#forgetOldest(content)
     const isRewritten = kind === 'iterresearch' || kind === 'agentfold'
     if (isRewritten) this.#shown = [this.#question()]
     else this.#shown.push({ role: 'user', content })
-    const done: { call: ToolCall; failed: boolean }[] = []
-    for (;;) {
+    let done = 0
+    for (let step = 0; ; step++) {
       if (kind === 'resum' && this.#tokens() >= FULL * this.#window) await this.#summarise(signal)
-      const { message, finish } = await this.#respond(done.length >= MAX_CALLS, signal)
-      const calls = finish === 'cancelled' || done.length >= MAX_CALLS ? [] : (message.toolCalls ?? [])
-      const results = await this.#results(calls, done, signal)
+      const isLast = done >= MAX_CALLS
+      onEvent?.({ type: 'step', step, toolChoice: isLast ? 'none' : 'auto' })
+      const { message, finish } = await this.#respond(isLast, signal)
+      const calls = finish === 'cancelled' || isLast ? [] : (message.toolCalls ?? [])
+      const results = await this.#results(calls, (report) => onEvent?.({ type: 'result', step, ...report }), signal)
+      done += results.length
       if (isRewritten && calls.length > 0) this.#shown = this.#nextRound(message, results)
       else this.#shown.push(message, ...results)
       if (calls.length > 0) continue
       if (kind === 'agentfold') this.#step(`Said: ${message.content}`)
       const end = finish === 'length' || finish === 'cancelled' ? finish : 'stop'
-      return { answer: message.content, end, calls: done, refusedCalls: message.toolCalls?.length ?? 0 }
+      return { answer: message.content, end, refusedCalls: message.toolCalls?.length ?? 0 }
     }
   }
 
@@ -145,27 +149,33 @@ export class BaselineAgent {
 
   async #results(
     calls: readonly ToolCall[],
-    done: { call: ToolCall; failed: boolean }[],
+    onResult: (report: CallReport) => void,
     signal?: AbortSignal,
   ): Promise<ChatMessage[]> {
     const results: ChatMessage[] = []
     for (const call of calls) {
-      const { text, failed } = await this.toolbox.run(new Conversation(this.options.id), call, signal)
-      done.push({ call, failed })
+      const { text, modifies, failed } = await this.toolbox.run(new Conversation(this.options.id), call, signal)
+      onResult({ call, text, modifies, failed })
       results.push({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
     }
     return results
   }
 
-  /** Drops the oldest turns when the next turn may not fit. Drops whole turns, so that no tool result loses its call. */
+  /** Drops the oldest turns when the next turn may not fit. */
   #forgetOldest(content: string): void {
     const next: ChatMessage = { role: 'user', content }
     if (this.#tokens([...this.#messages, next]) < ROOM * this.#window) return
     while (this.#shown.length > 0 && this.#tokens([...this.#messages, next]) > HALF * this.#window) {
-      const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
-      this.#shown = second === -1 ? [] : this.#shown.slice(second)
+      if (!this.#dropOldest()) this.#shown = []
     }
     this.#restarts++
+  }
+
+  /** Drops the oldest turn, a whole one, so that no tool result loses its call. Returns false when there is only one. */
+  #dropOldest(): boolean {
+    const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
+    if (second !== -1) this.#shown = this.#shown.slice(second)
+    return second !== -1
   }
 
   /**
@@ -173,22 +183,10 @@ export class BaselineAgent {
    * has no single one. So all messages of the user so far serve as the question.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
-    const { engine } = this.options
     const question = this.#asked.map((words, at) => `${at + 1}. ${words}`).join('\n')
     const request = `Summarize the conversation above so that the work can go on from your summary and the user's words alone: what was found out, with every id and number, what was done, what is open. The user's words so far:\n${question}`
-    const { reply } = engine.respond({
-      conversation: this.#aside,
-      parent: this.options.id,
-      messages: [...this.#messages, { role: 'user', content: request }],
-      tools: this.toolbox.definitions,
-      toolChoice: 'none',
-      ...(this.options.generation?.sampling === undefined ? {} : { sampling: this.options.generation.sampling }),
-      maxTokens: SUMMARY,
-      kind: 'summary',
-      ...(signal === undefined ? {} : { signal }),
-    })
-    const { message, finish } = await reply
-    engine.forget(this.#aside)
+    const { message, finish } = await this.#summary(request, signal)
+    this.options.engine.forget(this.#aside)
     if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'The summary was cancelled.')
     this.#shown = [
       {
@@ -197,6 +195,26 @@ export class BaselineAgent {
       },
     ]
     this.#restarts++
+  }
+
+  async #summary(request: string, signal?: AbortSignal): Promise<EngineReply> {
+    const { engine, id, generation = {} } = this.options
+    for (;;)
+      try {
+        return await engine.respond({
+          conversation: this.#aside,
+          parent: id,
+          messages: [...this.#messages, { role: 'user', content: request }],
+          tools: this.toolbox.definitions,
+          toolChoice: 'none',
+          ...(generation.sampling === undefined ? {} : { sampling: generation.sampling }),
+          maxTokens: SUMMARY,
+          kind: 'summary',
+          ...(signal === undefined ? {} : { signal }),
+        }).reply
+      } catch (error) {
+        if (!isContextFull(error) || !this.#dropOldest()) throw error
+      }
   }
 
   /** Makes the message that replaces the dialogue so far in IterResearch and AgentFold. @param steps the steps of AgentFold to show */

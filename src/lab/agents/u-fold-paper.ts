@@ -7,6 +7,7 @@ import { Conversation } from '../../runtime/context/conversation.js'
 import { portsOf } from '../../runtime/context/ports.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
+import { definedFields } from '../../runtime/core/json.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
@@ -77,7 +78,7 @@ export class PaperFold {
   }
 
   /** Folds the dialogue so far, then runs one turn. @throws KvfoldError any error of the engine */
-  async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<TurnOutcome> {
+  async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
     const { engine, generation = {} } = this.options
     if (this.messages.length > 0) await this.#fold(content, signal)
     const conversation = new Conversation(this.#id('agent'), portsOf(engine, this.#id('agent'), this.toolbox.definitions))
@@ -91,7 +92,7 @@ export class PaperFold {
       maxCalls: MAX_CALLS,
       hints: false,
       generation,
-      ...(signal === undefined ? {} : { signal }),
+      ...definedFields({ signal, onEvent }),
     })
     const outcome = await turn.run()
     this.messages.push({ role: 'user', content }, ...conversation.messages.slice(shown))

@@ -80,15 +80,15 @@ export class World {
     return { name: toolName(company, metric), arguments: year === undefined ? {} : { year } }
   }
 
-  /** Carries out a call: returns the value, or a text that says what is wrong with the call. */
+  /** Carries out a call and returns the value. @throws Error that says what is wrong with the call, for the model */
   answer({ name, arguments: given }: { readonly name: string; readonly arguments: Readonly<Record<string, unknown>> }): string {
     const tool = this.#byTool.get(name)
-    if (tool === undefined) return `Error: there is no tool ${name}.`
+    if (tool === undefined) throw new Error('there is no such tool.')
     const { company, metric } = tool
     if (!this.takesYear(metric)) return this.value({ company, metric })
     const { year } = given
     if (typeof year !== 'number' || !YEARS.some((one) => one === year))
-      return `Error: ${name} wants the argument year, a number from ${YEARS[0]} to ${YEARS.at(-1)}.`
+      throw new Error(`it wants the argument year, a number from ${YEARS[0]} to ${YEARS.at(-1)}.`)
     return this.value({ company, metric, year })
   }
 

@@ -167,7 +167,9 @@ export async function memToolSession(
       const { conversation } = actor.session
       // No prompt contains the last answer of a script yet, so it still counts as new.
       const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
-      novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
+      const loaded = state.session.memory.loaded.map(({ name }) => name)
+      const tools = [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat(), ...loaded]
+      novelty.knows({ messages, edits: conversation.edits(), tools })
     }
     return counting(actor, novelty)
   }

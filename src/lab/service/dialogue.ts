@@ -111,7 +111,8 @@ export class ServiceEnvironment implements Environment {
   #execute(call: Call): string {
     this.#calls++
     const result = carryOut(this.#desk, call)
-    if (!result.ok) return `Error: ${result.why}.`
+    // The agent's toolbox makes a failed result of it.
+    if (!result.ok) throw new Error(`${result.why}.`)
     this.#done.push(call)
     return worded(result.value, this.options.fields, new Draw(this.options.seed, 2, this.#results++))
   }

@@ -4,15 +4,15 @@ import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
 import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
 import type { FoldReport, UFoldOptions, UFoldState } from '../../runtime/agents/u-fold/u-fold.js'
 import { BaselineAgent, type RoundsState } from '../agents/rounds.js'
-import { Session } from '../../runtime/agents/session.js'
-import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
+import { type AskOptions, Session } from '../../runtime/agents/session.js'
+import type { AgentEvent, TurnOutcome } from '../../runtime/agents/tool-loop.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
 import type { ConversationState } from '../../runtime/context/conversation.js'
 import { isContextFull } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { Catalogue } from '../../runtime/tools/catalogue.js'
-import { type Answered, OVERFLOWED } from '../agent.js'
+import { type Answered, type CalledTool, OVERFLOWED } from '../agent.js'
 import type { SampleEngine } from '../agents/define.js'
 import type { Actor, TurnAsk } from '../episode/episode.js'
 
@@ -64,8 +64,10 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
   const before = setting.state ?? undefined
   const asking =
     (session: Asked, details: () => Answered['details'] = () => ({})) =>
-    async (content: string, options: AskStop): Promise<Answered> =>
-      answered(await session.ask(content, options), engine, details())
+    async (content: string, options: AskOptions): Promise<Ended> => {
+      const { answer, end, refusedCalls } = await session.ask(content, options)
+      return { answer, end: end === 'tool-calls' ? 'stop' : end, refusedCalls, details: details() }
+    }
   switch (name) {
     case 'react':
     case 'resum':
@@ -75,14 +77,7 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
       return actor(
         engine,
         () => rounds.state,
-        async (content, signal) => {
-          const { answer, end, calls, refusedCalls } = await rounds.ask(content, signal)
-          return {
-            ...{ answer, end, refusedCalls },
-            calls: calls.map(({ call, failed }) => ({ step: engine.steps, name: call.name, failed, modifies: false })),
-            details: { restarts: rounds.restarts },
-          }
-        },
+        async (content, options) => ({ ...(await rounds.ask(content, options)), details: { restarts: rounds.restarts } }),
       )
     }
     case 'sculptor': {
@@ -129,47 +124,38 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
   }
 }
 
-/** The signal of a turn, if it has one. */
-interface AskStop {
-  readonly signal?: AbortSignal
-}
+/** The end of a turn without its calls. */
+type Ended = Omit<Answered, 'calls'>
 
 /** The method that all sessions here have in common, those of the runtime and `PaperFold`. */
 interface Asked {
-  ask(content: string, options: AskStop): Promise<TurnOutcome>
+  ask(content: string, options: AskOptions): Promise<TurnOutcome>
 }
 
-/** Makes an actor. If a turn does not fit into the window, the framework failed: the turn counts as overflowed, and the run continues. */
-function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskStop) => Promise<Answered>): Actor {
+/**
+ * Makes an actor. If a turn does not fit into the window, the framework failed: the turn counts as overflowed, with the calls that it made,
+ * and the run continues.
+ */
+function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskOptions) => Promise<Ended>): Actor {
   return {
     get state() {
       return state()
     },
     async act({ messages }: TurnAsk, signal?: AbortSignal) {
       const before = engine.steps
+      const calls: CalledTool[] = []
+      let step = before
+      const onEvent = (event: AgentEvent): void => {
+        if (event.type === 'step') step = engine.steps
+        if (event.type === 'result') calls.push({ step, name: event.call.name, failed: event.failed, modifies: event.modifies })
+      }
       try {
-        return await act(messages.at(-1)?.content ?? '', signal === undefined ? {} : { signal })
+        return { ...(await act(messages.at(-1)?.content ?? '', { ...definedFields({ signal }), onEvent })), calls }
       } catch (error) {
         if (!isContextFull(error)) throw error
-        return { ...OVERFLOWED, details: { ...OVERFLOWED.details, steps: engine.steps - before } }
+        return { ...OVERFLOWED, calls, details: { ...OVERFLOWED.details, steps: engine.steps - before } }
       }
     },
-  }
-}
-
-function answered(
-  { answer, end, steps, refusedCalls }: TurnOutcome,
-  engine: SampleEngine,
-  details: Answered['details'],
-): Answered {
-  return {
-    answer,
-    end: end === 'tool-calls' ? 'stop' : end,
-    calls: steps.flatMap(({ calls }) =>
-      calls.map(({ call, failed, modifies }) => ({ step: engine.steps, name: call.name, failed, modifies })),
-    ),
-    refusedCalls,
-    details,
   }
 }
 

@@ -236,8 +236,8 @@ export interface HistoryLimit {
 const LEAST = 200
 
 /**
- * Hides long messages before the last `turns` user messages, unless they already have fragments. `spared`: names of tools whose results
- * stay visible.
+ * Hides long messages of old turns, unless they already have fragments. The message that begins the new turn is not there yet, so the last
+ * `turns - 1` turns stay. `spared`: names of tools whose results stay visible.
  * @returns the ledger entries of the summaries
  * @throws KvfoldError what the engine throws
  */
@@ -261,7 +261,7 @@ async function foldHistory(
 
 function oldStretches({ messages, fragments }: Conversation, turns: number, spared: readonly string[]): Stretch[] {
   const users = messages.flatMap(({ role }, index) => (role === 'user' ? [index] : []))
-  const end = users.at(-turns) ?? 0
+  const end = turns === 1 ? messages.length : (users.at(1 - turns) ?? 0)
   return messages.slice(0, end).flatMap(({ role, content, name = '' }, message): Stretch[] => {
     if (role === 'system' || content.length < LEAST || spared.includes(name)) return []
     return fragments.some((fragment) => fragment.message === message) ? [] : [{ message, span: span(0, content.length) }]

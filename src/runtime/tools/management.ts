@@ -83,8 +83,10 @@ export async function searchFor(
   keywords: readonly string[],
   signal?: AbortSignal,
 ): Promise<{ readonly loaded: boolean; readonly text: string }> {
-  const found = await memory.find(keywords.flatMap(apart), signal)
-  if (memory.excess(found.added) !== null) await makeRoom?.(found, signal)
+  const before = await memory.find(keywords.flatMap(apart), signal)
+  if (memory.excess(before.added) !== null) await makeRoom?.(before, signal)
+  // What made room may have removed tools that the search found.
+  const found = memory.sorted(before)
   const excess = memory.excess(found.added)
   if (excess !== null) {
     memory.refused()

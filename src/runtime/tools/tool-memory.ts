@@ -134,7 +134,12 @@ export class ToolMemory {
       if (tools.length === 0) nothing.push(keyword)
       for (const tool of tools) found.set(tool.name, tool)
     }
-    const all = [...found.values()]
+    return this.sorted({ added: [...found.values()], known: [], nothing })
+  }
+
+  /** Returns a search's result as it is now, after tools were loaded or removed. */
+  sorted({ added, known, nothing }: SearchedTools): SearchedTools {
+    const all = [...known, ...added]
     return { added: all.filter(({ name }) => !this.has(name)), known: all.filter(({ name }) => this.has(name)), nothing }
   }
 

@@ -67,6 +67,22 @@ it('an agent made from the state of another goes on, with the count of its resta
   expect([before.restarts, after.restarts]).toEqual([1, 2])
 })
 
+it('ReSum drops its oldest turns when the request for its summary does not fit', async () => {
+  const summarised: string[][] = []
+  const engine = new ScriptedEngine(
+    ({ kind, messages }) => {
+      if (kind !== 'summary') return { content: 'word '.repeat(1100) }
+      summarised.push(messages.slice(0, -1).map(({ role, content }) => (role === 'user' ? content : role)))
+      return { content: 'All.' }
+    },
+    { context: 2000 },
+  )
+  const rounds = new BaselineAgent({ engine, id: conversationId('full'), kind: 'resum' })
+  for (const turn of ['one', 'two', 'three']) await rounds.ask(turn)
+  expect(summarised).toEqual([['two', 'assistant', 'three']])
+  expect(rounds.state.shown[0]!.content).toMatch(/^Question: 1. one\n2. two\n3. three\n[^]*<summary>All.<\/summary>$/)
+})
+
 it('a script tells all steps that it is shown', () => {
   expect(compressed('[Compressed Step 1 to 4] a\n[Step 5] b', 'all')).toBe(
     range(1, 5, 'all').replaceAll(': ', ':').replace('[1, 5]', '[1,5]').replace('], "', '],"'),

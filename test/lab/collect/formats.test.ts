@@ -218,6 +218,17 @@ describe('sessions of many turns', () => {
     const scenarios = deskScenarios({ turns: [12], fields: [0], samples: 1, seed: 1, agent: 'careless' })
     const [one] = await made(deskSource({ scenarios, framework: 'react', maxTokens: 512 }), 'tokens')
     expect(one!.points).toBeLessThan(1)
-    expect((one!.rows[0] as TrajectoryRecord).parts.right).toBe(false)
+    const rows = one!.rows as TrajectoryRecord[]
+    expect(rows[0]!.parts.right).toBe(false)
+    // The desk refuses calls with invented ids.
+    const refused = rows.flatMap(({ outcomes }) => outcomes!.flat()).filter(({ outcome }) => outcome === 'failed')
+    expect(refused.length).toBeGreaterThan(0)
+    expect(rows[0]!.parts.failed).toBe(refused.length)
+  })
+
+  it('count a call without the argument that its tool wants as failed', () => {
+    const world = new World({ seed: 3, tools: 60, arguments: true })
+    const { name } = world.tools.find((tool) => tool.name.endsWith('_revenue'))!
+    expect(() => world.answer({ name, arguments: {} })).toThrow('it wants the argument year')
   })
 })

@@ -25,6 +25,12 @@ const ROUNDED = 2e-3
 interface Checked {
   readonly learned: number
   readonly apart: number
+  /** The same of a model with sliding windows. */
+  readonly windowed: number
+  /** The devices of the adapter's tokens, for a model on the device `meta`. */
+  readonly devices: readonly string[]
+  /** Whether a checkpoint keeps what ratios are taken to. */
+  readonly resumed: boolean
   readonly untaught: number
   readonly unlearned: readonly number[]
   readonly before: readonly number[]
@@ -56,11 +62,13 @@ describe.skipIf(!existsSync(python))('the recipe', () => {
     const ids = Array.from({ length: 60 }, (_, at) => (at * 7919) % 380)
     const { status, stdout, stderr } = spawnSync(python, [checks, path, lora, JSON.stringify(ids)], { encoding: 'utf8' })
     expect(status, stderr).toBe(0)
-    const { learned, apart, untaught, unlearned, before, after, off, distance, slopes, rewards } = JSON.parse(
-      stdout.trim().split('\n').at(-1)!,
-    ) as Checked
+    const { learned, apart, windowed, devices, resumed, untaught, unlearned, before, after, off, distance, slopes, rewards } =
+      JSON.parse(stdout.trim().split('\n').at(-1)!) as Checked
     expect(learned).toBe(118)
     expect(apart).toBeLessThan(1e-4)
+    expect(windowed).toBeLessThan(1e-4)
+    expect(resumed).toBe(true)
+    expect(devices).toEqual(['meta', 'meta'])
     expect(untaught).toBe(0)
     expect(unlearned).toEqual([200, 201])
     expect(off).toBe(0)

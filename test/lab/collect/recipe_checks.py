@@ -3,13 +3,15 @@ import json
 import os
 import sys
 from types import SimpleNamespace
+from unittest.mock import patch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts", "training"))
 
 import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 import adapter
-from recipe import loaded, plain_step, reward_step, said
+from recipe import keep, loaded, plain_step, resume, reward_step, said
 
 model_path, adapter_path, ids = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 torch.manual_seed(5)
@@ -69,9 +71,43 @@ def between(shift):
     return ((one - other).norm() / one.norm()).item()
 
 
+def resumed():
+    """Whether a run that continues takes its ratios to the log-probabilities that it took them to before."""
+    a = SimpleNamespace(loss="gspo", device="cpu", half=False, old="trainer", checkpoint=adapter_path + ".checkpoint", adapter=None)
+    optimizer, kept = torch.optim.AdamW(adapter.weights(model).values()), {}
+    reward_step(model, [([{**rows[0], "trajectory": 3, "old_log_probs": [0.0] * 109}], 1.0, 1.0)], a, kept)
+    keep(model, optimizer, [], [], kept, a)
+    again = resume(model, optimizer, a)[2]
+    return list(again) == [3] and torch.equal(again[3], kept[3])
+
+
+def devices():
+    """Where the adapter puts its tokens, for a model on another device than the CPU. This device has shapes and no values."""
+    head, made, tensor = torch.nn.Linear(16, 400, bias=False, device="meta"), [], torch.tensor
+    with patch.object(torch, "tensor", lambda *given, **named: made.append(tensor(*given, **named)) or made[-1]):
+        adapter.Rows(head, [7, 9])
+        try:
+            adapter.unlearned(SimpleNamespace(lm_head=head), [7, 9])
+        except NotImplementedError:
+            pass  # a mask without values chooses nothing
+    return [each.device.type for each in made]
+
+
+def windowed():
+    """Most difference between a tree and its snapshots apart, on a model of which every other layer sees 8 tokens."""
+    shape = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    config = Gemma3TextConfig(**shape, sliding_window=8, layer_types=["sliding_attention", "full_attention"], initializer_range=0.3)
+    gemma = Gemma3ForCausalLM(config).eval()
+    with torch.no_grad():
+        return (said(gemma, rows, "cpu", False) - torch.cat([said(gemma, [row], "cpu", False) for row in rows])).abs().max().item()
+
+
 print(json.dumps({
     "learned": len(together),
     "apart": (together - apart).abs().max().item(),
+    "devices": devices(),
+    "windowed": windowed(),
+    "resumed": resumed(),
     "untaught": (attached - before).abs().max().item(),
     "unlearned": unlearned,
     "before": before.tolist(),

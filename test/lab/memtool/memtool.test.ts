@@ -66,22 +66,21 @@ test('on a real model, folding late definitions computes only new tokens; a list
   for (const { shown, reused, computed } of [splice, exact, list]) expect(computed).toBeGreaterThanOrEqual(shown - reused)
 })
 
+/** Runs a session. Returns its result, and what another session needs to continue after the first turn. */
+async function withFirstTurn(run: Partial<MemToolRun>) {
+  let start: { before: TurnRecord[]; checkpoint: Checkpoint } | null = null
+  const onTurn = (turn: TurnRecord, checkpoint: Checkpoint) => {
+    start ??= { before: [turn], checkpoint: JSON.parse(JSON.stringify(checkpoint)) as Checkpoint }
+  }
+  return { whole: await session(run, { onTurn }), start }
+}
+
 test('the script makes no mistake in any mode, and an interrupted session ends like one that ran through', async () => {
   for (const way of ['autonomous', 'workflow'] as const) {
     const { measures } = await session({ way, turns: 2 })
     expect(measures).toMatchObject({ toolCorrectness: 1, callCorrectness: 1, taskCompletion: 1, ghosts: 0, recall: 1 })
   }
-  let start: { before: TurnRecord[]; checkpoint: Checkpoint } | null = null
-  const turns: TurnRecord[] = []
-  const whole = await session(
-    {},
-    {
-      onTurn: (turn: TurnRecord, checkpoint: Checkpoint) => {
-        turns.push(turn)
-        if (turns.length === 1) start = { before: [...turns], checkpoint: JSON.parse(JSON.stringify(checkpoint)) as Checkpoint }
-      },
-    },
-  )
+  const { whole, start } = await withFirstTurn({})
   // The process that resumes has nothing in its cache.
   await engine.dispose()
   engine = await load()
@@ -94,6 +93,12 @@ test('the script makes no mistake in any mode, and an interrupted session ends l
   expect(memToolPage({ command: 'test', date: 'today', model: 'm', agent: 'taught', tools: 200, results: [whole] })).toContain(
     'A script speaks for the model',
   )
+})
+
+test('a resumed session does not count the tools that it began with as new again', async () => {
+  const run = { way: 'always', contract: 'exact', turns: 2 } as const
+  const { whole, start } = await withFirstTurn(run)
+  expect((await session(run, { start })).tokens.new).toBe(whole.tokens.new)
 })
 
 test('the comparisons run, too: rules, always all tools, an oracle', async () => {

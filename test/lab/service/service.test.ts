@@ -60,6 +60,22 @@ describe('the order desk', () => {
     if (name === 'u-fold') expect(row!.folds).toBeGreaterThan(0)
   })
 
+  it.each(frameworkNames)(
+    'records calls of %s with the steps that made them, those of a turn that did not fit, too',
+    async (name) => {
+      const [fits] = await run({ frameworks: [name], turns: [4] })
+      for (const { calls, work } of fits!.turns) {
+        const steps = calls.map(({ step }) => step)
+        expect(steps).toEqual([...steps].sort((a, b) => a - b))
+        expect(new Set(steps).size).toBe(steps.length)
+        expect(steps.length).toBeLessThan(work.steps)
+      }
+      expect(fits!.turns.flatMap(({ calls }) => calls)[0]!.step).toBe(0)
+      const [full] = await run({ frameworks: [name], turns: [1], fields: [3000], window: 4000 })
+      expect(full!.turns[0]!).toMatchObject({ details: { overflowed: 1 }, calls: { 0: { step: 0, failed: false } } })
+    },
+  )
+
   it('shows less at the end under an agent that folds than under one that appends', async () => {
     const [react, fold] = rowsOf(await run({ frameworks: ['react', 'u-fold'], fields: [6] }))
     expect(fold).toMatchObject({ reward: 1, overflowed: 0 })

@@ -152,6 +152,23 @@ test('hybrid mode asks for removals when a search finds too much', async () => {
   expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_mars'])
 })
 
+test('a found tool that was removed to make room is loaded again, and the result does not say that it stayed', async () => {
+  const { session } = await sessionOf(
+    [
+      { calls: [search('size moon', 'age moon')] },
+      { calls: [search('size moon', 'size mars')] },
+      { content: '{"remove": ["all"]}' },
+      { calls: [{ name: 'size_moon' }] },
+      { content: 'done' },
+    ],
+    { mode: 'hybrid', limits: { tools: 2 } },
+  )
+  await session.ask('one')
+  expect(session.memory.names).toEqual(['size_moon', 'size_mars'])
+  expect(results(session)[1]!.content).toMatch(/^2 tools added. 2 of at most 2 tools loaded.\n\{"name": "size_moon"/)
+  expect(results(session)[2]!.content).toBe('size_moon is 7')
+})
+
 test('workflow mode asks aside for keywords and removals, and the search is part of the conversation', async () => {
   const { session } = await sessionOf(
     [
@@ -192,6 +209,21 @@ test('a rule removes tools that were unused for two turns, without asking', asyn
     sizes.push(session.memory.size)
   }
   expect(sizes).toEqual([1, 1, 1, 0])
+})
+
+test.each([
+  [1, ['c']],
+  [2, ['b', 'c']],
+  [3, ['a', 'b', 'c']],
+])('a history of %i turns shows the newest turn and those before it, %j', async (turns, expected) => {
+  const said = (name: string) => `${name} ${'is a long answer '.repeat(20)}`
+  const names = ['a', 'b', 'c']
+  const { session } = await sessionOf(
+    names.map((name) => ({ content: said(name) })),
+    { history: { turns, by: 'truncate' } },
+  )
+  for (const name of names) await session.ask(name)
+  expect(names.filter((name) => shown(session).includes(said(name)))).toEqual(expected)
 })
 
 test("a session made from another session's state continues it", async () => {
