@@ -256,6 +256,27 @@ const cases: Case[] = [
   },
   { what: 'harmony: no header', family: harmony, prompt: '<|start|>assistant', reply: 'Sun', expected: plain('Sun') },
   {
+    what: 'harmony: cut off within the first header',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: '<|channel|>',
+    expected: plain(''),
+  },
+  {
+    what: 'harmony: cut off within the header of a call',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: ' to=functions.a<|channel|>comm',
+    expected: plain(''),
+  },
+  {
+    what: 'harmony: cut off within a later header',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final',
+    expected: { content: '', reasoning: 'hm', toolCalls: [] },
+  },
+  {
     what: 'harmony: the recipient before the channel',
     family: harmony,
     prompt: '<|start|>assistant',

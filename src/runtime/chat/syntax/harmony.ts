@@ -9,6 +9,8 @@ import type { SyntaxFamily } from './syntax.js'
 
 const START = '<|start|>'
 const MESSAGE = '<|message|>'
+/** Matches the beginning of a header. */
+const HEADER = /^\s*(?:<\|(?:start|channel)\|>|to=)/
 const ENDS = ['<|end|>', '<|call|>', '<|return|>', START]
 
 type Channel =
@@ -46,7 +48,9 @@ class HarmonyParser extends StreamParser {
     }
     if (at === -1) {
       if (!final) return false
-      this.say(this.consume(this.buffer.length))
+      const rest = this.consume(this.buffer.length)
+      // A header that was cut off is no text.
+      if (!HEADER.test(rest)) this.say(rest)
       return false
     }
     this.#first = false
