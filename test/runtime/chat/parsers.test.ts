@@ -478,6 +478,35 @@ describe('replies', () => {
   )
 })
 
+describe('without declared tools', () => {
+  const calling = cases.filter(({ family, expected }) => expected.toolCalls.length > 0 && family !== harmony)
+  test.each(calling.map((each) => [each.what, each] as const))('there are no calls: %s', (_, { family, prompt = '', reply }) => {
+    const { reply: whole, streamed } = read(family(traits).parser(prompt, []), [reply])
+    expect(whole.toolCalls).toEqual([])
+    expect(streamed).toEqual(whole)
+    expect(read(family(traits).parser(prompt, []), reply.split(''))).toMatchObject({ reply: whole, streamed: whole })
+  })
+
+  test.each<[SyntaxFamily, string, string]>([
+    [hermes, 'Qwen opens a call with <tool_call> and closes it with a slash. That is all.', ''],
+    [hermes, 'So: <tool_call>\n{"name": "a", "arguments": {}}\n</tool_call> Done.', ''],
+    [mistral, 'Mistral says [TOOL_CALLS][{"name": "a", "arguments": {}}]', ''],
+    [functionary31, 'It is <function=a>{}</function>.', ''],
+    [functionary32, 'print(1) >>> and\n>>>a\n{}', ''],
+    [functionary32, 'Sure.\nIt is >>>a\n{}', '>>>'],
+    [pythonic, '<|tool_call_start|>[a()]<|tool_call_end|>', ''],
+  ])('the text of a call stays text: %#', (family, reply, prompt) => {
+    expect(read(family(traits).parser(prompt, []), [reply]).reply).toEqual(plain(reply))
+    expect(read(family(traits).parser(prompt, []), reply.split('')).streamed).toEqual(plain(reply))
+  })
+
+  test('a declared tool of Functionary is still called', () => {
+    const tools = [{ name: 'b', description: '', parameters: {} }]
+    const { reply } = read(functionary32(traits).parser('>>>', tools), ['all\nHi >>>a\n{}>>>b\n{}'])
+    expect(reply).toEqual({ content: 'Hi >>>a\n{}', toolCalls: [call(1, 'b', {})] })
+  })
+})
+
 describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],

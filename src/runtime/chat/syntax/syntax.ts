@@ -85,15 +85,17 @@ type Mode =
 
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }
+  readonly #blocks: readonly TagBlock[]
 
-  /** @param prompt when it ends with an opening tag, that tag's block is open from the beginning */
-  constructor(
-    private readonly blocks: readonly TagBlock[],
-    prompt: string,
-  ) {
+  /**
+   * @param prompt when it ends with an opening tag, that tag's block is open from the beginning
+   * @param tools the declared tools; if there are none, the tags of calls are text. Undefined: any name may be a tool's.
+   */
+  constructor(blocks: readonly TagBlock[], prompt: string, tools?: readonly ToolDefinition[]) {
     super()
+    this.#blocks = tools?.length === 0 ? blocks.filter(({ kind }) => kind !== 'calls') : blocks
     const end = prompt.trimEnd()
-    const opened = blocks.find(({ open }) => end.endsWith(open))
+    const opened = this.#blocks.find(({ open }) => end.endsWith(open))
     if (opened !== undefined) this.#enter(opened)
   }
 
@@ -108,7 +110,7 @@ export class BlockParser extends StreamParser {
     switch (mode.name) {
       case 'text': {
         const next = this.#nextBlock()
-        const tags = this.blocks.map(({ open }) => open)
+        const tags = this.#blocks.map(({ open }) => open)
         this.say(this.consume(next?.at ?? (final ? this.buffer.length : this.clear(tags))))
         if (next === null) return false
         this.consume(next.block.open.length)
@@ -148,7 +150,7 @@ export class BlockParser extends StreamParser {
 
   #nextBlock(): { readonly at: number; readonly block: TagBlock } | null {
     let first: { at: number; block: TagBlock } | null = null
-    for (const block of this.blocks) {
+    for (const block of this.#blocks) {
       const at = this.buffer.indexOf(block.open)
       if (at !== -1 && (first === null || at < first.at)) first = { at, block }
     }
