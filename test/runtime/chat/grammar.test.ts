@@ -145,3 +145,12 @@ test('calls beside a form have no reasoning before them, because the form has no
   expect(await format.callGrammarElsewhere(tools)).toContain('</think>')
   expect(await format.callGrammarElsewhere(tools, false, false)).not.toContain('</think>')
 })
+
+test('calls of gpt-oss beside a form begin with their own header', async () => {
+  const { format } = ruledFormat(realTemplate('openai-gpt-oss-120b'))
+  const grammar = (await format.callGrammarElsewhere(tools, false, false)) ?? ''
+  const made = (await llama.createGrammar({ grammar })) as unknown as { _testText(text: string): boolean }
+  const call = '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}'
+  expect(made._testText(call)).toBe(true)
+  expect(made._testText(`<|channel|>analysis<|message|>hm<|end|><|start|>assistant${call}`)).toBe(false)
+})

@@ -9,9 +9,10 @@ import type { SyntaxFamily } from './syntax.js'
 
 const START = '<|start|>'
 const MESSAGE = '<|message|>'
+const END = '<|end|>'
 /** Matches the beginning of a header. */
 const HEADER = /^\s*(?:<\|(?:start|channel)\|>|to=)/
-const ENDS = ['<|end|>', '<|call|>', '<|return|>', START]
+const ENDS = [END, '<|call|>', '<|return|>', START]
 
 type Channel =
   | { readonly kind: 'header' }
@@ -110,19 +111,17 @@ const commentary: CallForm = {
 
 export const harmony: SyntaxFamily = () => ({
   name: 'harmony',
-  reasoning: { open: '<|channel|>analysis<|message|>', close: '<|end|>', then: `${START}assistant` },
+  reasoning: { open: '<|channel|>analysis<|message|>', close: END, then: `${START}assistant` },
   parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
   grammar: (tools, prompt) => {
+    const written = prompt.trimEnd()
+    // The tag that ends reasoning says that the call comes at once.
+    const isEnded = written.endsWith(END)
+    if (!(isEnded ? written.slice(0, -END.length).trimEnd() : written).endsWith('assistant')) return null
     const before = words('<|channel|>analysis<|message|>')
-    const rest = words('<|end|><|start|>assistant')
-    if (!prompt.trimEnd().endsWith('assistant')) return null
-    const calls = forcedCalls(
-      { ...commentary, around: { before: `(${before}${BODY}${rest})? `, after: '' } },
-      tools,
-      prompt,
-      true,
-    )
-    return calls
+    const rest = words(`${END}<|start|>assistant`)
+    const around = { before: isEnded ? '' : `(${before}${BODY}${rest})? `, after: '' }
+    return forcedCalls({ ...commentary, around }, tools, prompt, true)
   },
   lazy: (tools, prompt) => {
     if (!prompt.trimEnd().endsWith('assistant')) return null
