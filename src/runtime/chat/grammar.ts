@@ -123,10 +123,18 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
 /** Matches GBNF's literals, classes, token references and comments, and names of rules in its group. */
 const GBNF_PARTS = /"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^>\s]*>|#.*|([a-zA-Z][a-zA-Z0-9-]*)/g
 
+const renamed = (grammar: string, prefix: string): string =>
+  grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
+
+/** Makes a grammar of the texts of `grammar` behind reasoning that the prompt has opened. */
+export function afterThought(grammar: string, { open, close }: ReasoningTags): string {
+  const rules = new GrammarRules(FREE_JSON)
+  rules.add('root', `${opening(rules, open, { open, close })}a-root`)
+  return `${rules.text()}\n${renamed(grammar, 'a-')}`
+}
+
 /** Makes a grammar of the texts of either grammar. */
 export function eitherOf(one: string, other: string): string {
-  const renamed = (grammar: string, prefix: string) =>
-    grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
   return `root ::= a-root | b-root\n${renamed(one, 'a-')}\n${renamed(other, 'b-')}`
 }
 

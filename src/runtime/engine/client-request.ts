@@ -14,7 +14,7 @@ import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../n
 import type { EngineRequest } from './engine.js'
 import { cancelledBeforeBegin, type JobRequest, type JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
-import { eitherOf } from '../chat/grammar.js'
+import { afterThought, eitherOf } from '../chat/grammar.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
@@ -208,10 +208,18 @@ export function callableTools({
  * call syntax
  */
 function grammarOf(format: ChatFormat, request: EngineRequest, bare: boolean): HeldForm | Promise<HeldForm> {
-  const { grammar, schema, toolChoice = 'auto' } = request
+  const { grammar, afterReasoning = false, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
-  if (toolChoice !== 'required' && (grammar !== undefined || schema !== undefined))
-    return tools.length === 0 || toolChoice === 'none' ? formGrammar(request) : formOrCalls(format, tools, request)
+  if (toolChoice !== 'required' && (grammar !== undefined || schema !== undefined)) {
+    const { reasoning } = format.syntax
+    const isOpened = reasoning !== null && format.opens(reasoning.open)
+    const isBehind = isOpened && (schema !== undefined || afterReasoning)
+    const form =
+      tools.length === 0 || toolChoice === 'none'
+        ? formGrammar(request)
+        : formOrCalls(format, tools, request, isOpened && !isBehind)
+    return isBehind ? Promise.resolve(form).then((made) => ({ grammar: afterThought(made.grammar!, reasoning) })) : form
+  }
   if (tools.length === 0 && toolChoice !== 'required') return {}
   return callsOf(format, tools, request, bare)
 }
@@ -225,10 +233,16 @@ function allowedIn(
   return { allowed, isSingle: allowed.every(endsWith) }
 }
 
-async function formOrCalls(format: ChatFormat, tools: readonly ToolDefinition[], request: EngineRequest): Promise<HeldForm> {
+/** @param reasons whether the grammar of the calls has the reasoning before them */
+async function formOrCalls(
+  format: ChatFormat,
+  tools: readonly ToolDefinition[],
+  request: EngineRequest,
+  reasons: boolean,
+): Promise<HeldForm> {
   const { allowed, isSingle } = allowedIn(tools, request)
-  // A form has no reasoning. If calls alone had it, a model that begins to reason could only call.
-  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, false)])
+  // If calls alone had optional reasoning, a model that begins to reason could only call.
+  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, reasons)])
   return calls === null || form.grammar === undefined ? form : { grammar: eitherOf(calls, form.grammar) }
 }
 
