@@ -507,6 +507,22 @@ describe('without declared tools', () => {
   })
 })
 
+describe('the value of a parameter', () => {
+  const text = { type: 'string' }
+  const tools = [{ name: 'a', description: '', parameters: { type: 'object', properties: { t: text, 'u.v': text } } }]
+  test.each([
+    ['<parameter=t>\nWrite <parameter=x> there\n</parameter>\n', { t: 'Write <parameter=x> there' }],
+    ['<parameter=t>\nx\n<parameter=city>\ny\n</parameter>\n', { t: 'x\n<parameter=city>\ny' }],
+    ['<parameter=t>\nsee <parameter=t> in it\n</parameter>\n', { t: 'see <parameter=t> in it' }],
+    ['<parameter=t>\nnot closed\n<parameter=u.v>\ny\n</parameter>\n', { t: 'not closed', 'u.v': 'y' }],
+    ['<parameter=t>\n<parameter=u.v>\ny\n</parameter>\n', { t: '', 'u.v': 'y' }],
+  ])('may have the tag of a parameter in it: %j', (inside, given) => {
+    const reply = `<tool_call>\n<function=a>\n${inside}</function>\n</tool_call>`
+    expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', given)])
+    expect(read(hermes(traits).parser('', tools), reply.split('')).reply.toolCalls).toEqual([call(1, 'a', given)])
+  })
+})
+
 describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],
