@@ -36,10 +36,12 @@ export interface ReasoningTags {
   readonly close: string
   /** Text that must follow `close` before the answer continues. Default: none. */
   readonly then?: string
+  /** Whether reasoning can only begin the answer. Behind other text the tags are text. Default: it may come anywhere. */
+  readonly isFirst?: boolean
 }
 
 /** The tags of reasoning that are assumed when the template shows none. */
-export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
+export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>', isFirst: true }
 
 /** The way in which a syntax family writes calls. */
 export interface CallForm {

@@ -112,6 +112,18 @@ const cases: Case[] = [
     expected: { content: 'Sun', reasoning: 'hm <b>', toolCalls: [call(1, 'a', {})] },
   },
   {
+    what: 'hermes: a tag of reasoning in the text of a model without reasoning',
+    family: hermes,
+    reply: 'The tag <think> opens the reasoning of R1. <tool_call>{"name": "a", "arguments": {}}</tool_call>',
+    expected: { content: 'The tag <think> opens the reasoning of R1.', toolCalls: [call(1, 'a', {})] },
+  },
+  {
+    what: 'hermes: two thoughts before the text',
+    family: hermes,
+    reply: '\n<think>a</think>\n<think>b</think>Sun <think>',
+    expected: { content: 'Sun <think>', reasoning: 'ab', toolCalls: [] },
+  },
+  {
     what: 'hermes: reasoning opened by the prompt',
     family: hermes,
     prompt: 'assistant\n<think>\n',
@@ -476,6 +488,12 @@ describe('replies', () => {
       )
     },
   )
+})
+
+test('a model with reasoning may reason again behind text', () => {
+  const family = hermes({ source: '', tags: { open: '<think>', close: '</think>' } })
+  const { reply } = read(family.parser(''), ['Well, <think>hm</think>Sun'])
+  expect(reply).toEqual({ content: 'Well,Sun', reasoning: 'hm', toolCalls: [] })
 })
 
 describe('without declared tools', () => {
