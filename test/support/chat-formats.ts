@@ -97,7 +97,7 @@ export const callingFamilies: readonly (readonly [template: string, begins?: str
   ].map((name) => [name] as const),
   ['meetkai-functionary-medium-v3.1'],
   ['meetkai-functionary-medium-v3.2', 'now\n'],
-  ['meta-llama-Llama-3.1-8B-Instruct', '{"name": "'],
+  ['meta-llama-Llama-3.1-8B-Instruct', '{"name": "now"'],
   ['openai-gpt-oss-120b', '<|channel|>commentary to=functions.'],
 ]
 

@@ -193,7 +193,11 @@ class Reader {
     if (char !== '\\') return char.codePointAt(0)!
     const escape = this.#chars[this.#at++] ?? ''
     const digits = { x: 2, u: 4, U: 8 }[escape]
-    if (digits === undefined) return { n: 10, r: 13, t: 9 }[escape] ?? escape.codePointAt(0)!
+    if (digits === undefined) {
+      const code = { n: 10, r: 13, t: 9, '\\': 92, '"': 34, '[': 91, ']': 93, '-': 45 }[escape]
+      if (code === undefined) throw new Error(`unknown escape: \\${escape}`)
+      return code
+    }
     const code = Number.parseInt(this.#chars.slice(this.#at, this.#at + digits).join(''), 16)
     this.#at += digits
     return code

@@ -36,10 +36,12 @@ export interface ReasoningTags {
   readonly close: string
   /** Text that must follow `close` before the answer continues. Default: none. */
   readonly then?: string
+  /** Whether reasoning can only begin the answer. Behind other text the tags are text. Default: it may come anywhere. */
+  readonly isFirst?: boolean
 }
 
 /** The tags of reasoning that are assumed when the template shows none. */
-export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
+export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>', isFirst: true }
 
 /** The way in which a syntax family writes calls. */
 export interface CallForm {
@@ -123,10 +125,18 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
 /** Matches GBNF's literals, classes, token references and comments, and names of rules in its group. */
 const GBNF_PARTS = /"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^>\s]*>|#.*|([a-zA-Z][a-zA-Z0-9-]*)/g
 
+const renamed = (grammar: string, prefix: string): string =>
+  grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
+
+/** Makes a grammar of the texts of `grammar` behind reasoning that the prompt has opened. */
+export function afterThought(grammar: string, { open, close }: ReasoningTags): string {
+  const rules = new GrammarRules(FREE_JSON)
+  rules.add('root', `${opening(rules, open, { open, close })}a-root`)
+  return `${rules.text()}\n${renamed(grammar, 'a-')}`
+}
+
 /** Makes a grammar of the texts of either grammar. */
 export function eitherOf(one: string, other: string): string {
-  const renamed = (grammar: string, prefix: string) =>
-    grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
   return `root ::= a-root | b-root\n${renamed(one, 'a-')}\n${renamed(other, 'b-')}`
 }
 

@@ -14,7 +14,7 @@ import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../n
 import type { EngineRequest } from './engine.js'
 import { cancelledBeforeBegin, type JobRequest, type JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
-import { eitherOf } from '../chat/grammar.js'
+import { afterThought, eitherOf } from '../chat/grammar.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
@@ -208,38 +208,43 @@ export function callableTools({
  * call syntax
  */
 function grammarOf(format: ChatFormat, request: EngineRequest, bare: boolean): HeldForm | Promise<HeldForm> {
-  const { grammar, schema, toolChoice = 'auto' } = request
+  const { grammar, afterReasoning = false, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
-  if (toolChoice !== 'required' && (grammar !== undefined || schema !== undefined))
-    return tools.length === 0 || toolChoice === 'none' ? formGrammar(request) : formOrCalls(format, tools, request)
+  if (toolChoice !== 'required' && (grammar !== undefined || schema !== undefined)) {
+    const { reasoning } = format.syntax
+    const isOpened = reasoning !== null && format.opens(reasoning.open)
+    const isBehind = isOpened && (schema !== undefined || afterReasoning)
+    const form =
+      tools.length === 0 || toolChoice === 'none' ? formGrammar(request) : formOrCalls(format, request, isOpened && !isBehind)
+    return isBehind ? Promise.resolve(form).then((made) => ({ grammar: afterThought(made.grammar!, reasoning) })) : form
+  }
   if (tools.length === 0 && toolChoice !== 'required') return {}
-  return callsOf(format, tools, request, bare)
+  return callsOf(format, request, bare)
+}
+
+/** Returns the tools that the answer may call. */
+export function allowedTools(request: EngineRequest): readonly ToolDefinition[] {
+  const { toolChoice, callable } = request
+  return toolChoice === 'none' ? [] : callableTools(request).filter(({ name }) => callable?.includes(name) ?? true)
 }
 
 /** Returns the tools that the request may call, and whether a call of any of them ends the answer. */
-function allowedIn(
-  tools: readonly ToolDefinition[],
-  { toolChoice, callable, endsWith = () => false }: EngineRequest,
-): { readonly allowed: readonly ToolDefinition[]; readonly isSingle: boolean } {
-  const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
-  return { allowed, isSingle: allowed.every(endsWith) }
+function allowedIn(request: EngineRequest): { readonly allowed: readonly ToolDefinition[]; readonly isSingle: boolean } {
+  const allowed = allowedTools(request)
+  return { allowed, isSingle: allowed.every(request.endsWith ?? (() => false)) }
 }
 
-async function formOrCalls(format: ChatFormat, tools: readonly ToolDefinition[], request: EngineRequest): Promise<HeldForm> {
-  const { allowed, isSingle } = allowedIn(tools, request)
-  // A form has no reasoning. If calls alone had it, a model that begins to reason could only call.
-  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, false)])
+/** @param reasons whether the grammar of the calls has the reasoning before them */
+async function formOrCalls(format: ChatFormat, request: EngineRequest, reasons: boolean): Promise<HeldForm> {
+  const { allowed, isSingle } = allowedIn(request)
+  // If calls alone had optional reasoning, a model that begins to reason could only call.
+  const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, reasons)])
   return calls === null || form.grammar === undefined ? form : { grammar: eitherOf(calls, form.grammar) }
 }
 
-async function callsOf(
-  format: ChatFormat,
-  tools: readonly ToolDefinition[],
-  request: EngineRequest,
-  bare: boolean,
-): Promise<HeldForm> {
+async function callsOf(format: ChatFormat, request: EngineRequest, bare: boolean): Promise<HeldForm> {
   const { toolChoice = 'auto' } = request
-  const { allowed, isSingle } = allowedIn(tools, request)
+  const { allowed, isSingle } = allowedIn(request)
   if (toolChoice !== 'required') {
     const lazy = await format.lazyCallsElsewhere(allowed, isSingle, bare)
     if (lazy === null) return {}

@@ -66,6 +66,9 @@ export interface GenerationOptions {
   readonly reasoningBudget?: number
   /** A grammar (GBNF) that the answer must satisfy. Give a grammar or `schema`, not both. */
   readonly grammar?: string
+  /** Whether reasoning that the prompt has opened comes before the grammar's text. Default: the grammar covers the reasoning. */
+  readonly afterReasoning?: boolean
+  /** A JSON schema of the text after the reasoning. */
   readonly schema?: unknown
   /** Whether parts of the schema that a grammar cannot express are left out. Default false: such a schema is refused. */
   readonly loose?: boolean

@@ -10,7 +10,7 @@ import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptio
 import type { AdapterFile } from './adapters.js'
 import type { BlockOutlet } from './block-watch.js'
 import type { DraftModelOptions } from './draft-model.js'
-import { callableTools } from './client-request.js'
+import { allowedTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
@@ -114,8 +114,7 @@ export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest,
 export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
   const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
   const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
-  const { callable } = request
-  return isRead ? callableTools(request).filter(({ name }) => callable?.includes(name) ?? true) : []
+  return isRead ? allowedTools(request) : []
 }
 
 /**

@@ -32,6 +32,7 @@ import { AttentionWatch } from './attention-capture.js'
 import {
   ClientEdits,
   compiled,
+  allowedTools,
   formGrammar,
   heldTo,
   isClosed,
@@ -544,8 +545,8 @@ export class LlamaEngine implements Engine {
     // If the step itself fails, its error is reported, not this one.
     forgotElsewhere.catch(() => undefined)
 
-    const callable = [...tools, ...(request.unlisted ?? [])]
-    const news = new ContinuationFilter(beginning?.text ?? '', () => format.parser(callable, beginning?.prompt, bare))
+    const allowed = allowedTools(request)
+    const news = new ContinuationFilter(beginning?.text ?? '', () => format.parser(allowed, beginning?.prompt, bare))
     const { parser } = news
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)

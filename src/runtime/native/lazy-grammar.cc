@@ -27,6 +27,11 @@ static size_t findSpaced(const std::string &text, const std::string &trigger) {
   return std::string::npos;
 }
 
+// Whether the first bytes of the text are whitespace only.
+static bool isBlank(const std::string &text, size_t length) {
+  return std::all_of(text.begin(), text.begin() + std::min(length, text.size()), isSpace);
+}
+
 LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options)
     : model(model), grammar(grammar), opened(options.Get("opened").As<Napi::String>()) {
   auto longer = [&](const std::string &tag) { longest = std::max(longest, tag.size()); };
@@ -42,8 +47,8 @@ LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Objec
   auto tags = options.Get("reasoning").As<Napi::Array>();
   for (uint32_t i = 0; i < tags.Length(); i++) {
     auto pair = tags.Get(i).As<Napi::Object>();
-    reasoning.emplace_back(pair.Get("open").As<Napi::String>().Utf8Value(), pair.Get("close").As<Napi::String>().Utf8Value());
-    longer(reasoning.back().first);
+    reasoning.push_back({pair.Get("open").As<Napi::String>(), pair.Get("close").As<Napi::String>(), pair.Get("isFirst").ToBoolean()});
+    longer(reasoning.back().open);
   }
 }
 
@@ -66,6 +71,11 @@ bool LazyGrammar::take(llama_token token) {
   return !pieces.ends[token] && advance(state, pieces.texts[token]) && grammar.beginsWith(state.tail, true);
 }
 
+void LazyGrammar::State::leave(size_t length) {
+  hasText = hasText || !isBlank(tail, length);
+  tail.erase(0, length);
+}
+
 bool LazyGrammar::advance(State &state, const std::string &text) const {
   state.tail += text;
   for (;;) {
@@ -82,9 +92,10 @@ bool LazyGrammar::advance(State &state, const std::string &text) const {
     size_t trigger = std::string::npos, open = std::string::npos;
     for (auto &tag : triggers) trigger = std::min(trigger, state.tail.find(tag));
     for (auto &tag : spaced) trigger = std::min(trigger, findSpaced(state.tail, tag));
-    const std::pair<std::string, std::string> *opening = nullptr;
+    const Tags *opening = nullptr;
     for (auto &tags : reasoning) {
-      size_t at = state.tail.find(tags.first);
+      size_t at = state.tail.find(tags.open);
+      if (tags.isFirst && (state.hasText || !isBlank(state.tail, at))) continue;
       if (at < open) opening = &tags, open = at;
     }
     if (trigger != std::string::npos && trigger <= open) {
@@ -93,11 +104,12 @@ bool LazyGrammar::advance(State &state, const std::string &text) const {
     }
     if (opening == nullptr) {
       size_t keep = std::min(state.tail.size(), longest - 1);
-      state.tail.erase(0, state.tail.size() - keep);
+      state.leave(state.tail.size() - keep);
       return false;
     }
-    state.tail.erase(0, open + opening->first.size());
-    state.closing = opening->second;
+    state.leave(open);
+    state.tail.erase(0, opening->open.size());
+    state.closing = opening->close;
   }
 }
 

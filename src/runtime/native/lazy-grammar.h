@@ -7,7 +7,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "grammar.h"
@@ -34,6 +33,10 @@ class LazyGrammar {
     std::string tail;
     // The tag that closes the open reasoning; empty if no reasoning is open.
     std::string closing;
+    // Whether text other than whitespace has left `tail`.
+    bool hasText = false;
+    // Erases the beginning of `tail`, which is text.
+    void leave(size_t length);
   };
   // Appends a text. Returns true if a trigger is in it; then `tail` is the text from the trigger on.
   bool advance(State &state, const std::string &text) const;
@@ -41,7 +44,12 @@ class LazyGrammar {
   ModelHandle &model;
   Grammar &grammar;
   std::vector<std::string> triggers, spaced;
-  std::vector<std::pair<std::string, std::string>> reasoning;
+  struct Tags {
+    std::string open, close;
+    // Whether they have a meaning only before any other text.
+    bool isFirst;
+  };
+  std::vector<Tags> reasoning;
   std::string opened;
   size_t longest = 1;
   State state;

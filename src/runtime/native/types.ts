@@ -344,8 +344,8 @@ export interface SamplerOptions {
     readonly triggers: readonly string[]
     /** More triggers. A space in them matches any whitespace that JSON allows, or none. They must not begin with a space. */
     readonly spaced?: readonly string[]
-    /** Triggers between these tags have no effect. */
-    readonly reasoning: readonly { readonly open: string; readonly close: string }[]
+    /** Triggers between these tags have no effect. With `isFirst`, the tags have a meaning only before any other text. */
+    readonly reasoning: readonly { readonly open: string; readonly close: string; readonly isFirst?: boolean }[]
     /** The triggers and tags with which the prompt ends, as text; empty if it ends with none. */
     readonly opened: string
   }

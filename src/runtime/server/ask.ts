@@ -33,7 +33,8 @@ export type AnswerFormat =
   /** With `loose`, parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
   | { readonly kind: 'schema'; readonly schema: unknown; readonly loose?: boolean }
   | { readonly kind: 'json' }
-  | { readonly kind: 'grammar'; readonly grammar: string }
+  /** With `afterReasoning`, reasoning that the prompt has opened comes before the grammar's text. Default: the grammar covers it. */
+  | { readonly kind: 'grammar'; readonly grammar: string; readonly afterReasoning?: boolean }
 
 /** The most characters and values of a schema in `AnswerFormat`, so that it goes to another thread within milliseconds. */
 export const MOST_OF_SCHEMA = 2 ** 18

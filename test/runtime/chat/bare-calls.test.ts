@@ -506,6 +506,16 @@ test.each(realTemplates().map(({ name, source }) => [name, source] as const))('c
   }
 })
 
+test('a long text without line breaks is read in time that grows with its length only', () => {
+  const parser = none({ source: '', tags: null }).parser('').withBare(tools)
+  const long = 'a word, '.repeat(65_000)
+  const began = process.cpuUsage()
+  parser.push(long)
+  const { user, system } = process.cpuUsage(began)
+  expect(parser.finish().content).toBe(long)
+  expect((user + system) / 1e6).toBeLessThan(1)
+})
+
 test('what looks like a call of any tool is counted', () => {
   const names = (reply: string) => callShapesIn(reply).map(({ raw }) => raw.name)
   expect(names('```json\n{"name": "run_test", "arguments": {"command": "npm test"}}\n```')).toEqual(['run_test'])

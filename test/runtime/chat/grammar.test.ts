@@ -145,3 +145,35 @@ test('calls beside a form have no reasoning before them, because the form has no
   expect(await format.callGrammarElsewhere(tools)).toContain('</think>')
   expect(await format.callGrammarElsewhere(tools, false, false)).not.toContain('</think>')
 })
+
+test('calls of gpt-oss beside a form begin with their own header', async () => {
+  const { format } = ruledFormat(realTemplate('openai-gpt-oss-120b'))
+  const grammar = (await format.callGrammarElsewhere(tools, false, false)) ?? ''
+  const made = (await llama.createGrammar({ grammar })) as unknown as { _testText(text: string): boolean }
+  const call = '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}'
+  expect(made._testText(call)).toBe(true)
+  expect(made._testText(`<|channel|>analysis<|message|>hm<|end|><|start|>assistant${call}`)).toBe(false)
+})
+
+test.each([
+  ['{"name": "Alice", "age": 3}', true],
+  ['{"name": "Alice"} is it.', true],
+  ['{"age": 3, "name": "Alice", "tags": {"name": "now"}}', true],
+  ['{"name": null}', true],
+  ['{"name": ["now"]}', true],
+  ['{"name": "nowhere"}', true],
+  ['{}', true],
+  ['{"name": "now"}', false],
+  ['{"age": 3, "name": "now"}', false],
+  ['{"name": "now", "parameters": {}}', true],
+  ['{"name": "search", "parameters": {"max": "3"}}', false],
+])('Llama 3 with tools may answer with JSON that names no tool: %s is %s', async (reply, expected) => {
+  const { format } = ruledFormat(realTemplate('meta-llama-Llama-3.1-8B-Instruct'))
+  const made = await llama.createGrammar({ grammar: format.lazyCalls(tools)!.grammar })
+  expect((made as unknown as { _testText(text: string): boolean })._testText(reply)).toBe(expected)
+  const parser = format.parser(tools)
+  parser.push(reply)
+  const { content, toolCalls } = parser.finish()
+  if (expected) expect(toolCalls.length === 0 ? content : 'a call').toBe(reply.includes('parameters') ? 'a call' : reply)
+  else expect(toolCalls).toHaveLength(1)
+})

@@ -4,7 +4,8 @@ import { toValue } from '../../../src/runtime/chat/conversation.js'
 import { strftime } from '../../../src/runtime/chat/jinja/filters.js'
 import { Template } from '../../../src/runtime/chat/jinja/template.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
-import { fixedNow } from '../../support/chat-formats.js'
+import { realTemplate } from '../../support/bundle.js'
+import { fixedNow, ruledFormat } from '../../support/chat-formats.js'
 
 const options = { bosText: '<s>', eosText: '</s>', now: fixedNow }
 
@@ -58,9 +59,22 @@ describe('features of Jinja2 that the library lacks', () => {
     ['{{ "%s" if false }}{{ "a" ~ missing ~ 1 }}', 'a1'],
     ['{{ "-" * 3 }}{{ [3, 1] | min }}', '---1'],
     ['{{ strftime_now("%d %b %Y") }}', '02 Jan 2026'],
+    ['{% set d = {"items": 1, "get": 2} %}{% for k, v in d.items() %}{{ k }}={{ v }} {% endfor %}', 'items=1 get=2 '],
+    ['{% set d = {"keys": 1, "values": 2} %}{{ d.keys() | list }}{{ d.values() | list }}', "['keys', 'values'][1, 2]"],
+    ['{% set d = {"get": 1, "items": 2} %}{{ d.get("items") }}{{ d["items"] }}{{ d["get"] }}', '221'],
   ])('%s', (source, expected) => {
     expect(run(source)).toBe(expected)
   })
+})
+
+test('gpt-oss shows a tool with a parameter named items', () => {
+  const { format } = ruledFormat(realTemplate('openai-gpt-oss-120b'))
+  const parameters = { type: 'object', properties: { items: { type: 'array', items: { type: 'string' } } } }
+  const { text } = format.render({
+    messages: [{ role: 'user', content: 'Buy them.' }],
+    tools: [{ name: 'buy', description: 'Buys.', parameters }],
+  })
+  expect(text).toContain('items?: string[]')
 })
 
 describe('failures', () => {

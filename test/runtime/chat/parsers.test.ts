@@ -112,6 +112,18 @@ const cases: Case[] = [
     expected: { content: 'Sun', reasoning: 'hm <b>', toolCalls: [call(1, 'a', {})] },
   },
   {
+    what: 'hermes: a tag of reasoning in the text of a model without reasoning',
+    family: hermes,
+    reply: 'The tag <think> opens the reasoning of R1. <tool_call>{"name": "a", "arguments": {}}</tool_call>',
+    expected: { content: 'The tag <think> opens the reasoning of R1.', toolCalls: [call(1, 'a', {})] },
+  },
+  {
+    what: 'hermes: two thoughts before the text',
+    family: hermes,
+    reply: '\n<think>a</think>\n<think>b</think>Sun <think>',
+    expected: { content: 'Sun <think>', reasoning: 'ab', toolCalls: [] },
+  },
+  {
     what: 'hermes: reasoning opened by the prompt',
     family: hermes,
     prompt: 'assistant\n<think>\n',
@@ -255,6 +267,27 @@ const cases: Case[] = [
     expected: plain('Sun < rain'),
   },
   { what: 'harmony: no header', family: harmony, prompt: '<|start|>assistant', reply: 'Sun', expected: plain('Sun') },
+  {
+    what: 'harmony: cut off within the first header',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: '<|channel|>',
+    expected: plain(''),
+  },
+  {
+    what: 'harmony: cut off within the header of a call',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: ' to=functions.a<|channel|>comm',
+    expected: plain(''),
+  },
+  {
+    what: 'harmony: cut off within a later header',
+    family: harmony,
+    prompt: '<|start|>assistant',
+    reply: '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final',
+    expected: { content: '', reasoning: 'hm', toolCalls: [] },
+  },
   {
     what: 'harmony: the recipient before the channel',
     family: harmony,
@@ -455,6 +488,57 @@ describe('replies', () => {
       )
     },
   )
+})
+
+test('a model with reasoning may reason again behind text', () => {
+  const family = hermes({ source: '', tags: { open: '<think>', close: '</think>' } })
+  const { reply } = read(family.parser(''), ['Well, <think>hm</think>Sun'])
+  expect(reply).toEqual({ content: 'Well,Sun', reasoning: 'hm', toolCalls: [] })
+})
+
+describe('without declared tools', () => {
+  const calling = cases.filter(({ family, expected }) => expected.toolCalls.length > 0 && family !== harmony)
+  test.each(calling.map((each) => [each.what, each] as const))('there are no calls: %s', (_, { family, prompt = '', reply }) => {
+    const { reply: whole, streamed } = read(family(traits).parser(prompt, []), [reply])
+    expect(whole.toolCalls).toEqual([])
+    expect(streamed).toEqual(whole)
+    expect(read(family(traits).parser(prompt, []), reply.split(''))).toMatchObject({ reply: whole, streamed: whole })
+  })
+
+  test.each<[SyntaxFamily, string, string]>([
+    [hermes, 'Qwen opens a call with <tool_call> and closes it with a slash. That is all.', ''],
+    [hermes, 'So: <tool_call>\n{"name": "a", "arguments": {}}\n</tool_call> Done.', ''],
+    [mistral, 'Mistral says [TOOL_CALLS][{"name": "a", "arguments": {}}]', ''],
+    [functionary31, 'It is <function=a>{}</function>.', ''],
+    [functionary32, 'print(1) >>> and\n>>>a\n{}', ''],
+    [functionary32, 'Sure.\nIt is >>>a\n{}', '>>>'],
+    [pythonic, '<|tool_call_start|>[a()]<|tool_call_end|>', ''],
+  ])('the text of a call stays text: %#', (family, reply, prompt) => {
+    expect(read(family(traits).parser(prompt, []), [reply]).reply).toEqual(plain(reply))
+    expect(read(family(traits).parser(prompt, []), reply.split('')).streamed).toEqual(plain(reply))
+  })
+
+  test('a declared tool of Functionary is still called', () => {
+    const tools = [{ name: 'b', description: '', parameters: {} }]
+    const { reply } = read(functionary32(traits).parser('>>>', tools), ['all\nHi >>>a\n{}>>>b\n{}'])
+    expect(reply).toEqual({ content: 'Hi >>>a\n{}', toolCalls: [call(1, 'b', {})] })
+  })
+})
+
+describe('the value of a parameter', () => {
+  const text = { type: 'string' }
+  const tools = [{ name: 'a', description: '', parameters: { type: 'object', properties: { t: text, 'u.v': text } } }]
+  test.each([
+    ['<parameter=t>\nWrite <parameter=x> there\n</parameter>\n', { t: 'Write <parameter=x> there' }],
+    ['<parameter=t>\nx\n<parameter=city>\ny\n</parameter>\n', { t: 'x\n<parameter=city>\ny' }],
+    ['<parameter=t>\nsee <parameter=t> in it\n</parameter>\n', { t: 'see <parameter=t> in it' }],
+    ['<parameter=t>\nnot closed\n<parameter=u.v>\ny\n</parameter>\n', { t: 'not closed', 'u.v': 'y' }],
+    ['<parameter=t>\n<parameter=u.v>\ny\n</parameter>\n', { t: '', 'u.v': 'y' }],
+  ])('may have the tag of a parameter in it: %j', (inside, given) => {
+    const reply = `<tool_call>\n<function=a>\n${inside}</function>\n</tool_call>`
+    expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', given)])
+    expect(read(hermes(traits).parser('', tools), reply.split('')).reply.toolCalls).toEqual([call(1, 'a', given)])
+  })
 })
 
 describe('streamed arguments', () => {

@@ -1,4 +1,5 @@
 /** Tests the limits on schemas that multiply, the keywords that are left out and reported, and the bounds that are kept. */
+import { getLlama } from 'node-llama-cpp'
 import { describe, expect, test } from 'vitest'
 import { jsonSchemaGrammar, lazyCalls, leftOutOfTools } from '../../../src/runtime/chat/grammar.js'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
@@ -7,6 +8,7 @@ import { satisfies } from '../../../src/runtime/chat/schema/merge.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { leftOut } from '../../../src/runtime/server/threads/generation.js'
 import { Grammar } from '../../support/gbnf.js'
+import { validator } from '../../support/schemas.js'
 
 /** Definitions that each name the one before twice. */
 function doublings(n: number, kind: 'allOf' | 'anyOf'): object {
@@ -128,6 +130,35 @@ describe('the grammar keeps', () => {
     expect(() => jsonSchemaGrammar({ type: 'integer', multipleOf: 1_000_000_007 })).toThrow('multipleOf')
     expect(performance.now() - began).toBeLessThan(2000)
     expect(new Set(drawn(jsonSchemaGrammar({ multipleOf: 5, minimum: 0, maximum: 10 }), 200))).toEqual(new Set(['0', '5', '10']))
+  })
+
+  test.each([
+    ['uri', 'http://localhost:11434'],
+    ['uri', 'https://example.org:65535/a%20b?q=%C3%A9#x%2Fy'],
+    ['url', 'http://example.org:11434/a%20b?q=%C3%A9#x%2Fy'],
+    ['url', 'https://my-new-cool-app.vercel.app/'],
+    ['hostname', 'my-new-cool-app.vercel.app'],
+    ['hostname', `${'a'.repeat(32)}.org`],
+    ['email', 'jo@my-new-cool-app.vercel.app'],
+    ['ipv6', '::'],
+    ['ipv6', '::1'],
+    ['ipv6', 'fe80::1ff:fe23:4567:890a'],
+    ['ipv6', '2001:db8::'],
+    ['ipv6', '2001:db8::1:0:0:1'],
+    ['ipv6', '1:2:3:4:5:6:7::'],
+    ['ipv6', '::2:3:4:5:6:7:8'],
+    ['ipv6', '1:2:3:4:5:6:7:8'],
+  ])('everyday texts of a format: %s, %s', async (format, text) => {
+    const grammar = await (
+      await getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined })
+    ).createGrammar({ grammar: jsonSchemaGrammar({ type: 'string', format }) })
+    expect((grammar as unknown as { _testText(text: string): boolean })._testText(JSON.stringify(text))).toBe(true)
+  })
+
+  test.each(['uri', 'url', 'hostname', 'ipv6', 'email'])('only texts of the format: %s', (format) => {
+    const isRight = validator({ type: 'string', format })!
+    for (const text of drawn(jsonSchemaGrammar({ type: 'string', format }), 2000))
+      expect(isRight(JSON.parse(text)), text).toBe(true)
   })
 
   test.each([

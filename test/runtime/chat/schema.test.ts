@@ -136,6 +136,12 @@ describe('a JSON schema as a grammar', () => {
     expect(() => jsonSchemaGrammar(read(nothing))).toThrow(/allows no value/)
   })
 
+  test('distinguishes a name with the signs of a character class from other names', async () => {
+    const schema = '{"properties":{"^[x]-\\\\":{"const":1}},"additionalProperties":{"const":2}}'
+    const right = ['{"^[x]-\\\\": 1}', '{"^": 2}', '{"^[x]": 2}', '{"a^": 2}']
+    expect(await accepted(schema, [...right, '{"^[x]-\\\\": 2}'])).toEqual(right)
+  })
+
   test('has properties in the order in which they are written', async () => {
     const properties = '"b":{"const":1},"2":{"const":2},"1":{"const":3}'
     const right = '{"b":1,"2":2,"1":3}'

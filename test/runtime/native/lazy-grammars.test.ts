@@ -153,4 +153,19 @@ describe('a tool may be called at any time, and only a known one', () => {
     expect(write(open([]), 'No. <tool_call')).toBe(true)
     expect(write(open([]), 'No. <tool_call>')).toBe(false)
   })
+
+  test('behind text, the tags of reasoning are text for a model whose template shows none', () => {
+    const begun = (template: string, text: string) => {
+      const lazy = ruledFormat(realTemplate(template)).format.lazyCalls(tools)!
+      return write(model.createSampler({ grammar: lazy.grammar, lazy, temperature: 1, seed: 1 }), text)
+    }
+    const call = '<tool_call>\n{"name": "rm", '
+    const prose = 'The long text before the tag <think> is more than a trigger has characters. '
+    for (const text of [`It is <think>. ${call}`, prose + call, `<think>hm</think>So <think>${call}`]) {
+      expect(begun('Qwen-Qwen2.5-7B-Instruct', text), text).toBe(false)
+      expect(begun('Qwen-Qwen3-0.6B', text), text).toBe(true)
+    }
+    for (const text of [`<think>${call}`, ` \n<think>a</think>\n<think>${call}`])
+      expect(begun('Qwen-Qwen2.5-7B-Instruct', text), text).toBe(true)
+  })
 })

@@ -42,6 +42,8 @@ interface LoopFrame {
 
 /** Statements that print nothing. Their value is none, but unlike an expression with the value none they do not print `None`. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
+/** The methods of a mapping that templates call. */
+const METHODS = new Set(['get', 'items', 'keys', 'values'])
 /** Returns a value as the key of a mapping. Keys are strings, so numbers become strings. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
 /** Returns the text of a value as the template prints it. */
@@ -193,6 +195,9 @@ export class TrackingInterpreter extends Interpreter {
       const key = this.evaluate(property, environment)
       if (typeof key.value === 'number') return object.value.get(String(key.value)) ?? new UndefinedValue()
     }
+    // As in Python, a method of a mapping comes before a key of the same name.
+    if (isMapping(object) && fields.computed !== true && METHODS.has(String(property.value)))
+      return object.builtins.get(String(property.value))!
     if (isArray(object) && fields.computed === true && property.type === 'Identifier')
       this.#indexed(object.value, property, environment)
     if (isArray(object) && fields.computed !== true) {

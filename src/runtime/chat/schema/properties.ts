@@ -1,5 +1,5 @@
 /** Writes an object's properties as GBNF: their order, their number, and the names of additional properties. */
-import { literal } from './rules.js'
+import { classChar, literal } from './rules.js'
 import { repeated } from './pattern.js'
 
 /** Adds a rule with this body and returns its name. */
@@ -95,5 +95,3 @@ export function otherKeys(rule: AddRule, names: readonly string[]): string {
     )} "\\""`,
   )
 }
-
-const classChar = (char: string): string => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)

@@ -8,6 +8,9 @@ export function literal(text: string): string {
   return `"${text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')}"`
 }
 
+/** Writes a character for a class that does not begin with it. GBNF has no escape for `^`. */
+export const classChar = (char: string): string => (/[[\]\\-]/.test(char) ? `\\${char}` : char)
+
 /** GBNF expressions for JSON's punctuation. */
 export interface JsonPunctuation {
   readonly comma: string
@@ -125,7 +128,6 @@ export class GrammarRules {
  */
 export function textWithout(rules: GrammarRules, name: string, end: string): string {
   const chars = Array.from(end)
-  const inside = (char: string) => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)
   const letters = [...new Set(chars)]
   chars.forEach((_, at) => {
     // State `at` means: the last characters equal the first `at` characters of `end`. Each letter leads to the state with the longest
@@ -139,7 +141,7 @@ export function textWithout(rules: GrammarRules, name: string, end: string): str
     const going = next.filter(({ length }) => length > 0 && length < chars.length)
     const others = `[^${letters
       .filter((letter) => next.some((each) => each.letter === letter && each.length > 0))
-      .map(inside)
+      .map(classChar)
       .join('')}] ${name}-0`
     rules.add(
       `${name}-${at}`,

@@ -363,10 +363,19 @@ const TIME = `(?:[01]\\d|2[0-3]):${SIXTY}:${SIXTY}(?:\\.\\d{1,9})?(?:Z|[+-](?:[0
 const DATE =
   '(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))' +
   '|\\d{2}(?:0[48]|[2468][048]|[13579][26])-02-29)'
-const LABEL = '[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}'
+/** A label of up to 63 characters without `--`, which is reserved. */
+const LABEL = '[A-Za-z0-9](?:-?[A-Za-z0-9]){0,31}'
 const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)'
 const HEX = '[0-9a-fA-F]'
-const PATH = '[A-Za-z0-9._~!$&()*+,;=:@/-]'
+const PATH = `(?:[A-Za-z0-9._~!$&()*+,;=:@/-]|%${HEX}{2})`
+/** A port of two digits or more. */
+const PORT = '(?:[1-9]\\d{1,3}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d{2}|655[0-2]\\d|6553[0-5])'
+const GROUP = `${HEX}{1,4}`
+/** The addresses with `::`, by the number of groups before it. */
+const SHORT = Array.from({ length: 8 }, (_, count) => {
+  const before = count === 0 ? ':' : `(?:${GROUP}:){${count}}`
+  return `${before}:${count === 7 ? '' : `(?:${GROUP}(?::${GROUP}){0,${6 - count}})?`}`
+}).join('|')
 
 /** The pattern of each format's texts. Null for formats that do not restrict texts. */
 export const FORMATS: Readonly<Record<string, string | null>> = {
@@ -380,9 +389,9 @@ export const FORMATS: Readonly<Record<string, string | null>> = {
   email: `[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@(?:${LABEL}\\.){1,3}[A-Za-z]{2,12}`,
   hostname: `${LABEL}(?:\\.${LABEL}){0,4}`,
   ipv4: `${BYTE}(?:\\.${BYTE}){3}`,
-  ipv6: `(?:${HEX}{1,4}:){7}${HEX}{1,4}|(?:${HEX}{1,4}:){1,3}:${HEX}{1,4}|::${HEX}{1,4}|::`,
-  uri: `[a-z][a-z0-9+.-]{0,15}://${LABEL}(?:\\.${LABEL}){0,4}(?::[1-9]\\d{0,3})?(?:/${PATH}*)?(?:\\?${PATH}*)?(?:#${PATH}*)?`,
-  url: `https?://(?:${LABEL}\\.){1,4}[A-Za-z]{2,12}(?::[1-9]\\d{1,3})?(?:/${PATH}*(?:\\?${PATH}*)?(?:#${PATH}*)?)?`,
+  ipv6: `(?:${GROUP}:){7}${GROUP}|${SHORT}`,
+  uri: `[a-z][a-z0-9+.-]{0,15}://${LABEL}(?:\\.${LABEL}){0,4}(?::(?:\\d|${PORT}))?(?:/${PATH}*)?(?:\\?${PATH}*)?(?:#${PATH}*)?`,
+  url: `https?://(?:${LABEL}\\.){1,4}[A-Za-z]{2,12}(?::${PORT})?(?:/${PATH}*(?:\\?${PATH}*)?(?:#${PATH}*)?)?`,
   'json-pointer': '(?:/[A-Za-z0-9_.-]*)*',
   byte: '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?',
   password: null,

@@ -75,7 +75,7 @@ export function arrayFamily(
     ]
     return {
       name,
-      parser: (prompt) => new BlockParser(blocks, prompt),
+      parser: (prompt, tools) => new BlockParser(blocks, prompt, tools),
       ...callGrammars({
         write,
         between: words(', '),

@@ -121,8 +121,9 @@ export class BareCalls {
 
   /** Searches for the next call. Passes on all text before the place at which a call may begin. */
   #search(final: boolean): boolean {
+    let isLineStart = this.#isLineStart
     for (let at = 0; at < this.#buffer.length; at++) {
-      const isLineStart = at === 0 ? this.#isLineStart : startsLine(this.#buffer, at, this.#isLineStart)
+      if (at > 0) isLineStart = startsLine(this.#buffer.charAt(at - 1), 1, isLineStart)
       const char = this.#buffer.charAt(at)
       if (!/[{[<`]/.test(char) && !(isLineStart && /\w/.test(char))) continue
       const text = this.#buffer.slice(at)

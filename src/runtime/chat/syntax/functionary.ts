@@ -2,6 +2,7 @@
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
+import type { ToolDefinition } from '../message.js'
 import { StreamParser } from '../parser.js'
 import { BlockParser, type BlockReader, callGrammars, type SyntaxFamily } from './syntax.js'
 
@@ -34,7 +35,8 @@ class FunctionReader implements BlockReader {
 
 export const functionary31: SyntaxFamily = () => ({
   name: 'functionary-v3.1',
-  parser: (prompt) => new BlockParser([{ kind: 'calls', open: '<function=', reader: () => new FunctionReader() }], prompt),
+  parser: (prompt, tools) =>
+    new BlockParser([{ kind: 'calls', open: '<function=', reader: () => new FunctionReader() }], prompt, tools),
   ...callGrammars({
     write: (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE),
     between: ' ',
@@ -50,12 +52,18 @@ const MARK_ITSELF = />>>(?!>)/
 /** Parses an answer in parts, each with a recipient: `all` is the user, every other recipient is a function. */
 class RecipientParser extends StreamParser {
   #recipient: string | null
+  /** The mark before the recipient, if the answer has it. */
+  #passed = ''
   #body = ''
   #scanner = new JsonScanner(0)
   /** Whether the text so far ends inside the JSON of arguments. */
   #isInside = false
 
-  constructor(opened: boolean) {
+  /** @param tools the declared tools; a part for another recipient is text. Undefined: any name may be a tool's. */
+  constructor(
+    opened: boolean,
+    private readonly tools: readonly ToolDefinition[] | undefined,
+  ) {
     super()
     this.#recipient = opened ? null : 'all'
   }
@@ -69,9 +77,12 @@ class RecipientParser extends StreamParser {
     if (this.#recipient === null) {
       const line = this.buffer.indexOf('\n')
       if (line === -1 && !final) return false
-      const name = this.consume(line === -1 ? this.buffer.length : line + 1).trim()
-      this.#recipient = name
-      if (name !== 'all') this.begin(name)
+      const header = this.consume(line === -1 ? this.buffer.length : line + 1)
+      const name = header.trim()
+      const isTool = this.tools?.some((tool) => tool.name === name) ?? true
+      this.#recipient = isTool ? name : 'all'
+      if (this.#recipient !== 'all') this.begin(name)
+      else if (name !== 'all') this.say(this.#passed + header)
       return true
     }
     const next = this.#mark(final)
@@ -84,7 +95,7 @@ class RecipientParser extends StreamParser {
     if (next === null) return false
     // Wait for more text: if another `>` follows, these three are text.
     if (!final && this.buffer.length === MARK.length) return false
-    this.consume(MARK.length)
+    this.#passed = this.consume(MARK.length)
     this.#end()
     this.#recipient = null
     return true
@@ -122,7 +133,7 @@ const recipients: CallForm = {
 export const functionary32: SyntaxFamily = () => ({
   name: 'functionary-v3.2',
   reasoning: null,
-  parser: (prompt) => new RecipientParser(prompt.endsWith(MARK)),
+  parser: (prompt, tools) => new RecipientParser(prompt.endsWith(MARK), tools),
   grammar: (tools, prompt, single = false) => {
     const around = { before: prompt.endsWith(MARK) ? '' : words(MARK), after: '' }
     return forcedCalls({ ...recipients, around }, tools, prompt, single)

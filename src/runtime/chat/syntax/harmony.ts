@@ -9,7 +9,10 @@ import type { SyntaxFamily } from './syntax.js'
 
 const START = '<|start|>'
 const MESSAGE = '<|message|>'
-const ENDS = ['<|end|>', '<|call|>', '<|return|>', START]
+const END = '<|end|>'
+/** Matches the beginning of a header. */
+const HEADER = /^\s*(?:<\|(?:start|channel)\|>|to=)/
+const ENDS = [END, '<|call|>', '<|return|>', START]
 
 type Channel =
   | { readonly kind: 'header' }
@@ -46,7 +49,9 @@ class HarmonyParser extends StreamParser {
     }
     if (at === -1) {
       if (!final) return false
-      this.say(this.consume(this.buffer.length))
+      const rest = this.consume(this.buffer.length)
+      // A header that was cut off is no text.
+      if (!HEADER.test(rest)) this.say(rest)
       return false
     }
     this.#first = false
@@ -106,19 +111,17 @@ const commentary: CallForm = {
 
 export const harmony: SyntaxFamily = () => ({
   name: 'harmony',
-  reasoning: { open: '<|channel|>analysis<|message|>', close: '<|end|>', then: `${START}assistant` },
+  reasoning: { open: '<|channel|>analysis<|message|>', close: END, then: `${START}assistant` },
   parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
   grammar: (tools, prompt) => {
+    const written = prompt.trimEnd()
+    // The tag that ends reasoning says that the call comes at once.
+    const isEnded = written.endsWith(END)
+    if (!(isEnded ? written.slice(0, -END.length).trimEnd() : written).endsWith('assistant')) return null
     const before = words('<|channel|>analysis<|message|>')
-    const rest = words('<|end|><|start|>assistant')
-    if (!prompt.trimEnd().endsWith('assistant')) return null
-    const calls = forcedCalls(
-      { ...commentary, around: { before: `(${before}${BODY}${rest})? `, after: '' } },
-      tools,
-      prompt,
-      true,
-    )
-    return calls
+    const rest = words(`${END}<|start|>assistant`)
+    const around = { before: isEnded ? '' : `(${before}${BODY}${rest})? `, after: '' }
+    return forcedCalls({ ...commentary, around }, tools, prompt, true)
   },
   lazy: (tools, prompt) => {
     if (!prompt.trimEnd().endsWith('assistant')) return null

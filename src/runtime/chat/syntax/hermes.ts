@@ -93,8 +93,12 @@ function styleOf(source: string, open: string, close: string): Pick<CallForm, 'w
 function tagged(name: string, open: string, close: string): SyntaxFamily {
   return ({ source, tags }) => ({
     name,
-    parser: (prompt, tools = []) =>
-      new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close, tools) }, ...reasoningBlocks(tags)], prompt),
+    parser: (prompt, tools) =>
+      new BlockParser(
+        [{ kind: 'calls', open, reader: () => new HermesReader(close, tools ?? []) }, ...reasoningBlocks(tags)],
+        prompt,
+        tools,
+      ),
     ...callGrammars({ ...styleOf(source, open, close), between: words('\n'), reasoning: tags, triggers: [open] }),
   })
 }

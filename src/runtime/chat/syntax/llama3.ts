@@ -1,8 +1,8 @@
 /** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. Several calls are separated by `;`. */
 import type { ToolDefinition } from '../message.js'
 import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
+import { otherKeys } from '../schema/properties.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
-import { SchemaWriter } from '../schema/schema-grammar.js'
 import { begunNamed, JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from '../parser.js'
 import type { SyntaxFamily } from './syntax.js'
@@ -127,6 +127,22 @@ const form: CallForm = {
   triggers: [],
 }
 
+/** Writes GBNF of the objects that the parser reads as text: those that name none of these tools. */
+function otherObject(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
+  const { comma, colon, openObject, closeObject } = rules.style
+  const other = (names: readonly string[], rule: string) =>
+    otherKeys((body) => {
+      rules.add(rule, body)
+      return rule
+    }, names)
+  const value = `( object | array | number | boolean | null | ${other(
+    tools.map(({ name }) => name),
+    'other-name',
+  )} )`
+  rules.add('other-pair', `${other(['name'], 'other-key')} ${colon} value | "\\"name\\"" ${colon} ${value}`)
+  return `( "{}" | ${openObject} other-pair ( ${comma} other-pair )* ${closeObject} )`
+}
+
 export const llama3: SyntaxFamily = () => ({
   name: 'llama3',
   reasoning: null,
@@ -136,12 +152,7 @@ export const llama3: SyntaxFamily = () => ({
     const rules = new GrammarRules(FREE_JSON)
     const calls = addCalls(rules, form, tools, single)
     const text = textWithout(rules, 'text', TAG)
-    // The parser would read an object with a name as a call. So text that is not a call must not begin with such an object.
-    const other = new SchemaWriter(
-      rules,
-      { type: 'object', properties: { name: false }, additionalProperties: true },
-      { prefix: 'other' },
-    ).whole()
+    const other = otherObject(rules, tools)
     const called = `( ${words(TAG)} ${calls} )?`
     rules.add('space', '[ \\t\\n\\r\\x0b\\x0c;\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff]')
     rules.add(

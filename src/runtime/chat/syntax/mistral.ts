@@ -51,8 +51,12 @@ export const mistral: SyntaxFamily = ({ source, tags }) => {
   const named = source.includes('[ARGS]')
   return {
     name: 'mistral',
-    parser: (prompt) =>
-      new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
+    parser: (prompt, tools) =>
+      new BlockParser(
+        [{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)],
+        prompt,
+        tools,
+      ),
     ...callGrammars({
       reasoning,
       triggers: [OPEN],

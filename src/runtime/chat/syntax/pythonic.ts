@@ -39,8 +39,8 @@ function pythonCall({ name, arguments: given, malformed }: ToolCall): string {
 
 export const pythonic: SyntaxFamily = ({ tags }) => ({
   name: 'pythonic',
-  parser: (prompt) =>
-    new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new PythonReader() }, ...reasoningBlocks(tags)], prompt),
+  parser: (prompt, tools) =>
+    new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new PythonReader() }, ...reasoningBlocks(tags)], prompt, tools),
   ...callGrammars({
     write: (tool, args) => `${words(`${tool}(`)}${args}${words(')')}`,
     between: words(', '),

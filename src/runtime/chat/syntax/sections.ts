@@ -72,7 +72,7 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
       : words(`<｜tool▁call▁begin｜>${tool}<｜tool▁sep｜>`) + args + words('<｜tool▁call▁end｜>')
   return {
     name: 'deepseek',
-    parser: (prompt) => new BlockParser(blocks, prompt),
+    parser: (prompt, tools) => new BlockParser(blocks, prompt, tools),
     ...callGrammars({
       write,
       between: fenced ? words('\n') : ' ',
@@ -102,7 +102,7 @@ export const kimi: SyntaxFamily = ({ tags }) => {
   ]
   return {
     name: 'kimi',
-    parser: (prompt) => new BlockParser(blocks, prompt),
+    parser: (prompt, tools) => new BlockParser(blocks, prompt, tools),
     ...callGrammars({
       write: (tool, args) =>
         words(`<|tool_call_begin|>functions.${tool}:`) +

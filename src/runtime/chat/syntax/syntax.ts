@@ -73,7 +73,7 @@ export interface BlockReader {
 }
 
 export type TagBlock =
-  | { readonly kind: 'reasoning'; readonly open: string; readonly close: string }
+  | ({ readonly kind: 'reasoning' } & Omit<ReasoningTags, 'then'>)
   | { readonly kind: 'calls'; readonly open: string; readonly reader: () => BlockReader }
   /** A tag that only groups calls. It is dropped. */
   | { readonly kind: 'skip'; readonly open: string }
@@ -85,15 +85,19 @@ type Mode =
 
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }
+  readonly #blocks: readonly TagBlock[]
+  /** Whether the answer has text other than whitespace. */
+  #hasText = false
 
-  /** @param prompt when it ends with an opening tag, that tag's block is open from the beginning */
-  constructor(
-    private readonly blocks: readonly TagBlock[],
-    prompt: string,
-  ) {
+  /**
+   * @param prompt when it ends with an opening tag, that tag's block is open from the beginning
+   * @param tools the declared tools; if there are none, the tags of calls are text. Undefined: any name may be a tool's.
+   */
+  constructor(blocks: readonly TagBlock[], prompt: string, tools?: readonly ToolDefinition[]) {
     super()
+    this.#blocks = tools?.length === 0 ? blocks.filter(({ kind }) => kind !== 'calls') : blocks
     const end = prompt.trimEnd()
-    const opened = blocks.find(({ open }) => end.endsWith(open))
+    const opened = this.#blocks.find(({ open }) => end.endsWith(open))
     if (opened !== undefined) this.#enter(opened)
   }
 
@@ -108,8 +112,10 @@ export class BlockParser extends StreamParser {
     switch (mode.name) {
       case 'text': {
         const next = this.#nextBlock()
-        const tags = this.blocks.map(({ open }) => open)
-        this.say(this.consume(next?.at ?? (final ? this.buffer.length : this.clear(tags))))
+        const tags = this.#blocks.map(({ open }) => open)
+        const text = this.consume(next?.at ?? (final ? this.buffer.length : this.clear(tags)))
+        this.#hasText ||= text.trim() !== ''
+        this.say(text)
         if (next === null) return false
         this.consume(next.block.open.length)
         this.#enter(next.block)
@@ -146,11 +152,16 @@ export class BlockParser extends StreamParser {
     } else this.separate()
   }
 
+  #isBehindText(at: number): boolean {
+    return this.#hasText || this.buffer.slice(0, Math.max(0, at)).trim() !== ''
+  }
+
   #nextBlock(): { readonly at: number; readonly block: TagBlock } | null {
     let first: { at: number; block: TagBlock } | null = null
-    for (const block of this.blocks) {
+    for (const block of this.#blocks) {
       const at = this.buffer.indexOf(block.open)
-      if (at !== -1 && (first === null || at < first.at)) first = { at, block }
+      const isText = block.kind === 'reasoning' && block.isFirst === true && this.#isBehindText(at)
+      if (at !== -1 && !isText && (first === null || at < first.at)) first = { at, block }
     }
     return first
   }

@@ -11,11 +11,8 @@ export function functionTags(text: string, closed: boolean, tools: readonly Tool
   const calls = [...text.matchAll(/<function=([^>]*)>((?:\s*<parameter=[^>]*>[^]*?<\/parameter>)*[^]*?)(<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '', end = '']) => {
     if ((!closed && end === '') || inside.trimStart().startsWith('{')) return { name: name.trim(), arguments: inside.trim() }
-    const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]
-    return {
-      name: name.trim(),
-      arguments: taggedValues(pairs, parametersOf(tools, name)),
-    }
+    const parameters = parametersOf(tools, name)
+    return { name: name.trim(), arguments: taggedValues([...inside.matchAll(parameterIn(parameters))], parameters) }
   })
 }
 
@@ -36,6 +33,13 @@ export function argumentTags(text: string, closed: boolean, tools: readonly Tool
     name: name.trim(),
     arguments: taggedValues(pairs, parametersOf(tools, name)),
   }
+}
+
+/** Matches one parameter. If its closing tag is missing, it ends where the next parameter of the tool begins on a new line. */
+function parameterIn({ properties }: Schema): RegExp {
+  const names = isRecord(properties) ? Object.keys(properties).map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')) : []
+  const next = names.length === 0 ? '[^>]*' : `(?:${names.join('|')})`
+  return new RegExp(`<parameter=([^>]*)>\\n?([^]*?)\\n?(?:</parameter>|(?<=\\n)(?=<parameter=${next}>)|$)`, 'g')
 }
 
 const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>

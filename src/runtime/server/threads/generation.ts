@@ -48,14 +48,14 @@ export async function leftOut(format: AnswerFormat | undefined, tools: readonly 
 /** The most left-out places that an answer lists. */
 const MOST_TOLD = 50
 
-function formIn(format: AnswerFormat | undefined): Pick<GenerationOptions, 'grammar' | 'schema' | 'loose'> {
+function formIn(format: AnswerFormat | undefined): Pick<GenerationOptions, 'grammar' | 'afterReasoning' | 'schema' | 'loose'> {
   switch (format?.kind) {
     case undefined:
       return {}
     case 'json':
-      return { grammar: anyObject }
+      return { grammar: anyObject, afterReasoning: true }
     case 'grammar':
-      return { grammar: format.grammar }
+      return { grammar: format.grammar, ...(format.afterReasoning === true ? { afterReasoning: true } : {}) }
     case 'schema':
       return { schema: format.schema, ...(format.loose === true ? { loose: true } : {}) }
   }

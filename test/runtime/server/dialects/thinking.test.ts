@@ -321,6 +321,35 @@ describe('a budget', () => {
     expect(whole.choices[0]!.message).toMatchObject(joined)
   })
 
+  const red = { type: 'object', properties: { colour: { const: 'red' } }, required: ['colour'], additionalProperties: false }
+  it.each([
+    [
+      'a schema',
+      { response_format: { type: 'json_schema', json_schema: { name: 'x', schema: red } } },
+      /^\{\s*"colour": ?"red"\s*\}$/,
+    ],
+    ['any object', { response_format: { type: 'json_object' } }, /^\{/],
+    ['a regular expression', { regex: 'red|green' }, /^(?:red|green)$/],
+    ['a choice', { guided_choice: ['red', 'green'] }, /^(?:red|green)$/],
+  ])('is followed by the form of the answer: %s', async (_, form, content) => {
+    const { choices, usage } = await ask({ ...form, kvfold: undefined, thinking_budget_tokens: SPEND })
+    expect(choices).toMatchObject([{ message: { content: expect.stringMatching(content) as string } }])
+    expect(usage).toMatchObject({ completion_tokens_details: { reasoning_tokens: SPEND } })
+  })
+
+  it('is followed by the form or by a call', async () => {
+    const tools = [{ type: 'function', function: { name: 'now', parameters: { type: 'object', properties: {} } } }]
+    const form = { regex: 'red|green', tools, kvfold: undefined, thinking_budget_tokens: SPEND }
+    const texts = []
+    // Without the tag of a call the form remains.
+    for (const more of [{}, { logit_bias: undefined }]) {
+      const { choices } = await ask({ ...form, ...more })
+      const { message } = choices[0] as { message: { content: string | null; tool_calls?: readonly unknown[] } }
+      texts.push(message.tool_calls === undefined ? message.content : 'a call')
+    }
+    expect(texts).toEqual([expect.stringMatching(/^(?:red|green)$/), expect.stringMatching(/^(?:red|green|a call)$/)])
+  })
+
   it("can be Anthropic's field, too", async () => {
     const body = { ...ponders, logit_bias: undefined, thinking: { type: 'enabled', budget_tokens: SPEND } }
     const { content } = (await json('messages', body, thinker)) as { content: { type: string; thinking?: string }[] }

@@ -168,13 +168,13 @@ function choiceOf(value: unknown, param: string): AnswerFormat {
   const isText = (one: unknown): one is string => typeof one === 'string' && one !== ''
   if (!Array.isArray(value) || value.length === 0 || value.length > MOST_CHOICES || !value.every(isText))
     throw new FieldError(param, `${param} must be a list of 1 to ${MOST_CHOICES} texts, none of them empty.`)
-  return { kind: 'grammar', grammar: `root ::=${value.map(words).join('|')}` }
+  return { kind: 'grammar', grammar: `root ::=${value.map(words).join('|')}`, afterReasoning: true }
 }
 
 function regexOf(value: unknown, param: string): AnswerFormat {
   if (typeof value !== 'string' || value === '') throw new FieldError(param, `${param} must be a regular expression.`)
   try {
-    return { kind: 'grammar', grammar: grammarOfRegex(value) }
+    return { kind: 'grammar', grammar: grammarOfRegex(value), afterReasoning: true }
   } catch (error) {
     if (!(error instanceof KvfoldError)) throw error
     throw new FieldError(param, `${param} ${error.message}. Simplify it, or send a grammar (GBNF).`)
