@@ -144,11 +144,11 @@ describe('two engines', () => {
   })
 
   it('go on with other conversations while they delete a forgotten text from the folder', async () => {
-    const { secret, open } = sharedCells(place())
+    const shared = sharedCells(place())
     let release = () => {}
     const gate = new Promise<void>((resolve) => (release = resolve))
-    const slow = async (...given: Parameters<typeof open>) => {
-      const tier = await open(...given)
+    const open = async (...given: Parameters<typeof shared.open>) => {
+      const tier = await shared.open(...given)
       const forget = tier.forget.bind(tier)
       tier.forget = async (...of) => {
         await gate
@@ -156,7 +156,7 @@ describe('two engines', () => {
       }
       return tier
     }
-    const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, shared: { secret, open: slow } }
+    const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, shared: { ...shared, open } }
     const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), settings)
     engines.push(engine)
     const content = 'The harbour opens at six.'
