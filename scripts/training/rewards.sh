@@ -16,7 +16,7 @@ tries=$folder/tries.parquet
 
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 for way in gspo grpo 'gspo --shuffle'; do
-  name=${way/ --/-}
+  name=${way/ --/-}-16
   [ -f "$folder/$name.json" ] || "$python" "$here/scripts/training/recipe.py" --model "$model" --data "$tries" --loss $way --reward points --begin "$folder/checkpoint.pt" \
     --lora 8 --last 12 --half --threads 2 --steps 16 --rate 5e-5 --adapter "$folder/$name.gguf" --record "$folder/$name.json" "$@"
 done

@@ -1,5 +1,5 @@
 /** Locks between processes. A lock is a file that names the process that holds it, and the space of its id: machine and container. */
-import { readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
+import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { isRunning, processSpace } from './processes.js'
@@ -17,7 +17,10 @@ const held = new Set<string>()
 
 /** Milliseconds after which a lock is read again that is empty, because its process may be writing it. */
 const PAUSE = 50
-/** Milliseconds between two times that a holder touches its lock. A lock from elsewhere that is untouched for `SILENT` is left by the dead. */
+/**
+ * Milliseconds between two times that a holder writes its lock again. A lock from elsewhere that was not written for `SILENT` is left by a
+ * dead process. The file system dates both the lock and the file that it is compared with, because clocks of machines differ.
+ */
 const BEAT = 20_000
 const SILENT = 120_000
 
@@ -43,7 +46,7 @@ export async function takeLock(lock: string): Promise<(() => void) | LockHolder>
   const name = resolve(lock)
   held.add(name)
   const beat = setInterval(() => {
-    touch(name)
+    if (textOf(name) === own) rewrite(name, own)
   }, BEAT).unref()
   return () => {
     clearInterval(beat)
@@ -54,7 +57,7 @@ export async function takeLock(lock: string): Promise<(() => void) | LockHolder>
 
 /**
  * Returns the living process that holds a lock; null when none does. A process of another machine or container counts as living while it
- * touches its lock.
+ * writes its lock again.
  */
 export function lockHolder(lock: string): LockHolder | null {
   const [id = '', space] = textOf(lock).split(' ')
@@ -79,15 +82,22 @@ function textOf(lock: string): string {
   }
 }
 
-function touch(lock: string): void {
+function rewrite(lock: string, text: string): void {
   try {
-    utimesSync(lock, new Date(), new Date())
+    writeFileSync(lock, `${text}\n`, { flag: 'r+' })
   } catch {
     // The folder is gone, or the lock was deleted by hand.
   }
 }
 
 function isSilent(lock: string): boolean {
-  const { mtimeMs } = statSync(lock, { throwIfNoEntry: false }) ?? { mtimeMs: 0 }
-  return Date.now() - mtimeMs > SILENT
+  const probe = `${lock}.${process.pid}`
+  try {
+    writeFileSync(probe, '')
+    return statSync(probe).mtimeMs - statSync(lock).mtimeMs > SILENT
+  } catch {
+    return false
+  } finally {
+    rmSync(probe, { force: true })
+  }
 }

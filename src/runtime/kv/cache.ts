@@ -103,7 +103,7 @@ export class KvCache implements StepCache {
   }
 
   forgetting(conversation: ConversationId, prompt: Prompt): Promise<void> | null {
-    return this.#shared?.forgetting(conversation, prompt) ?? null
+    return this.#shared?.hasForgotten(conversation, prompt) === false ? this.forgetHidden(conversation, prompt) : null
   }
 
   async publish(...of: Parameters<SharedCells['publish']>): Promise<void> {

@@ -119,7 +119,7 @@ export class SharedCells {
     const base = uneditedOf(prompt)
     // Restored text may be published again, and then forgotten again.
     if (!base.includes(FORGOTTEN)) this.#forgotten.delete(conversation)
-    if (this.#hasForgotten(conversation, base)) return
+    if (this.hasForgotten(conversation, prompt)) return
     this.recall(conversation)
     this.#known.clear()
     const fresh = this.conversations.live(conversation)?.freshText(prompt.tokens).hashes
@@ -131,12 +131,9 @@ export class SharedCells {
     if (this.conversations.live(conversation)?.running !== true) this.#forgotten.set(conversation, base)
   }
 
-  /** Does what `forgetHidden` does. Returns null if there is nothing to delete. */
-  forgetting(conversation: ConversationId, prompt: Prompt): Promise<void> | null {
-    return this.#hasForgotten(conversation, uneditedOf(prompt)) ? null : this.forgetHidden(conversation, prompt)
-  }
-
-  #hasForgotten(conversation: ConversationId, base: Int32Array): boolean {
+  /** Whether the shared tier has no text left that `prompt` marks as FORGOTTEN. */
+  hasForgotten(conversation: ConversationId, prompt: Prompt): boolean {
+    const base = uneditedOf(prompt)
     const done = this.#forgotten.get(conversation)
     return !base.includes(FORGOTTEN) || (done !== undefined && sameForgotten(done, base))
   }

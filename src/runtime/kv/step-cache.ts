@@ -153,8 +153,8 @@ interface CacheAbilities {
   /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
   /**
-   * Deletes blocks of the tier shared with other engines as `forgetHidden` does, while other steps run. Returns null if there is nothing to
-   * delete. `prepare` would delete them, too, but no step runs meanwhile.
+   * Forgets as `forgetHidden` does if the tier shared with other engines may hold such text. That takes long, so other steps run meanwhile;
+   * in `prepare` they would wait. Returns null otherwise. No step of the conversation may be running.
    */
   forgetting?(conversation: ConversationId, prompt: Prompt): Promise<void> | null
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */

@@ -59,7 +59,9 @@ export function modelsIn(folder: string): readonly ModelFile[] {
     try {
       const states = parts.map((part) => statSync(part))
       const size = states.reduce((sum, state) => sum + state.size, 0)
-      return [{ path, parts, stem, size, modified: Math.max(...states.map(({ mtimeMs }) => mtimeMs)) }]
+      // The folder is as old as the first pull into it. A pull of new bytes replaces the file.
+      const since = statSync(dirname(path)).birthtimeMs
+      return [{ path, parts, stem, size, since, modified: Math.max(...states.map(({ mtimeMs }) => mtimeMs)) }]
     } catch {
       // The file was removed after the folder was listed.
       return []
@@ -70,7 +72,10 @@ export function modelsIn(folder: string): readonly ModelFile[] {
   // Of files with the same name, the last one here counts.
   const short = new Map(
     found
-      .toSorted((a, b) => Number(isInner(b)) - Number(isInner(a)) || b.modified - a.modified || (a.stem < b.stem ? 1 : -1))
+      .toSorted(
+        (a, b) =>
+          Number(isInner(b)) - Number(isInner(a)) || b.since - a.since || b.modified - a.modified || (a.stem < b.stem ? 1 : -1),
+      )
       .map(({ stem }) => [basename(stem), stem]),
   )
   const repositoryOf = (path: string) => relative(folder, path).split(sep).slice(0, 2).join('/')

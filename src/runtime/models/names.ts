@@ -58,15 +58,19 @@ export function hubNameOf(name: string, bare = false): HubName | null {
 export const folderOf = ({ repository, revision }: Pick<HubName, 'repository' | 'revision'>): string =>
   repository + (revision === 'main' ? '' : `#${encodeURIComponent(revision)}`)
 
+/** Fields of a signed address that change each time it is signed. */
+const SIGNATURE = /^(?:x-(?:amz|goog)-.*|signature|sig|token|expires|key-pair-id|policy|s[eprtv]|spr)$/i
+
 /**
  * Returns the path of the file at an address, within the folder of models. Each folder on a server gets a folder of its own here, because
  * different addresses can end in the same name. @throws KvfoldError cli/bad-usage
  */
 export function pathOfUrl(url: string): string {
-  const { host, pathname, search } = new URL(url)
+  const { host, pathname, searchParams } = new URL(url)
   const name = decodeURIComponent(pathname.split('/').at(-1) ?? '')
   if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
     throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
-  const place = new URL('.', url).href + search
+  const query = new URLSearchParams([...searchParams].filter(([key]) => !SIGNATURE.test(key)))
+  const place = `${new URL('.', url).href}?${query.toString()}`.replace(/\?$/, '')
   return `${host}-${createHash('sha256').update(place).digest('hex').slice(0, 8)}/${name}`
 }

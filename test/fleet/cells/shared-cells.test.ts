@@ -143,35 +143,46 @@ describe('two engines', () => {
     }
   })
 
-  it('go on with other conversations while they delete a forgotten text from the folder', async () => {
+  it('go on with others while they delete a forgotten text from the folder, and publish it no more', async () => {
     const shared = sharedCells(place())
-    let release = () => {}
-    const gate = new Promise<void>((resolve) => (release = resolve))
+    const gated = () => {
+      let resolve = () => {}
+      return { promise: new Promise<void>((done) => (resolve = done)), open: () => { resolve(); } }
+    }
+    const gates = { put: gated(), forget: gated() }
     const open = async (...given: Parameters<typeof shared.open>) => {
       const tier = await shared.open(...given)
-      const forget = tier.forget.bind(tier)
-      tier.forget = async (...of) => {
-        await gate
-        return forget(...of)
-      }
+      const [put, forget] = [tier.put.bind(tier), tier.forget.bind(tier)]
+      tier.put = (...of) => gates.put.promise.then(() => put(...of))
+      tier.forget = (...of) => forget(...of).then(() => gates.forget.promise)
       return tier
     }
     const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, shared: { ...shared, open } }
     const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), settings)
     engines.push(engine)
-    const content = 'The harbour opens at six.'
+    const lines = Array.from({ length: 40 }, (_, at) => `Line ${at} stands here.`).join(' ')
+    const secret = 'The password of the harbour is coralgate.'
     const ended: string[] = []
-    const say = async (name: string, forget: boolean) => {
-      const edit = { message: 0, span: { start: 4, end: 11 }, replacement: 'gate', forget: true as const }
+    const say = async (name: string, content: string, forget = false) => {
+      const edit = { message: 0, span: { start: 0, end: secret.length }, replacement: 'gate', forget: true as const }
       const request = { messages: [{ role: 'user' as const, content }], edits: forget ? [edit] : [], maxTokens: 1 }
       await engine.respond({ conversation: conversationId(name), ...request }).reply
       ended.push(name)
     }
-    const waiting = say('one', true)
-    await say('other', false)
-    expect(ended).toEqual(['other'])
-    release()
-    await waiting
+    // The first conversation is being published, so the second one waits.
+    await say('one', lines)
+    await say('two', `${secret} ${lines}`)
+    const forgetting = say('two', `${secret} ${lines}`, true)
+    await say('three', 'Good day.')
+    expect(ended).toEqual(['one', 'two', 'three'])
+    gates.put.open()
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    gates.forget.open()
+    await forgetting
+    await engine.published()
+    const tokens = Buffer.from(engine.model.tokenize(' password of the harbour is coral').buffer)
+    expect(blocksIn().length).toBeGreaterThan(0)
+    expect(blocksIn().filter((name) => readFileSync(join(folder, name)).includes(tokens))).toEqual([])
   })
 
   it('never lend to another tenant, or under another secret', async () => {

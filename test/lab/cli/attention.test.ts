@@ -191,6 +191,23 @@ describe('kvfold attention file', () => {
     expect(generated.stdout).toMatch(/velvetbrook +exact +\d+ +[\d.e-]+ +not shown/)
   })
 
+  it('takes what an export has folded, and refuses one with forgotten text', async () => {
+    const content = transcript.messages[0]!.content
+    const span = { start: 0, end: content.indexOf('herb: amberarch') - 1 }
+    const exported = (forget: object) => ({
+      ...{ format: 'kvfold-thread/1', id: 't', folds: undefined },
+      messages: [{ message: { role: 'user', content }, seen: 'same' }],
+      edits: {
+        fragments: [{ id: 'f12345', message: 0, span, state: { kind: 'folded', ...forget } }],
+        ...{ searches: [], ids: 1 },
+      },
+    })
+    const { stdout } = await run(exported({}), '--answer', 'The current value of herb is amberarch.')
+    expect(stdout).toMatch(/velvetbrook +exact +\d+ +[\d.e-]+ +not shown/)
+    const { code, stderr } = await run(exported({ forget: true }), '--answer', 'x')
+    expect([code, stderr]).toEqual([1, expect.stringContaining('has text that was to be forgotten')])
+  })
+
   it.each([
     [['nowhere'], /spans\.0: no message contains "nowhere"/],
     [[{ message: 3 }], /spans\.0: message 3 does not exist before the answer; the first is 0, the last 0/],

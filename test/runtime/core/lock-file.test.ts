@@ -54,7 +54,7 @@ describe('a lock', () => {
     expect(await taking).toEqual({ name: `Process ${process.ppid}`, advice: '' })
   })
 
-  it('of another machine is free once its holder has not touched it for two minutes', async () => {
+  it('of another machine is free once its holder has not written it for two minutes', async () => {
     const lock = left(`${NO_PROCESS} 0000aaaa\n`)
     const past = Date.now() / 1000 - 121
     utimesSync(lock, past, past)
@@ -62,7 +62,7 @@ describe('a lock', () => {
     expect(typeof (await takeLock(lock))).toBe('function')
   })
 
-  it('is touched by its holder, who does not delete the lock of another one', async () => {
+  it('is written again by its holder, who does not delete the lock of another one', async () => {
     vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
     onTestFinished(() => {
       vi.useRealTimers()

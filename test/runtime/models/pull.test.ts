@@ -10,7 +10,7 @@ import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { digestOf, factsOf } from '../../../src/runtime/models/facts.js'
 import { modelCalled, modelsIn, pull, type PullProgress, removeModel } from '../../../src/runtime/models/folder.js'
 import { quantOf } from '../../../src/runtime/models/hub.js'
-import { hubNameOf } from '../../../src/runtime/models/names.js'
+import { hubNameOf, pathOfUrl } from '../../../src/runtime/models/names.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { type FakeHub, fakeHub } from './support/hub.js'
 
@@ -300,6 +300,9 @@ describe('the folder', () => {
       ['c/one/model', 'c/one/model.gguf'],
       ['model', 'b/one/model.gguf'],
     ])
+    // New bytes of the same model keep its name.
+    add('b/one/model.gguf', 400)
+    expect(names().at(-1)).toEqual(['model', 'b/one/model.gguf'])
     // A file directly in the folder has no other name.
     add('model.gguf', 300)
     expect(names()).toEqual([
@@ -308,6 +311,13 @@ describe('the folder', () => {
       ['c/one/model', 'c/one/model.gguf'],
       ['model', 'model.gguf'],
     ])
+  })
+
+  it('knows an address again that is signed anew', () => {
+    const signed = (more: string) => pathOfUrl(`https://example.org/run1/model.gguf?${more}`)
+    expect(signed('X-Amz-Date=1&X-Amz-Signature=ab')).toBe(signed('X-Amz-Date=2&X-Amz-Signature=cd'))
+    expect(signed('rev=1&token=a')).toBe(signed('rev=1&token=b'))
+    expect(signed('rev=1')).not.toBe(signed('rev=2'))
   })
 
   it('keeps the revisions of a repository apart', async () => {

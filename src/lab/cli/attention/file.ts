@@ -9,6 +9,7 @@ import { compareSpans, type SpanRow, type SpanStudy, spanTable, type WatchedSpan
 import type { AnswerChoice } from '../../../runtime/attention/measurement.js'
 import type { ChatMessage } from '../../../runtime/chat/message.js'
 import type { Contract } from '../../../runtime/core/contract.js'
+import { isForgotten } from '../../../runtime/context/fragment.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { refuseHopeless } from '../../../runtime/engine/model-facts.js'
@@ -19,6 +20,7 @@ import { type Column, number, table, terminal } from '../../../runtime/figures/t
 import { foldedBy, parseTranscript, type Transcript } from '../../../runtime/cli/transcript.js'
 import { ProgressLine } from '../progress.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './study.js'
+import { movedEdits, type ThreadEdits } from '../../../runtime/store/port.js'
 import Type, { type Static } from 'typebox'
 import { checked, inWords, strict, Text } from '../../../runtime/core/schema.js'
 import { span } from '../../../runtime/core/span.js'
@@ -61,12 +63,13 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   const text = await readInput(path, shell)
   const transcript = parseTranscript(text, source)
   const { messages, answer } = answered(transcript, flags)
+  const edits = editsOf(transcript, messages)
   const spans = parseWatched(text, source, messages)
   const engine = await loadForLooking(flags, shell)
   const progress = new ProgressLine(notes, flags.json === true)
   try {
     await refuseMisfit(engine, transcript, messages, answer, flags)
-    const folded = await foldedBy(engine, { messages, tools: transcript.tools, edits: null }, transcript.folds)
+    const folded = await foldedBy(engine, { messages, tools: transcript.tools, edits }, transcript.folds)
     const study = await compareSpans({
       engine,
       messages,
@@ -90,6 +93,19 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   } finally {
     await engine.dispose()
   }
+}
+
+/**
+ * Returns what an export hides in these messages; the study compares that with the whole text. @throws KvfoldError attention/bad-request if
+ * the export has forgotten text, which no model may read again
+ */
+function editsOf({ edits }: Transcript, messages: readonly ChatMessage[]): ThreadEdits | null {
+  if (edits?.fragments.some(isForgotten) === true)
+    throw new KvfoldError(
+      'attention/bad-request',
+      'The transcript has text that was to be forgotten, and the study would show it to the model. Take its `edits` out, and that text.',
+    )
+  return edits === null ? null : movedEdits(edits, (message) => (message < messages.length ? message : undefined))
 }
 
 /** Returns the messages before the answer, and the answer. @throws KvfoldError attention/bad-request when either is empty */

@@ -101,7 +101,8 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 }
 
 /**
- * Rehearses steps on a cache that holds the transcript: once unedited, and once folded under each contract, each time from the same cache.
+ * Rehearses steps on a cache that holds the transcript: once with what the file hides alone, and once folded under each contract. Each time
+ * the cache is the same.
  */
 async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: number | undefined) {
   const { messages, tools, folds, edits } = transcript
