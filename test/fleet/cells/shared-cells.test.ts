@@ -147,7 +147,12 @@ describe('two engines', () => {
     const shared = sharedCells(place())
     const gated = () => {
       let resolve = () => {}
-      return { promise: new Promise<void>((done) => (resolve = done)), open: () => { resolve(); } }
+      return {
+        promise: new Promise<void>((done) => (resolve = done)),
+        open: () => {
+          resolve()
+        },
+      }
     }
     const gates = { put: gated(), forget: gated() }
     const open = async (...given: Parameters<typeof shared.open>) => {
