@@ -19,6 +19,9 @@ import { KvfoldField } from '../kvfold-field.js'
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
 const THOUGHTS = { reasoning_text: 'text' } as const
 
+/** Items that are looked at in one turn of the event loop. */
+const AT_ONCE = 1000
+
 /** An assistant's message while it is assembled from items. */
 interface MessageDraft {
   reasoning?: string
@@ -28,17 +31,17 @@ interface MessageDraft {
 
 /**
  * Translates items into messages. Reasoning, text and calls of the assistant are separate items; adjacent ones form one message, as the
- * server sent them.
+ * server sent them. Lets other work of the event loop run in between.
  * @param names the tool of each earlier call, by the call's id
  * @param definitionsIn returns the tools in a search's output
  * @throws FieldError
  */
-export function messagesOfItems(
+export async function messagesOfItems(
   input: unknown,
   names = new Map<string, string>(),
   definitionsIn: (tools: readonly unknown[]) => readonly ToolDefinition[] = () => [],
   unsupportedParts?: UnsupportedParts,
-): PlacedMessage[] {
+): Promise<PlacedMessage[]> {
   if (typeof input === 'string') return [{ message: { role: 'user', content: input }, place: 'input' }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
   let messages: PlacedMessage[] = []
@@ -51,7 +54,8 @@ export function messagesOfItems(
     if (draft !== null && isFull(draft)) flush()
     return (draft ??= { toolCalls: [] })
   }
-  input.forEach((item: unknown, index) => {
+  for (const [index, item] of (input as readonly unknown[]).entries()) {
+    if (index % AT_ONCE === AT_ONCE - 1) await turn()
     const place = `input[${index}]`
     if (!isRecord(item)) throw new FieldError(place, `${place} must be an object.`)
     switch (item['type'] ?? 'message') {
@@ -120,7 +124,7 @@ export function messagesOfItems(
           `${place} is of type ${JSON.stringify(item['type']).slice(0, 40)}, which this server does not take.`,
         )
     }
-  })
+  }
   flush()
   if (messages.length === 0) throw new FieldError('input', 'input is empty.')
   return messages
@@ -159,9 +163,6 @@ export const itemId = (
   response: string,
   index: number,
 ): string => `${kind}_${response.replace(/^resp_/, '')}_${index}`
-
-/** Items that are looked at in one turn of the event loop. */
-const AT_ONCE = 1000
 
 /** Returns the input with each reference to an item replaced by that item. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {

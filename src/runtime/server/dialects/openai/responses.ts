@@ -170,23 +170,12 @@ async function responseAsk(
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
   const { input, isTriggered } = withoutTrigger(body.input)
+  const isEmpty = earlier !== null && Array.isArray(input) && input.length === 0
+  const items = isEmpty ? [] : await withReferenced(input, tenant, service.responses)
+  const added = isEmpty ? [] : await messagesOfItems(items, names, (list) => offered.told(list), unsupportedParts)
   return {
     tenant,
-    messages: [
-      ...instructions,
-      ...(earlier?.messages ?? []),
-      ...(earlier !== null && Array.isArray(input) && input.length === 0
-        ? []
-        : resultsInOrder(
-            messagesOfItems(
-              await withReferenced(input, tenant, service.responses),
-              names,
-              (list) => offered.told(list),
-              unsupportedParts,
-            ),
-            earlier?.messages,
-          )),
-    ],
+    messages: [...instructions, ...(earlier?.messages ?? []), ...resultsInOrder(added, earlier?.messages)],
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
