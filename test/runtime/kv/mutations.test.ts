@@ -107,6 +107,12 @@ type Scenario = (harness: CacheHarness) => void
 const SCENARIOS: readonly Scenario[] = [scenario, splicedScenario, turnedScenario]
 const OPTIONS: HarnessOptions = { cells: 220, sequences: 4 }
 
+const LONG = process.env['KVFOLD_LONG'] !== undefined
+/** Which calls have a fault: all of them, or every third. */
+const STRIDE = LONG ? 1 : 3
+/** Returns how many calls must have had a fault, of which all runs together have more than `most`. */
+const least = (most: number): number => Math.floor(most / STRIDE)
+
 /** Runs the scenario and returns how it ends. The memory is not strict: a rule that llama.cpp does not enforce must not catch the fault. */
 function outcome(options: HarnessOptions, play: Scenario): 'passed' | 'invariant' | 'content' | 'refused' {
   try {
@@ -125,8 +131,8 @@ type Call = 'tag' | 'untag' | 'shift'
 type Fault = (inner: NaiveMemory, from: SeqId, to: SeqId, of: Span) => boolean
 
 /**
- * Runs the scenarios once for every call of a kind, with `fault` in place of that one call, and expects that each run is caught. A fault
- * that would change nothing at a call does nothing and returns false. Returns how many calls had a fault.
+ * Runs the scenarios once for each call of a kind, or every third one, with `fault` in place of that one call. It expects that each run is
+ * caught. A fault that would change nothing at a call does nothing and returns false. Returns how many calls had a fault.
  */
 function strikeEverywhere(call: Call, fault: Fault): number {
   return SCENARIOS.reduce((sum, play) => sum + strikeOne(play, call, fault), 0)
@@ -134,7 +140,7 @@ function strikeEverywhere(call: Call, fault: Fault): number {
 
 function strikeOne(play: Scenario, call: Call, fault: Fault): number {
   let struck = 0
-  for (let target = 0; ; target++) {
+  for (let target = 0; ; target += STRIDE) {
     const count = { calls: 0, hits: 0 }
     /** Returns true when the fault replaces this call. */
     const strikes = (is: Call, inner: NaiveMemory, from: SeqId, to: SeqId, of: Span): boolean => {
@@ -187,7 +193,7 @@ describe('without a fault', () => {
 
 describe('a fault in the memory is caught', () => {
   it('an untag that is skipped', () => {
-    expect(strikeEverywhere('untag', () => true)).toBeGreaterThan(7)
+    expect(strikeEverywhere('untag', () => true)).toBeGreaterThan(least(7))
   })
 
   it('an untag that takes one position too few, or one too many', () => {
@@ -199,12 +205,12 @@ describe('a fault in the memory is caught', () => {
       inner.untag(seq, span(of.start + by, of.end))
       return true
     }
-    expect(strikeEverywhere('untag', shifted(1))).toBeGreaterThan(2)
-    expect(strikeEverywhere('untag', shifted(-1))).toBeGreaterThan(2)
+    expect(strikeEverywhere('untag', shifted(1))).toBeGreaterThan(least(2))
+    expect(strikeEverywhere('untag', shifted(-1))).toBeGreaterThan(least(2))
   })
 
   it('a tag that is skipped', () => {
-    expect(strikeEverywhere('tag', () => true)).toBeGreaterThan(7)
+    expect(strikeEverywhere('tag', () => true)).toBeGreaterThan(least(7))
   })
 
   it('a tag on a wrong span of the prefix', () => {
@@ -216,9 +222,9 @@ describe('a fault in the memory is caught', () => {
       inner.tag(from, to, span(of.start + start, of.end + end))
       return true
     }
-    expect(strikeEverywhere('tag', shifted(0, -1))).toBeGreaterThan(7)
-    expect(strikeEverywhere('tag', shifted(1, 0))).toBeGreaterThan(7)
-    expect(strikeEverywhere('tag', shifted(0, 1))).toBeGreaterThan(2)
+    expect(strikeEverywhere('tag', shifted(0, -1))).toBeGreaterThan(least(7))
+    expect(strikeEverywhere('tag', shifted(1, 0))).toBeGreaterThan(least(7))
+    expect(strikeEverywhere('tag', shifted(0, 1))).toBeGreaterThan(least(2))
   })
 
   it('a tag that misses one cell in the middle', () => {
@@ -229,7 +235,7 @@ describe('a fault in the memory is caught', () => {
       inner.tag(from, to, span(at + 1, of.end))
       return true
     }
-    expect(strikeEverywhere('tag', middle)).toBeGreaterThan(7)
+    expect(strikeEverywhere('tag', middle)).toBeGreaterThan(least(7))
   })
 
   it("a tag on another sequence's cells at the same positions", () => {
@@ -253,13 +259,13 @@ describe('a fault in the memory is caught', () => {
       inner.untag(to, span(of.start, of.start + 1))
       return true
     }
-    expect(strikeEverywhere('tag', vanishing)).toBeGreaterThan(7)
+    expect(strikeEverywhere('tag', vanishing)).toBeGreaterThan(least(7))
   })
 })
 
 describe('a fault in the shifting of cells is caught', () => {
   it('a shift that is skipped', () => {
-    expect(strikeEverywhere('shift', () => true)).toBeGreaterThan(4)
+    expect(strikeEverywhere('shift', () => true)).toBeGreaterThan(least(4))
   })
 
   it('a shift that goes too far, or shifts one cell too few', () => {
@@ -268,8 +274,8 @@ describe('a fault in the shifting of cells is caught', () => {
       inner.shift(seq, span(of.start, of.end - short), far)
       return true
     }
-    expect(strikeEverywhere('shift', wrong(0, 100))).toBeGreaterThan(4)
-    expect(strikeEverywhere('shift', wrong(1, 100))).toBeGreaterThan(2)
+    expect(strikeEverywhere('shift', wrong(0, 100))).toBeGreaterThan(least(4))
+    expect(strikeEverywhere('shift', wrong(1, 100))).toBeGreaterThan(least(2))
   })
 
   it('copies of the wrong cells', () => {

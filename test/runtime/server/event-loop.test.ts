@@ -8,13 +8,16 @@ import { endless } from './support/serving.js'
 
 /**
  * Limits, in milliseconds of the main thread's CPU time between two turns of the loop, so that other work of the machine does not count.
- * `turns` holds for all but one in a thousand turns, `longest` for all; the longest may include a garbage collection.
+ * `turns` holds for all but one in a thousand turns, `longest` for all; the longest may include a garbage collection. They are for a
+ * machine that parses the server's measure in `MEASURED` milliseconds. A slower machine, or one whose cores are shared, gets more.
  */
 const MOST = { turns: 50, longest: 100 }
 /** With a store on the disk. SQLite writes, commits and deletes a row of 12 MB in one call each, of up to 60 ms. */
 const MOST_STORED = { turns: 80, longest: 150 }
+/** What an Intel Xeon of 2026 takes for the measure while its other core is idle. */
+const MEASURED = 2
 
-/** Runs in the server before all else. On SIGUSR2 it prints the longest turns since the last signal. */
+/** Runs in the server before all else. On SIGUSR2 it prints the longest turns since the last signal, and how long it parses the measure. */
 const WATCH = `
 import { readFileSync } from 'node:fs'
 const file = '/proc/' + process.pid + '/task/' + process.pid + '/schedstat'
@@ -27,9 +30,18 @@ const turn = () => {
   setTimeout(turn, 1).unref()
 }
 setTimeout(turn, 1).unref()
+const measure = JSON.stringify(Array.from({ length: 8000 }, (_, at) => ({ role: 'user', content: 'Message ' + at })))
+const parsing = () => {
+  const before = performance.now()
+  JSON.parse(measure)
+  return performance.now() - before
+}
 process.on('SIGUSR2', () => {
-  process.stderr.write('turns ' + JSON.stringify(turns.sort((a, b) => b - a).slice(0, 1000)) + ' of ' + turns.length + '\\n')
+  const longest = turns.sort((a, b) => b - a).slice(0, 1000)
+  const [, , , , median] = Array.from({ length: 9 }, parsing).sort((a, b) => a - b)
+  process.stderr.write('turns ' + JSON.stringify({ longest, median }) + '\\n')
   turns = []
+  last = used()
 })`
 
 const WORDS = 'red stone river light quiet fold blue seven paper window train '
@@ -176,6 +188,28 @@ const BODIES: readonly Body[] = [
   ['12 MB that are no JSON', CHAT, () => `{"messages":[{"role":"user","content":"${'x'.repeat(12e6)}`, 400],
 ]
 
+/** Bodies that take a way which another one takes, too: only the long run sends them. */
+const REPEATED = new Set([
+  'half a million tokens',
+  '2,001 messages of 500 bytes',
+  '8,001 short messages',
+  'a million biases',
+  'an unknown field of 8 million numbers',
+  'a call with 8 MB of text',
+  'a call with 400,000 arguments',
+  'a call with 500,000 long numbers',
+  '2,000 calls',
+  'a thought of 12 MB',
+  'a result of 12 MB',
+  '12 MB of metadata',
+  'a schema as 8 MB of text',
+  'a tool with 8 MB of text',
+  'a tool with 8,000 values',
+  'a bias of 8 MB',
+  '8,001 items',
+])
+const LONG = process.env['KVFOLD_LONG'] !== undefined
+
 /** Bodies whose threads are long: they are tried with a store on the disk, too. */
 const STORED = new Set([
   '12 MB that do not fit',
@@ -188,7 +222,7 @@ const STORED = new Set([
 ])
 
 describe.runIf(process.platform === 'linux').each([
-  { kept: 'in memory', bodies: BODIES, most: MOST },
+  { kept: 'in memory', bodies: BODIES.filter(([name]) => LONG || !REPEATED.has(name)), most: MOST },
   { kept: 'on the disk', bodies: BODIES.filter(([name]) => STORED.has(name)), most: MOST_STORED },
 ])('the event loop of a server that keeps threads $kept', ({ kept, bodies, most }) => {
   let server: ServerProcess
@@ -205,13 +239,13 @@ describe.runIf(process.platform === 'linux').each([
     rmSync(folder, { recursive: true })
   })
 
-  /** Returns the longest turns since the last call, longest first. */
-  async function turns(): Promise<readonly number[]> {
+  /** Returns the longest turns since the last call, longest first, and the median time in which the server parses the measure. */
+  async function turns(): Promise<{ readonly longest: readonly number[]; readonly median: number }> {
     const before = said.length
     server.child.kill('SIGUSR2')
     for (;;) {
-      const told = /turns (\[.*\]) of \d+\n/.exec(said.slice(before))?.[1]
-      if (told !== undefined) return JSON.parse(told) as number[]
+      const told = /turns (\{.*\})\n/.exec(said.slice(before))?.[1]
+      if (told !== undefined) return JSON.parse(told) as { longest: number[]; median: number }
       await new Promise((resolve) => server.child.stderr.once('data', resolve))
     }
   }
@@ -243,10 +277,11 @@ describe.runIf(process.platform === 'linux').each([
     await answer.arrayBuffer()
     const during = frames
     const took = performance.now() - began
-    const longest = await turns()
+    const { longest, median } = await turns()
+    const slowness = Math.max(1, median / MEASURED)
     expect(answer.status).toBe(status)
-    expect(longest[0]).toBeLessThan(most.longest)
-    expect(longest[Math.ceil(longest.length / 1000)] ?? 0).toBeLessThan(most.turns)
+    expect(longest[0]).toBeLessThan(slowness * most.longest)
+    expect(longest[Math.ceil(longest.length / 1000)] ?? 0).toBeLessThan(slowness * most.turns)
     expect(during, `pieces of the stream in the ${took.toFixed()} ms of the request`).toBeGreaterThan(0)
     leave.abort()
     await reading

@@ -59,6 +59,9 @@ export const nullsDownTo =
     }, done)
   }
 
+/** Does the steps that translate a body: at once, or for a long body in slices, between which streams continue. */
+export const translated = <T>(body: unknown, steps: Steps<T>): T | Promise<T> => (isLong(body) ? inTurns(steps) : atOnce(steps))
+
 // Fields that describe a request and change no answer.
 
 const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))

@@ -1,5 +1,6 @@
 /** Matches tool results to calls, and puts the results in order after their calls. */
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import type { Steps } from '../../core/turns.js'
 import { FieldError } from '../problem.js'
 
 /** A message, and its place in the request, e.g. `messages[3]`. For a tool result, the place is that of the field that names the call. */
@@ -23,7 +24,7 @@ interface KnownCall {
  * @param earlier messages before these that the server already has; they are neither checked nor moved
  * @throws FieldError for a result without a call, for a second result of a call, for two calls in one message with the same id
  */
-export function resultsInOrder(placed: readonly PlacedMessage[], earlier: readonly ChatMessage[] = []): ChatMessage[] {
+export function* resultsInOrder(placed: readonly PlacedMessage[], earlier: readonly ChatMessage[] = []): Steps<ChatMessage[]> {
   const calls = new Map<string, KnownCall>()
   const made: ChatMessage[] = []
   let step = -1
@@ -45,11 +46,13 @@ export function resultsInOrder(placed: readonly PlacedMessage[], earlier: readon
     })
   }
   for (const message of earlier) {
+    yield
     const answered = message.role === 'tool' ? calls.get(message.toolCallId ?? '') : undefined
     if (answered !== undefined) answered.answered = 'an earlier response'
     if (message.role === 'assistant') begin(message, null)
   }
-  placed.forEach(({ message, place }) => {
+  for (const { message, place } of placed) {
+    yield
     if (message.role === 'assistant') {
       flush()
       made.push(message)
@@ -60,7 +63,7 @@ export function resultsInOrder(placed: readonly PlacedMessage[], earlier: readon
       if (call.step === step) results.push({ rank: call.rank, message })
       else others.push(message)
     } else others.push(message)
-  })
+  }
   flush()
   return made
 }

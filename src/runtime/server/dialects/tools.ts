@@ -178,34 +178,33 @@ const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Argu
 
 /** A hook that reads the long arguments in a body in advance, yielding to the event loop in between. `callOf` then finds them. */
 export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unknown, done: (error?: Error) => void): void {
-  const long = isLong([listAt(body, 'messages'), listAt(body, 'input')]) ? [...longIn(body)] : []
-  if (long.length === 0) {
+  if (!isLong([listAt(body, 'messages'), listAt(body, 'input')])) {
     done()
     return
   }
-  inTurns(readingAhead(long)).then(() => {
+  inTurns(readingAhead(body)).then(() => {
     done()
   }, done)
 }
 
-/** Finds the long arguments in a body of any dialect, also those after many short ones. Yields them with the objects that have them. */
-function* longIn(body: unknown): Generator<readonly [of: object, given: unknown]> {
+/** Finds the long arguments in a body of any dialect, also those after many short ones, and reads them. */
+function* readingAhead(body: unknown): Steps<void> {
   let characters = 0
   for (const item of [...listAt(body, 'messages'), ...listAt(body, 'input')]) {
+    yield
     const calls = listAt(item, 'tool_calls').map((call) => fieldOf(call, 'function'))
     for (const of of [item, ...listAt(item, 'content'), ...calls])
       for (const given of isRecord(of) ? [of['arguments'], of['input']] : [])
-        if (typeof given === 'string' ? (characters += given.length) > AT_ONCE : isLong(given)) yield [of as object, given]
+        if (typeof given === 'string' ? (characters += given.length) > AT_ONCE : isLong(given))
+          yield* readAhead(of as object, given)
   }
 }
 
-function* readingAhead(long: readonly (readonly [of: object, given: unknown])[]): Steps<void> {
-  for (const [of, given] of long) {
-    if (typeof given === 'string') ahead.set(of, { given, made: yield* readInSteps(given) })
-    else if (isRecord(given) && countOf(given) > MOST_VALUES)
-      ahead.set(of, { given, made: asText((yield* writtenInSteps(given)).toString()) })
-    yield
-  }
+function* readAhead(of: object, given: unknown): Steps<void> {
+  if (typeof given === 'string') ahead.set(of, { given, made: yield* readInSteps(given) })
+  else if (isRecord(given) && countOf(given) > MOST_VALUES)
+    ahead.set(of, { given, made: asText((yield* writtenInSteps(given)).toString()) })
+  yield
 }
 
 /** Reads arguments as `read` does, but yields to the event loop in between. */

@@ -10,18 +10,29 @@ import { comparable, writeJson, writtenEntries } from '../../core/written-json.j
  * id of the call that the message answers. Reasoning and sampled tokens do not count, because clients leave them out; nor does whitespace
  * around an answer. Ids of calls count, because results refer to calls by their ids.
  */
-export const canonical = (message: ChatMessage): string => atOnce(canonicalSteps(message))
+export const canonical = (message: ChatMessage): string => atOnce(canonicalParts(message)).join('')
 
-/** Makes the `canonical` text. It yields to the event loop after each call, because the arguments of a call take milliseconds. */
-function* canonicalSteps({ role, content, toolCalls = [], toolCallId }: ChatMessage): Steps<string> {
+/**
+ * Makes the parts of the `canonical` text, each well-formed. It yields to the event loop after each call, because the arguments of a call
+ * take milliseconds.
+ */
+function* canonicalParts({ role, content, toolCalls = [], toolCallId }: ChatMessage): Steps<readonly string[]> {
   const text = role === 'assistant' ? content.trim() : content
-  const calls: string[] = []
-  for (const call of toolCalls) {
-    if (calls.length > 0) yield
-    calls.push(JSON.stringify(canonicalCall(call)))
+  const parts: string[] = []
+  let part = `[${JSON.stringify(role)},${JSON.stringify(text)},[`
+  for (const [at, call] of toolCalls.entries()) {
+    if (at > 0) {
+      yield
+      part += ','
+    }
+    part += JSON.stringify(canonicalCall(call))
+    if (part.length < PART) continue
+    parts.push(part)
+    part = ''
   }
   const answered = role === 'tool' ? (toolCallId ?? '') : ''
-  return `[${JSON.stringify(role)},${JSON.stringify(text)},[${calls.join(',')}],${JSON.stringify(answered)}]`
+  parts.push(`${part}],${JSON.stringify(answered)}]`)
+  return parts
 }
 
 /** Returns a key that is equal exactly for messages with the same `canonical` text. It is cached with the message, which never changes. */
@@ -92,9 +103,9 @@ function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   const chain = new Chain()
   for (const message of messages) {
     // The key and the link need the same text. It is made once, because that takes longest.
-    const text = keys.has(message) ? undefined : yield* canonicalSteps(message)
-    yield* chain.adding(message, text)
-    if (text !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), text)))
+    const parts = keys.has(message) ? undefined : yield* canonicalParts(message)
+    yield* chain.adding(message, parts)
+    if (parts !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), parts)))
     yield
   }
 }
@@ -102,14 +113,15 @@ function* identifying(messages: readonly ChatMessage[]): Steps<void> {
 /** How many characters are hashed between two yields to the event loop. */
 const PART = 256 * 1024
 
-/** Returns the digest of a well-formed text. Yields to the event loop after each part. */
-function* hashed(hash: Hash, text: string): Steps<Buffer> {
-  for (let at = 0; at < text.length;) {
-    // Both halves of a surrogate pair must be in one part.
-    const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
-    hash.update(text.slice(at, end))
-    if ((at = end) < text.length) yield
-  }
+/** Returns the digest of well-formed texts, one after the other. Yields to the event loop after each part. */
+function* hashed(hash: Hash, texts: readonly string[]): Steps<Buffer> {
+  for (const text of texts)
+    for (let at = 0; at < text.length;) {
+      // Both halves of a surrogate pair must be in one part.
+      const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
+      hash.update(text.slice(at, end))
+      if ((at = end) < text.length) yield
+    }
   return hash.digest()
 }
 
@@ -197,16 +209,16 @@ export class Chain {
   }
 
   /**
-   * Appends a message as `add` does, but yields to the event loop while it hashes a long one. @param text its `canonical` text, if it is
-   * known
+   * Appends a message as `add` does, but yields to the event loop while it hashes a long one. @param parts the parts of its `canonical`
+   * text, if they are known
    */
-  *adding(message: ChatMessage, text?: string): Steps<void> {
+  *adding(message: ChatMessage, parts?: readonly string[]): Steps<void> {
     const end = this.#length * LINK
     const before = this.#bytes.slice(Math.max(0, end - LINK), end)
     let known = links.get(message)
     if (known === undefined || Buffer.compare(known.before, before) !== 0) {
       const hash = createHash('sha256').update(before).update('\n')
-      known = { before, link: (yield* hashed(hash, text ?? (yield* canonicalSteps(message)))).subarray(0, LINK) }
+      known = { before, link: (yield* hashed(hash, parts ?? (yield* canonicalParts(message)))).subarray(0, LINK) }
       links.set(message, known)
     }
     this.#put(known.link)

@@ -3,6 +3,7 @@
  */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
+import { atOnce } from '../../../../src/runtime/core/turns.js'
 import { messagesAsk, type MessagesRequest } from '../../../../src/runtime/server/dialects/anthropic/messages-ask.js'
 import { chatAsk, type ChatRequest } from '../../../../src/runtime/server/dialects/openai/chat.js'
 import { messagesOfItems } from '../../../../src/runtime/server/dialects/openai/response-items.js'
@@ -23,12 +24,12 @@ const calling = (...calls: readonly ReturnType<typeof call>[]) => ({ role: 'assi
 const result = (id: string, content: unknown) => ({ role: 'tool' as const, tool_call_id: id, content })
 
 const chat = (...messages: ChatRequest['messages']): readonly ChatMessage[] =>
-  chatAsk({ messages, add_generation_prompt: true }, 'public', {}).messages
+  atOnce(chatAsk({ messages, add_generation_prompt: true }, 'public', {})).messages
 const anthropic = (request: Omit<MessagesRequest, 'max_tokens'>): readonly ChatMessage[] =>
-  messagesAsk({ max_tokens: 9, ...request }, 'public', {}).messages
+  atOnce(messagesAsk({ max_tokens: 9, ...request }, 'public', {})).messages
 const responses = async (instructions: string, ...input: readonly object[]): Promise<readonly ChatMessage[]> => [
   { role: 'system', content: instructions },
-  ...resultsInOrder(await messagesOfItems(input)),
+  ...atOnce(resultsInOrder(await messagesOfItems(input))),
 ]
 
 const developer = (of: string) => ({ type: 'message', role: 'developer', content: [text(of, 'input_text')] })

@@ -7,6 +7,7 @@ import { clientTool, isLeftOut } from './client-tools.js'
 import { compactedIn, CompactionField, ContextManagement, managementOf } from './context-management.js'
 import { DiagnosticsField } from './diagnostics.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
+import type { Steps } from '../../../core/turns.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
@@ -17,8 +18,13 @@ import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools
 const TEXT = { text: 'text' } as const
 
 /** Translates a request to `/v1/messages` into an ask. @throws FieldError */
-export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
-  const { messages: all, tools, deferred } = promptOf(body, unsupportedParts)
+export function* messagesAsk(
+  body: MessagesRequest,
+  tenant: Tenant,
+  defaults: Sampling,
+  unsupportedParts?: UnsupportedParts,
+): Steps<Ask> {
+  const { messages: all, tools, deferred } = yield* promptOf(body, unsupportedParts)
   const { messages, beginning } = begun(all, `messages[${body.messages.length - 1}]`, body)
   const choice = checkChoice(choiceOf(body), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])])
   const { temperature, top_p: topP, top_k: topK, stop_sequences: stop, model, tool_choice: wanted } = body
@@ -48,10 +54,10 @@ export const templateOf = (body: PromptRequest): ReturnType<typeof templateField
   templateFieldsOf(body, { field: 'output_config.effort', value: body.output_config?.effort })
 
 /** Returns the messages and tools of a request. @throws FieldError */
-export function promptOf(
+export function* promptOf(
   body: PromptRequest,
   unsupportedParts: UnsupportedParts = 'refuse',
-): OfferedTools & { readonly messages: ChatMessage[] } {
+): Steps<OfferedTools & { readonly messages: ChatMessage[] }> {
   if (body.mcp_servers !== undefined && body.mcp_servers.length > 0)
     throw unsupported(
       'mcp_servers',
@@ -62,7 +68,7 @@ export function promptOf(
   const offered = toolsOf(body.tools ?? [])
   const known = new Map([...offered.tools, ...(offered.deferred?.tools ?? [])].map((tool) => [tool.name, tool]))
   const names = new Map<string, string>()
-  const messages = body.messages.flatMap(({ role, content }, index): PlacedMessage[] => {
+  const placed = ({ role, content }: PromptRequest['messages'][number], index: number): PlacedMessage[] => {
     const place = `messages[${index}].content`
     if (typeof content === 'string') return [{ message: { role, content }, place }]
     const blocks = blocksOf(content, place)
@@ -70,11 +76,16 @@ export function promptOf(
     return role === 'assistant'
       ? assistantMessages(blocks, place, names, known, unsupportedParts)
       : userMessages(blocks, place, names, known, unsupportedParts)
-  })
+  }
+  const messages: PlacedMessage[] = []
+  for (const [index, message] of body.messages.entries()) {
+    for (const each of placed(message, index)) messages.push(each)
+    yield
+  }
   // The last compaction stands for all messages before it, except the system's.
   const from = messages.findLastIndex(({ message }) => message.stands !== undefined)
   const left = messages.filter(({ message }, at) => at >= from || message.role === 'system')
-  return { messages: [...system, ...resultsInOrder(left)], ...offered }
+  return { messages: [...system, ...(yield* resultsInOrder(left))], ...offered }
 }
 
 interface OfferedTools {

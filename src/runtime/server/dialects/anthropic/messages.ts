@@ -15,7 +15,7 @@ import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, t
 import { searchTools } from '../../threads/server-tools.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { definedFields } from '../../../core/json.js'
-import { nullsDownTo } from '../fields.js'
+import { nullsDownTo, translated } from '../fields.js'
 
 const NULLS = 3
 
@@ -30,7 +30,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = messagesAsk(body, tenant, sampling, unsupportedParts)
+      const ask = await translated(body, messagesAsk(body, tenant, sampling, unsupportedParts))
       const id = `msg_${randomUUID().replaceAll('-', '')}`
       const streamed = body.stream === true
       const session = sessionOf(request.headers)
@@ -65,12 +65,12 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     },
     (request, reply) => {
       const { body } = request
-      const { messages, tools: shown, deferred } = promptOf(body, unsupportedParts)
-      const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
-      const tools = [...searches, ...shown]
-      const { clear } = managementOf({ ...definedFields({ context_management: body.context_management }) })
-      const { template } = templateOf(body)
       return exchange(request, reply).wait(async () => {
+        const { messages, tools: shown, deferred } = await translated(body, promptOf(body, unsupportedParts))
+        const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
+        const tools = [...searches, ...shown]
+        const { clear } = managementOf({ ...definedFields({ context_management: body.context_management }) })
+        const { template } = templateOf(body)
         const original = await service.count(body.model, messages, tools, { template })
         if (body.context_management === undefined) return { input_tokens: original }
         return {

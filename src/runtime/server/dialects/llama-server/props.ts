@@ -5,11 +5,12 @@
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
 import { type App, described, type Ports } from '../../routes/route.js'
-import { LARGEST_TOKEN, nullsDownTo } from '../fields.js'
+import { LARGEST_TOKEN, nullsDownTo, translated } from '../fields.js'
 import { samplingSettings } from '../sampling-fields.js'
 import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
 import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
+import type { Tenant } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 
 const NULLS = 5
@@ -54,8 +55,11 @@ export function addProps(app: App, { service, sampling, unsupportedParts, exchan
       preHandler: argumentsAhead,
     },
     (request, reply) => {
-      const { model, messages, tools, template } = chatAsk(request.body, request.tenant, sampling, unsupportedParts)
-      return exchange(request, reply).wait(async () => ({ prompt: await service.prompt(model, messages, tools, template) }))
+      const { body, tenant } = request
+      return exchange(request, reply).wait(async () => {
+        const ask = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
+        return { prompt: await service.prompt(ask.model, ask.messages, ask.tools, ask.template) }
+      })
     },
   )
 }
@@ -88,6 +92,11 @@ const DetokenizeBody = Type.Object({
 })
 
 export function addTokens(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+  /** Returns the prompt that the template makes of a conversation, whose tokens are counted as in vLLM. */
+  const promptOf = async (body: ChatRequest, tenant: Tenant): Promise<string> => {
+    const { model, messages, tools, template } = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
+    return service.prompt(model, messages, tools, template)
+  }
   app.post(
     '/tokenize',
     {
@@ -100,14 +109,12 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
       const { messages } = body
       const text = body.content ?? body.prompt
       if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
-      // As in vLLM, these are the tokens of the prompt that the template makes of a conversation.
-      const asked = messages === undefined ? null : chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
       // The defaults are llama-server's for `content`, and vLLM's for `prompt` and `messages`.
       const { parse_special: special = true, add_special_tokens: begins = body.content === undefined && text !== undefined } =
         body
       const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async () => {
-        const whole = text ?? (await service.prompt(body.model, asked!.messages, asked!.tools, asked!.template))
+        const whole = text ?? (await promptOf({ ...body, messages: messages! }, request.tenant))
         const tokens = await service.tokenize(body.model, whole, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null

@@ -3,6 +3,7 @@ import { hash } from 'node:crypto'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
+import type { Steps } from '../../../core/turns.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type {
   Answer,
@@ -17,7 +18,7 @@ import type {
 } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
-import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
+import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
@@ -64,7 +65,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       // A request without messages only loads the model, or unloads it.
       if (messages.length === 0) return load(ports, body, request.tenant, 'chat')
       keep(ports, body, request.tenant)
-      const ask = chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
+      const ask = await translated(body, chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts))
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
@@ -247,21 +248,23 @@ type OllamaMessages = NonNullable<OllamaChat['messages']>
 export type Generate = Type.Static<typeof GenerateBody>
 
 /** Translates a request to `/api/chat` into an ask. @throws FieldError */
-const chatAsk = (
+function* chatAsk(
   body: OllamaChat & { readonly messages: OllamaMessages },
   tenant: Tenant,
   defaults: Sampling,
   unsupportedParts: UnsupportedParts,
-): Ask => ({
-  ...commonOf(body, tenant, defaults),
-  ...messagesOf(body.messages, unsupportedParts),
-  tools: checkTools(
-    (body.tools ?? []).map(({ function: { name, description = '', parameters = NO_PARAMETERS } }) => ({
-      ...{ name, description, parameters },
-    })),
-    (index) => `tools[${index}].function.name`,
-  ),
-})
+): Steps<Ask> {
+  return {
+    ...commonOf(body, tenant, defaults),
+    ...(yield* messagesOf(body.messages, unsupportedParts)),
+    tools: checkTools(
+      (body.tools ?? []).map(({ function: { name, description = '', parameters = NO_PARAMETERS } }) => ({
+        ...{ name, description, parameters },
+      })),
+      (index) => `tools[${index}].function.name`,
+    ),
+  }
+}
 
 /** Translates a request to `/api/generate` into an ask. @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
@@ -314,13 +317,16 @@ function formatOf(format: unknown): AnswerFormat | undefined {
  * its calls when the client sends them back without ids. A result without an id answers an open call of its tool, or of any tool when it
  * names none. It is the first such call of the last message that has one.
  */
-function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts): Required<Pick<Ask, 'messages' | 'callId'>> {
+function* messagesOf(
+  messages: OllamaMessages,
+  unsupportedParts: UnsupportedParts,
+): Steps<Required<Pick<Ask, 'messages' | 'callId'>>> {
   let count = 0
   /** The digest of the user's last message. */
   let asked = ''
   const callId = (nth: number) => `call_${asked}${(count + nth).toString(16).padStart(8, '0')}`
   const open = new OpenCalls()
-  const placed = messages.map((message, index): PlacedMessage => {
+  const placedOf = (message: OllamaMessages[number], index: number): PlacedMessage => {
     const place = `messages[${index}]`
     const { role, content: said = '', thinking: reasoning, tool_calls: calls = [] } = message
     const content = withImages(said, message.images, `${place}.images`, role === 'tool' ? 'placeholder' : unsupportedParts)
@@ -340,8 +346,13 @@ function messagesOf(messages: OllamaMessages, unsupportedParts: UnsupportedParts
       message: { role, content, ...definedFields({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) },
       place,
     }
-  })
-  return { messages: resultsInOrder(placed), callId }
+  }
+  const placed: PlacedMessage[] = []
+  for (const message of messages) {
+    placed.push(placedOf(message, placed.length))
+    yield
+  }
+  return { messages: yield* resultsInOrder(placed), callId }
 }
 
 /** How many characters of the user's last message the id of a call depends on. */

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import { definedFields, fieldOf, isRecord } from '../../../core/json.js'
+import type { Steps } from '../../../core/turns.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
@@ -19,6 +20,7 @@ import {
   TemplateFields,
   templateFieldsOf,
   textOf,
+  translated,
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
@@ -47,7 +49,7 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = chatAsk(body, tenant, sampling, unsupportedParts)
+      const ask = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
       const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000), system_fingerprint: fingerprint }
       const wish = {
         kvfold: body.kvfold,
@@ -78,9 +80,9 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
 /** Translates a request into an ask. @throws FieldError */
-export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
+export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Steps<Ask> {
   refuseWhatChangesTheAnswer(body)
-  const { messages, beginning } = beginningIn(body, unsupportedParts)
+  const { messages, beginning } = beginningIn(body, yield* messagesOf(body.messages, unsupportedParts))
   const tools = toolsOf(body.tools ?? [])
   const maxTokens = body.max_completion_tokens ?? body.max_tokens
   return {
@@ -122,9 +124,8 @@ function isHeld(body: ChatRequest): boolean {
  * llama-server, unless the request decides otherwise by vLLM's fields.
  * @throws FieldError when the request demands it and it is impossible
  */
-function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): ReturnType<typeof begun> {
+function beginningIn(body: ChatRequest, messages: readonly ChatMessage[]): ReturnType<typeof begun> {
   const { continue_final_message: isContinued, add_generation_prompt: isPrompted } = body
-  const messages = messagesOf(body.messages, unsupportedParts)
   const place = `messages[${messages.length - 1}]`
   const last = messages.at(-1)
   const isAsked = isContinued === true || isPrompted === false
@@ -162,14 +163,16 @@ function refuseWhatChangesTheAnswer(body: ChatRequest): void {
 }
 
 /** Translates the messages of a request. @throws FieldError */
-export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?: UnsupportedParts): ChatMessage[] {
+function* messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?: UnsupportedParts): Steps<ChatMessage[]> {
   const names = new Map<string, string>()
-  const placed = messages.map((message, index): PlacedMessage => {
-    const place = `messages[${index}]`
+  const placed: PlacedMessage[] = []
+  for (const message of messages) {
+    const place = `messages[${placed.length}]`
     const made = messageOf(message, place, names, unsupportedParts)
-    return { message: made, place: made.role === 'tool' ? `${place}.tool_call_id` : place }
-  })
-  return resultsInOrder(placed)
+    placed.push({ message: made, place: made.role === 'tool' ? `${place}.tool_call_id` : place })
+    yield
+  }
+  return yield* resultsInOrder(placed)
 }
 
 /** Translates one message. @param names the tool of each earlier call, by the call's id; the message's own calls are added */

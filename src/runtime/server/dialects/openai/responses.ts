@@ -4,7 +4,7 @@ import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { type App, described, type Ports } from '../../routes/route.js'
-import { nullsDownTo, templateFieldsOf } from '../fields.js'
+import { nullsDownTo, templateFieldsOf, translated } from '../fields.js'
 import { limitsOf, samplingOf } from '../sampling-fields.js'
 import { CompactBody, LOGPROBS, messagesOfItems, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
@@ -173,9 +173,10 @@ async function responseAsk(
   const isEmpty = earlier !== null && Array.isArray(input) && input.length === 0
   const items = isEmpty ? [] : await withReferenced(input, tenant, service.responses)
   const added = isEmpty ? [] : await messagesOfItems(items, names, (list) => offered.told(list), unsupportedParts)
+  const inOrder = await translated(added, resultsInOrder(added, earlier?.messages))
   return {
     tenant,
-    messages: [...instructions, ...(earlier?.messages ?? []), ...resultsInOrder(added, earlier?.messages)],
+    messages: [...instructions, ...(earlier?.messages ?? []), ...inOrder],
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
