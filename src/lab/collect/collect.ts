@@ -117,7 +117,7 @@ interface FileTerms {
   readonly source: TrajectorySource
   readonly rollouts: number
   readonly acting: Acting
-  readonly fingerprint: string
+  readonly model: TrajectoryFacts['model']
   readonly format: Format
 }
 
@@ -191,11 +191,12 @@ function factsIn(value: unknown, path: string, number: number, format: Format): 
 }
 
 async function refuseOther(path: string, last: TrajectoryFacts, number: number, terms: FileTerms): Promise<void> {
-  const { source, rollouts, fingerprint } = terms
+  const { source, rollouts, model } = terms
   const acting = seeded(terms.acting, number)
   const other = (what: string) =>
     new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
-  if (last.model.fingerprint !== fingerprint) throw other('model')
+  if (last.model.fingerprint !== model.fingerprint) throw other('model')
+  if (!isDeepStrictEqual(last.model.settings, model.settings)) throw other('contract, chat template or type of the cache')
   if (last.agent !== source.agent) throw other('agent')
   if (last.teacher !== acting.teacher) throw other('teacher')
   if (!isDeepStrictEqual(last.sampling, acting.teacher === 'model' ? settings(acting.sampling) : undefined))

@@ -142,9 +142,14 @@ export const TrajectoryFacts = Type.Object({
   ),
   /**
    * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
-   * endpoint's name of the model, and a hash of that name and the endpoint's release.
+   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes its answers and is not
+   * the default, such as a contract or the hash of a chat template.
    */
-  model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),
+  model: Type.Object({
+    name: Type.String(),
+    fingerprint: Type.String(),
+    settings: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  }),
   /** The index of this snapshot in its trajectory, from 0. `snapshots`: the number of snapshots in the trajectory. */
   snapshot: Type.Number(),
   snapshots: Type.Number(),

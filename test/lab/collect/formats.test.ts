@@ -113,7 +113,7 @@ describe('the forms of a trajectory', () => {
   it('as Parquet has labels and a mask from the spans of loss, and the columns that verl needs', async () => {
     const path = join(folder, 'rows.parquet')
     const source = await streams([16])
-    const terms = { source, rollouts: 1, acting, fingerprint: 'none', format: 'verl' } as const
+    const terms = { source, rollouts: 1, acting, model, format: 'verl' } as const
     const file = await TrajectoryFile.open(path, terms)
     const all = await made(source, 'verl')
     await file.add(all[0]!)
@@ -162,7 +162,7 @@ describe('the forms of a trajectory', () => {
   it('refuses a file of another form', async () => {
     const path = join(folder, 'messages.jsonl')
     const source = await streams()
-    const terms = { source, rollouts: 1, acting, fingerprint: 'none', format: 'messages' } as const
+    const terms = { source, rollouts: 1, acting, model, format: 'messages' } as const
     const file = await TrajectoryFile.open(path, terms)
     await file.add((await made(source, 'messages'))[0]!)
     await file.close()
@@ -170,6 +170,8 @@ describe('the forms of a trajectory', () => {
     expect(again.begun).toBe(1)
     await again.close()
     await expect(TrajectoryFile.open(path, { ...terms, format: 'tokens' })).rejects.toThrow(/in the messages format/u)
+    const spliced = { ...model, settings: { contract: 'splice' } }
+    await expect(TrajectoryFile.open(path, { ...terms, model: spliced })).rejects.toThrow(/of another contract/u)
   })
 })
 

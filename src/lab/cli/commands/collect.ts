@@ -14,7 +14,14 @@ import { type WayName, wayNames } from '../../memtool/session.js'
 import { type FrameworkName, frameworkNames } from '../../service/frameworks.js'
 import { addTaskOptions, askedTasks, type TaskFlags } from '../eval/flags.js'
 import { toolCount } from '../lists.js'
-import { addModelOptions, decimal, integer, type ModelFlags, withoutDraftModel } from '../../../runtime/cli/options.js'
+import {
+  addModelOptions,
+  answerSettings,
+  decimal,
+  integer,
+  type ModelFlags,
+  withoutDraftModel,
+} from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
@@ -154,7 +161,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   let file: TrajectoryFile | null = null
   try {
     const { acting, tokens: whose, model } = cast
-    file = await Trajectories.open(path, { source, rollouts, acting, fingerprint: model.fingerprint, format })
+    file = await Trajectories.open(path, { source, rollouts, acting, model, format })
     const total = source.size * rollouts
     const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
     const from = file.begun
@@ -258,6 +265,8 @@ async function sourceOf(
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const { temperature, seed, tokenizer } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
+  const given = { ...(flags.contract === 'exact' ? {} : { contract: flags.contract }), ...answerSettings(flags) }
+  const settings = Object.keys(given).length === 0 ? {} : { settings: given }
   if (remote === null) {
     const engine = await loadEngine(flags, notes, interrupt.signal)
     const acting =
@@ -266,7 +275,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
         : ({ teacher: 'script', model: engine } as const)
     const fingerprint = await weightsOf(engine)
     const dispose = () => engine.dispose()
-    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint }, dispose }
+    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint, ...settings }, dispose }
   }
   const engine = await remote.load()
   const own =
@@ -285,7 +294,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   return {
     acting: { teacher: 'model', engine, sampling } as const,
     tokens: own === null ? ('engine' as const) : wordingOf(own),
-    model: { name: own === null ? name : own.info.model, fingerprint },
+    model: { name: own === null ? name : own.info.model, fingerprint, ...settings },
     dispose: async () => {
       await engine.dispose()
       await own?.dispose()
