@@ -84,7 +84,7 @@ export function runOptions({ n, keys, words, contracts, blend, mode, layers, hea
     contracts,
     blend: contracts.includes('blend') ? (blend ?? 'default') : null,
     mode,
-    placebo: 'made-up words, updates of unasked keys',
+    placebo: 'made-up words, the hidden updates under unasked keys',
     layers: layers ?? 'all',
     heads: heads ?? 'all',
   }

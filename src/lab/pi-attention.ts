@@ -157,8 +157,27 @@ function madeUp(keys: ReadonlySet<string>, random: Random): string {
   return keys.has(word) ? madeUp(keys, random) : word
 }
 
-/** The number of made-up keys in a placebo that consists of updates. It is the number of keys in a full PI-LLM stream. */
-const UNASKED = 46
+/**
+ * Returns pieces that say the hidden updates again, in their order, with a made-up name for each key. None has a value that also stands in
+ * the open text, because the model would look at that copy, too.
+ */
+function renamedUpdates({ updates, prompt }: PiSample, { chars: { start, end } }: MessageSpan, random: Random): PlaceboPiece {
+  const open = prompt.slice(start, end)
+  const taken = new Set(updates.map(({ key }) => key))
+  const names = new Map<string, string>()
+  for (const key of new Set(taken)) {
+    const name = madeUp(taken, random)
+    taken.add(name)
+    names.set(key, name)
+  }
+  const hidden = updates.filter(({ value }) => !open.includes(value))
+  invariant(hidden.length > 0, 'A fold of the stream hides no value.')
+  let next = 0
+  return () => {
+    const { key, value } = hidden[next++ % hidden.length]!
+    return `${names.get(key)!}: ${value}; `
+  }
+}
 
 /** How to measure the attention of a prompt: with which engine, contracts, answer, layers and heads. */
 export interface PiLookOptions {
@@ -209,11 +228,7 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
   const instead = async (salt: number, pieces: (random: Random) => PlaceboPiece): Promise<PairComparison[] | null> =>
     placebo ? (await compared(placeboOf(options.engine, own, pieces(new Random(prompt.seed, prompt.n, salt))))).comparisons : null
   const words = await instead(PLACEBO, (random) => () => `${madeUp(keys, random)} `)
-  const unasked = await instead(UNASKED_KEYS, (random) => {
-    const names = Array.from({ length: UNASKED }, () => madeUp(keys, random))
-    const values = prompt.sample.updates.map(({ value }) => value)
-    return () => `${names[random.below(names.length)]!}: ${values[random.below(values.length)]!}; `
-  })
+  const unasked = await instead(UNASKED_KEYS, (random) => renamedUpdates(prompt.sample, own.open, random))
   return {
     part: 'prompt',
     n: prompt.n,

@@ -48,7 +48,7 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
   return figure({ title, columns: 2, panels })
 }
 
-/** Draws how much a fold changes the weight on current values, beside softmax arithmetic alone and folds of other text. With intervals. */
+/** Draws how much a fold changes the weight on current values, what softmax arithmetic makes of it, and what is left beyond controls. */
 export function controls(findings: readonly Finding[]): string {
   const groups = findings.map((finding) => {
     const { contract, from, pairs, seeds } = finding
@@ -67,8 +67,8 @@ export function controls(findings: readonly Finding[]): string {
         ...row('folded', finding.meanChange, COLOURS[contract]),
         ...row('arithmetic alone', finding.baselineMeanChange, COLOURS.complete),
         ...row('folded less arithmetic', finding.excessMeanChange, COLOURS[contract]),
-        ...row('unasked keys folded', finding.unaskedMeanChange, COLOURS.complete),
-        ...row('made-up words folded', finding.placeboMeanChange, COLOURS.complete),
+        ...row('beyond made-up words', finding.beyondPlacebo, COLOURS[contract]),
+        ...row('beyond unasked keys', finding.beyondUnasked, COLOURS[contract]),
       ],
     }
   })
@@ -76,8 +76,9 @@ export function controls(findings: readonly Finding[]): string {
   return panels.length === 0
     ? ''
     : figure({
-        title: 'How much of the gain softmax arithmetic makes, and how much folds of other text make',
-        below: 'Means over pairs; lines are 95 % intervals by bootstrap over prompts.',
+        title: 'How much of the gain softmax arithmetic makes, and how much is left beyond folds of other text',
+        below:
+          'Means over pairs; lines are 95 % intervals by bootstrap over prompts. Beyond: folded less arithmetic, less the same of the control.',
         panels,
       })
 }

@@ -51,6 +51,8 @@ export interface Finding {
   readonly improvedShare: FindingFigure | null
   readonly meanChange: FindingFigure | null
   readonly medianChange: FindingFigure | null
+  /** The change of the mean weight of all pairs. Unlike the mean of their changes, pairs with little weight count little in it. */
+  readonly changeOfMean: FindingFigure | null
   /** The change by softmax arithmetic alone: each weight divided by the attention that the folded text leaves over (Pair.baseline). */
   readonly baselineMeanChange: FindingFigure | null
   /** The observed change less the change by softmax arithmetic, pair by pair. Only this part can come from folding. */
@@ -61,9 +63,13 @@ export interface Finding {
   readonly placeboMeanChange: FindingFigure | null
   /** The change with these made-up words by softmax arithmetic alone. */
   readonly placeboBaselineMeanChange: FindingFigure | null
-  /** The change when updates of keys that the question does not ask for replace the older updates and are folded. */
+  /** The change when the same updates under made-up keys, which the question does not ask for, replace the older updates and are folded. */
   readonly unaskedMeanChange: FindingFigure | null
   readonly unaskedBaselineMeanChange: FindingFigure | null
+  /** The excess less that with made-up words, pair by pair: what the older updates add to the fold of any text. */
+  readonly beyondPlacebo: FindingFigure | null
+  /** The excess less that with updates of unasked keys, pair by pair: what it adds that the hidden text is about the asked keys. */
+  readonly beyondUnasked: FindingFigure | null
   /** Mean change of the attention to the stream's other visible tokens: all that no fold hides, except the key's current value. */
   readonly othersMeanChange: FindingFigure | null
   readonly range: readonly [least: number, most: number] | null
@@ -76,6 +82,10 @@ export interface Finding {
   readonly overSeeds: Tests
   /** Tests on the mean excess of each seed: the observed change less the change by softmax arithmetic. */
   readonly excessOverSeeds: Tests
+  /** Tests on the mean of `beyondUnasked` of each seed. */
+  readonly beyondUnaskedOverSeeds: Tests
+  /** Number of prompts whose step did not keep the contract. They count in no other field. */
+  readonly fellBack: number
   /** Findings by the distance of a key's value from the end of the stream. */
   readonly byDistance: readonly DistanceRow[]
   /** Mean attention over the measured pairs, in the complete prompt; `folded`: in the folded one. */
@@ -92,8 +102,8 @@ export interface Finding {
 export const CHANGES = [
   ['arithmetic alone', 'baselineMeanChange'],
   ['excess', 'excessMeanChange'],
-  ['placebo', 'placeboMeanChange'],
-  ['unasked', 'unaskedMeanChange'],
+  ['beyond placebo', 'beyondPlacebo'],
+  ['beyond unasked', 'beyondUnasked'],
   ['others', 'othersMeanChange'],
 ] as const satisfies readonly (readonly [title: string, of: keyof Finding])[]
 
@@ -132,7 +142,8 @@ export interface InterferencePoint {
 }
 
 /** Returns the finding for one contract and one kind of looking tokens. All records must have the same number of updates per key. */
-export function findingOf(records: readonly PromptRecord[], contract: Contract, from: From): Finding {
+export function findingOf(all: readonly PromptRecord[], contract: Contract, from: From): Finding {
+  const records = all.filter((record) => kept(record, contract))
   const everyone = records.map((record) => pairsUnder(record.comparisons, contract))
   const groups = everyone.map((pairs, at) => pairs.flatMap((pair) => changed(pair, from, records[at]!.shown)))
   const within = (comparisons: readonly PairComparison[] | null, { shown }: PromptRecord) =>
@@ -141,22 +152,30 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
   const unasked = records.map((record) => within(record.unasked, record))
   const meanOver = (sides: readonly (readonly ChangedMass[])[], of: (pair: ChangedMass) => number) =>
     meanOf(sides.map((pairs) => pairs.map(of)))
-  const all = groups.flat()
-  const changes = all.map(({ change }) => change)
+  const every = groups.flat()
+  const changes = every.map(({ change }) => change)
+  const beyond = (control: readonly (readonly ChangedMass[])[]) =>
+    groups.map((pairs, at) =>
+      pairs.flatMap((pair) => {
+        const other = control[at]!.find(({ key }) => key === pair.key)
+        return other === undefined ? [] : [pair.change - pair.alone - (other.change - other.alone)]
+      }),
+    )
   const description: Description | null = describe(changes)
-  const seedMeans = (of: (pair: ChangedMass) => number) =>
-    groups.flatMap((pairs) => (pairs.length === 0 ? [] : [mean(pairs.map(of))]))
+  const meansOf = (sides: readonly (readonly number[])[]) => filled(sides).map(mean)
+  const seedMeans = (of: (pair: ChangedMass) => number) => meansOf(groups.map((pairs) => pairs.map(of)))
   const count = (status: PairStatus): number => everyone.flat().filter((pair) => pair.status === status).length
   return {
     contract,
     from,
     seeds: records.length,
     counts: { measured: count('measured'), 'folded-away': count('folded-away'), unanswered: count('unanswered') },
-    pairs: all.length,
+    pairs: every.length,
     improved: changes.filter((change) => change > 0).length,
     improvedShare: meanOver(groups, ({ change }) => Number(change > 0)),
     meanChange: meanOver(groups, ({ change }) => change),
     medianChange: medianOf(groups.map((items) => items.map(({ change }) => change))),
+    changeOfMean: changeOfMeans(groups),
     baselineMeanChange: meanOver(groups, ({ alone }) => alone),
     excessMeanChange: meanOver(groups, ({ change, alone }) => change - alone),
     baselineR2: correlationOf(groups.map((items) => items.map(({ change, alone }) => [change, alone]))),
@@ -164,6 +183,8 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
     placeboBaselineMeanChange: meanOver(placebos, ({ alone }) => alone),
     unaskedMeanChange: meanOver(unasked, ({ change }) => change),
     unaskedBaselineMeanChange: meanOver(unasked, ({ alone }) => alone),
+    beyondPlacebo: meanOf(beyond(placebos)),
+    beyondUnasked: meanOf(beyond(unasked)),
     othersMeanChange: meanOf(
       everyone.map((pairs) => pairs.flatMap((pair) => (isMeasured(pair) ? (othersChangeOf(pair, from) ?? []) : []))),
     ),
@@ -173,6 +194,8 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
     overPairs: testsOf(changes),
     overSeeds: testsOf(seedMeans(({ change }) => change)),
     excessOverSeeds: testsOf(seedMeans(({ change, alone }) => change - alone)),
+    beyondUnaskedOverSeeds: testsOf(meansOf(beyond(unasked))),
+    fellBack: all.length - records.length,
     byDistance: DISTANCES.map((start, at): DistanceRow => {
       const end = DISTANCES[at + 1] ?? Infinity
       const near = ({ distance }: { readonly distance: number }) => distance >= start && distance < end
@@ -186,15 +209,15 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
         excessMeanChange: meanOver(own, ({ change, alone }) => change - alone),
       }
     }),
-    complete: meanMasses(all.map(({ before }) => before)),
-    folded: meanMasses(all.map(({ after }) => after)),
-    belowEven: all.filter(({ before, shown }) => before.weight < 1 / shown).length,
+    complete: meanMasses(every.map(({ before }) => before)),
+    folded: meanMasses(every.map(({ after }) => after)),
+    belowEven: every.filter(({ before, shown }) => before.weight < 1 / shown).length,
   }
 }
 
 /**
- * Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt, to the
- * pairs that are measured under every contract. So all curves are of the same keys.
+ * Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. All
+ * curves are of the pairs that are measured under every contract.
  */
 export function interferenceOf(
   n: number,
@@ -203,8 +226,11 @@ export function interferenceOf(
   from: From,
 ): InterferencePoint | null {
   const groups = records.map((record): Masses[] => {
-    const pairs = contract === null ? measuredUnderAll(record.comparisons) : pairsUnder(record.comparisons, contract)
-    return pairs.flatMap((pair) => seenFrom(contract === null ? pair.complete : pair.folded, from) ?? [])
+    const isThere = measuredUnderAll(record.comparisons)
+    const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record.comparisons, contract)
+    return pairs.flatMap((pair, at) =>
+      isThere[at] === true ? (seenFrom(contract === null ? pair.complete : pair.folded, from) ?? []) : [],
+    )
   })
   const average = (of: 'older' | 'current'): FindingFigure | null =>
     meanOf(groups.map((items) => items.map((masses) => masses[of])))
@@ -214,6 +240,7 @@ export function interferenceOf(
 }
 
 interface ChangedMass {
+  readonly key: string
   readonly change: number
   /** The change that softmax arithmetic alone would make, in percent. */
   readonly alone: number
@@ -230,12 +257,16 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
   const [before, after] = [seenFrom(pair.complete, from), seenFrom(pair.folded, from)]
   return change === null || alone === null || before === null || after === null
     ? []
-    : [{ change, alone, before, after, shown, distance: pair.distance }]
+    : [{ key: pair.key, change, alone, before, after, shown, distance: pair.distance }]
 }
 
-/** Comparisons of one prompt have the same pairs in the same order. */
-const measuredUnderAll = (comparisons: readonly PairComparison[]): readonly Pair[] =>
-  (comparisons[0]?.pairs ?? []).filter((_, at) => comparisons.every(({ pairs }) => isMeasured(pairs[at]!)))
+/** Returns for each pair whether all comparisons measured it. Comparisons of one prompt have the same pairs in the same order. */
+const measuredUnderAll = (comparisons: readonly PairComparison[]): readonly boolean[] =>
+  (comparisons[0]?.pairs ?? []).map((_, at) => comparisons.every(({ pairs }) => isMeasured(pairs[at]!)))
+
+/** Whether the prompt's steps kept the contract, those of its controls included. */
+const kept = ({ comparisons, placebo, unasked }: PromptRecord, contract: Contract): boolean =>
+  [...comparisons, ...(placebo ?? []), ...(unasked ?? [])].every((one) => one.contract !== contract || one.fallback === null)
 
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
@@ -258,6 +289,21 @@ function meanOf(groups: readonly (readonly number[])[]): FindingFigure | null {
       count += group.count
     }
     return sum / count
+  })
+}
+
+/** The change of the mean weight of all pairs, in percent. */
+function changeOfMeans(groups: readonly (readonly ChangedMass[])[]): FindingFigure | null {
+  const weights = (pairs: readonly ChangedMass[], side: 'before' | 'after') =>
+    pairs.reduce((sum, pair) => sum + pair[side].weight, 0)
+  const sums = filled(groups).map((pairs) => ({ before: weights(pairs, 'before'), after: weights(pairs, 'after') }))
+  return figureOf(sums, (drawn) => {
+    let [before, after] = [0, 0]
+    for (const sum of drawn) {
+      before += sum.before
+      after += sum.after
+    }
+    return 100 * (after / before - 1)
   })
 }
 

@@ -49,9 +49,9 @@ function reportOf(summary: StudySummary, pictures: readonly Picture[], heatMap: 
 const NOTES = [
   'Change: how much the mean weight on one token of the current value changes by folding, in percent of the weight in the complete prompt.',
   'Arithmetic alone: a fold takes tokens out of a softmax, so each remaining weight w rises to w / (1 - mass on the folded text). It is predicted from the complete prompt for every layer, head and token. Excess: the observed change less this prediction, pair by pair.',
-  'Placebo: the fold hides as many tokens of made-up words at the same place of an otherwise equal prompt. Unasked: it hides as many tokens of updates of keys that the question does not ask for. Others: the change of the mass on all other tokens of the stream that stay open.',
+  'Two controls fold other text at the same place of an otherwise equal prompt, with as many tokens: made-up words (placebo), and the same updates under made-up keys, which the question does not ask for (unasked). Beyond placebo, beyond unasked: the excess less that of the control, pair by pair. Only that is due to what the hidden text says. Others: the change of the mass on all other tokens of the stream that stay open.',
   'Brackets: 95 % bootstrap intervals over prompts, because pairs of one prompt are not independent.',
-  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs. Like the paper, they treat pairs as independent. prompts, p: the same tests on the mean change of each prompt. excess, p: the same tests on the mean excess of each prompt.',
+  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs. Like the paper, they treat pairs as independent. prompts, p: the same tests on the mean change of each prompt. excess, p: the same tests on the mean excess of each prompt; beyond unasked, p: on that less the control’s. Change of the mean: that of the mean weight of all pairs, in which pairs with little weight count little.',
   'Below even: pairs whose weight in the complete prompt is less than one over the number of shown tokens. The model does not look for the value from there, so percentages of such weights say little.',
   "The paper's row is quoted from Sculptor, section 4.3. It has another model and one prompt.",
 ]
@@ -70,13 +70,13 @@ function verdict({ findings }: StudySummary): string {
   return sentences.join(' ')
 }
 
-/** Says how much of the mean change softmax arithmetic explains, how much remains, and how large the change is with made-up words. */
-function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboMeanChange: placebo }: Finding): string {
+/** Says how much of the mean change softmax arithmetic explains, how much remains, and how much of that the fold of other text makes. */
+function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, beyondUnasked: beyond }: Finding): string {
   if (alone === null || excess === null) return ''
-  const { value, interval: ends } = excess
-  const left = `${signed(value)} %${ends === null ? '' : ` (${ends.map(signed).join(' to ')})`} remains`
-  const control = placebo === null ? '' : `, and a fold of as many made-up words makes ${signed(placebo.value)} %`
-  return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${left}${control}.`
+  const said = ({ value, interval: ends }: FindingFigure) =>
+    `${signed(value)} %${ends === null ? '' : ` (${ends.map(signed).join(' to ')})`}`
+  const control = beyond === null ? '' : `, ${said(beyond)} of it beyond what a fold of unasked keys does`
+  return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${said(excess)} remains${control}.`
 }
 
 /** A row of the table of findings. Null stands for the row with the paper's numbers. */
@@ -98,6 +98,7 @@ function tables({ findings, paper }: StudySummary): Table[] {
     column('mean change, %', ({ meanChange }) => withInterval(meanChange), signed(paper.meanChange)),
     ...CHANGES.map(([title, of]) => column(`${title}, %`, (finding) => withInterval(finding[of]))),
     column('median change, %', ({ medianChange }) => withInterval(medianChange), signed(paper.medianChange)),
+    column('change of the mean, %', ({ changeOfMean }) => withInterval(changeOfMean)),
     column('range, %', (finding) => (finding.range === null ? '–' : range(finding.range)), range(paper.range)),
     column('R²', ({ r2 }) => withInterval(r2, (value) => value.toFixed(3)), String(paper.r2)),
   ]
@@ -110,6 +111,7 @@ function tables({ findings, paper }: StudySummary): Table[] {
     column('W, p', ({ overSeeds }) => p(overSeeds.wilcoxon)),
     column('excess: t, p', ({ excessOverSeeds }) => p(excessOverSeeds.t)),
     column('W, p', ({ excessOverSeeds }) => p(excessOverSeeds.wilcoxon)),
+    column('beyond unasked: t, p', ({ beyondUnaskedOverSeeds }) => p(beyondUnaskedOverSeeds.t)),
     column('below even', ({ belowEven }) => String(belowEven)),
     column('weight on the value', ({ complete, folded }) => arrow(complete?.weight, folded?.weight)),
     column('mass on earlier values', ({ complete, folded }) => arrow(complete?.older, folded?.older)),
@@ -129,10 +131,11 @@ function tables({ findings, paper }: StudySummary): Table[] {
   return [...[changed, tested].map((columns) => table(columns, [...findings, null], { theirs })), table(distances, far)]
 }
 
-function counted({ pairs, counts }: Finding): string {
+function counted({ pairs, counts, fellBack }: Finding): string {
   const left = [
     ...(counts['folded-away'] > 0 ? [`${counts['folded-away']} folded away`] : []),
     ...(counts.unanswered > 0 ? [`${counts.unanswered} not answered`] : []),
+    ...(fellBack > 0 ? [`${fellBack} prompts left out: their step was exact instead`] : []),
   ]
   return left.length === 0 ? String(pairs) : `${pairs} (${left.join(', ')})`
 }

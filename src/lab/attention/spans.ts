@@ -68,6 +68,8 @@ export interface SpanStudyOptions {
 }
 
 const WHOLE = 'the whole answer'
+/** The name of a watched span in a measurement, where it cannot be that of a message, of the markers or of the whole answer. */
+const watchedName = (name: string): string => `span ${name}`
 
 /**
  * Measures the spans in the complete prompt and once more under each contract.
@@ -80,7 +82,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
     messages,
     answer: options.answer,
     find: (answer: string) => found(answer, spans),
-    watched: spans.map(({ name, message, chars }) => ({ name, stretches: [{ message, chars }] })),
+    watched: spans.map(({ name, message, chars }) => ({ name: watchedName(name), stretches: [{ message, chars }] })),
     ...(tools === undefined ? {} : { tools }),
     ...(layers === undefined ? {} : { layers }),
     ...(signal === undefined ? {} : { signal }),
@@ -135,7 +137,7 @@ function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<strin
   const end = answer.trimEnd().length
   const said = spans.flatMap(({ name, text }) => {
     const at = text === '' ? -1 : answer.lastIndexOf(text)
-    return at < 0 ? [] : [[name, span(at, at + text.length)] as const]
+    return at < 0 ? [] : [[watchedName(name), span(at, at + text.length)] as const]
   })
   return new Map(end > start ? [[WHOLE, span(start, end)] as const, ...said] : [])
 }
@@ -148,13 +150,14 @@ const answerOf = (side: Contract | 'complete', { answer, prompt, fallback }: Mea
 })
 
 function rowOf({ name, message }: WatchedSpan, contract: Contract, before: Measurement, after: Measurement): SpanRow {
-  const [complete, folded] = [massFrom(before, WHOLE, name) ?? 0, massFrom(after, WHOLE, name)]
-  const [saidComplete, saidFolded] = [massFrom(before, name, name), massFrom(after, name, name)]
+  const own = watchedName(name)
+  const [complete, folded] = [massFrom(before, WHOLE, own) ?? 0, massFrom(after, WHOLE, own)]
+  const [saidComplete, saidFolded] = [massFrom(before, own, own), massFrom(after, own, own)]
   return {
     name,
     contract,
     message,
-    tokens: before.sets.get(name)?.size ?? 0,
+    tokens: before.sets.get(own)?.size ?? 0,
     complete,
     folded,
     change: folded === null || complete === 0 ? null : 100 * (folded / complete - 1),

@@ -34,9 +34,10 @@ export function pairTable(records: readonly StudyRecord[]): StudyTable {
       ...MASS_COLUMNS,
       complete_tokens: 'integer',
       folded_tokens: 'integer',
+      fallback: 'text',
     },
     rows: prompts(records).flatMap(({ n, seed, shown: completeTokens, comparisons }) =>
-      comparisons.flatMap(({ contract, pairs, shown }) =>
+      comparisons.flatMap(({ contract, fallback, pairs, shown }) =>
         pairs.map((pair): StudyRow => ({
           ...{ n, seed, contract, key: pair.key, value: pair.value, status: pair.status },
           ...{ value_tokens: pair.tokens, older_shown: pair.olderShown, change: changeOf(pair, 'value') },
@@ -45,7 +46,7 @@ export function pairTable(records: readonly StudyRecord[]): StudyTable {
           ...{ complete: pair.complete?.weight ?? null, folded: pair.folded?.weight ?? null },
           ...masses('complete', pair.complete),
           ...masses('folded', pair.folded),
-          ...{ complete_tokens: completeTokens, folded_tokens: shown },
+          ...{ complete_tokens: completeTokens, folded_tokens: shown, fallback },
         })),
       ),
     ),

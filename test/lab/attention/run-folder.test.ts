@@ -130,6 +130,12 @@ describe('findings', () => {
     expect(finding.placeboMeanChange!.value).toBeCloseTo(20, 9)
     expect(finding.placeboBaselineMeanChange!.value).toBeCloseTo(10, 9)
     expect(finding.unaskedMeanChange!.value).toBeCloseTo(30, 9)
+    // Only the pair `a` has controls. Its excesses are 90 and -60, those of the controls 10 and 20.
+    expect(finding.beyondPlacebo!.value).toBeCloseTo(5, 9)
+    expect(finding.beyondUnasked!.value).toBeCloseTo(-5, 9)
+    expect(finding.beyondUnaskedOverSeeds.t!.df).toBe(1)
+    // The weights of all pairs are 0.17 and 0.21 together.
+    expect(finding.changeOfMean!.value).toBeCloseTo(100 * (21 / 17 - 1), 9)
     expect(finding.othersMeanChange!.value).toBeCloseTo(30, 9)
     // Mean excess of the two prompts: 52.5 and -1.67.
     expect(finding.excessOverSeeds.t!.df).toBe(1)
@@ -151,6 +157,15 @@ describe('findings', () => {
     expect(findingOf(RECORDS, 'splice', 'reading').belowEven).toBe(0)
     expect(findingOf(RECORDS, 'splice', 'reading').meanChange!.value).toBeCloseTo(30, 9)
     expect(findingOf(RECORDS, 'exact', 'value')).toMatchObject({ pairs: 0, meanChange: null, r2: null, complete: null })
+  })
+
+  it('leave out prompts whose step did not keep the contract, and count them', () => {
+    const fallback = 'too much would be computed again'
+    const exact = { ...RECORDS[0]!, comparisons: RECORDS[0]!.comparisons.map((one) => ({ ...one, fallback })) }
+    const control = { ...RECORDS[0]!, unasked: RECORDS[0]!.unasked!.map((one) => ({ ...one, fallback })) }
+    for (const record of [exact, control])
+      expect(findingOf([record, RECORDS[1]!], 'splice', 'value')).toMatchObject({ pairs: 3, seeds: 1, fellBack: 1 })
+    expect(findingOf(RECORDS, 'splice', 'value')).toMatchObject({ fellBack: 0 })
   })
 
   it('include the points of a curve', () => {

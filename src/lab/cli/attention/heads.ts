@@ -84,7 +84,10 @@ interface LossRow {
   readonly losses: readonly {
     readonly of: (typeof LOSSES)[number]
     readonly nats: number
-    /** How much larger the loss is than with all heads. `interval`: its 95 % interval over prompts. */
+    /**
+     * How much larger the loss is than with all heads. `interval`: its 95 % interval over prompts; of several draws of random heads the least
+     * and the most.
+     */
     readonly more: number
     readonly interval: Interval | null
   }[]
@@ -186,10 +189,13 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
         without,
         heads: heads.map(headName),
         losses: LOSSES.map((of) => {
-          // The losses of several draws are averaged for each prompt. Prompts are independent, but draws on one prompt are not.
+          // An interval over prompts would leave out by how much draws of other heads differ. So several draws show their least and most.
           const nats = whole[of].map((_, prompt) => mean(tries.map((one) => one[of][prompt]!)))
           const more = nats.map((value, prompt) => value - whole[of][prompt]!)
-          return { of, nats: mean(nats), more: mean(more), interval: bootstrap(more, (some) => mean(some)) }
+          const drawn = tries.map((one) => mean(one[of]) - mean(whole[of]))
+          const interval =
+            tries.length > 1 ? ([Math.min(...drawn), Math.max(...drawn)] as const) : bootstrap(more, (some) => mean(some))
+          return { of, nats: mean(nats), more: mean(more), interval }
         }),
       })
       return [
@@ -241,6 +247,6 @@ function lines(scores: readonly HeadScores[], losses: readonly LossRow[], rule: 
     '',
     ...terminal(table([left('heads taken away'), ...LOSSES.flatMap((of) => [right(of), right('more')])], cells), rule),
     '',
-    'Losses of a token in nats; more: than with all heads, with 95 % intervals over prompts.',
+    'Losses of a token in nats; more: than with all heads, with 95 % intervals over prompts; at random: the least and the most of the draws.',
   ]
 }

@@ -48,7 +48,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
 
 /** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
-  const changes = CHANGES.map(([title]) => `${title.split(' ').at(-1)!} %`)
+  const changes = CHANGES.map(([title]) => `${title.replace('arithmetic ', '')} %`)
   const columns = [
     ...['folded', 'from'].map(left),
     ...['pairs', 'gain', 'mean %', '95 %', ...changes, 'median %', 'range %', 'R2', 'p (t)', 'p (W)', 'below even'].map(right),
@@ -75,7 +75,8 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
       "from value: the value's tokens in the answer look, as in the paper; predicting: the token before them looks. " +
       'below even: pairs whose weight was less than an even share; percentages of it say little. ' +
       'alone: the change by softmax arithmetic, which divides every weight by the mass that is not folded; excess: the observed change less that one. ' +
-      'placebo: the fold hides as many tokens of made-up words at the same place. unasked: it hides updates of keys that the question does not ask for. ' +
+      'Two controls fold other text of as many tokens: made-up words (placebo), and the same updates under keys that the question does not ask for (unasked). ' +
+      'beyond placebo, beyond unasked: the excess less that of the control, pair by pair. ' +
       'others: the mass on all other tokens of the stream that stay open. 95 %: bootstrap over prompts. p: t test and Wilcoxon test over pairs. ' +
       'The paper: Sculptor, section 4.3, another model.',
     ...leftOut(findings),
@@ -86,10 +87,11 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
 function leftOut(findings: readonly Finding[]): string[] {
   return findings
     .filter(({ from }) => from === 'value')
-    .flatMap(({ contract, counts }) => {
+    .flatMap(({ contract, counts, fellBack }) => {
       const parts = [
         ...(counts['folded-away'] > 0 ? [`${counts['folded-away']} whose value is folded away`] : []),
         ...(counts.unanswered > 0 ? [`${counts.unanswered} whose value an answer does not give`] : []),
+        ...(fellBack > 0 ? [`the pairs of ${fellBack} prompts whose step was exact instead`] : []),
       ]
       return parts.length === 0 ? [] : [`Left out under ${contract}: ${parts.join(', ')}.`]
     })
@@ -105,18 +107,20 @@ const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
 /** The names of a finding's fields whose values the output of `--json` has. */
 const VALUES = [
   ...(['meanChange', 'medianChange', 'baselineMeanChange', 'excessMeanChange', 'baselineR2', 'placeboMeanChange'] as const),
-  ...(['placeboBaselineMeanChange', 'unaskedMeanChange', 'unaskedBaselineMeanChange', 'othersMeanChange', 'r2'] as const),
+  ...(['placeboBaselineMeanChange', 'unaskedMeanChange', 'unaskedBaselineMeanChange', 'beyondPlacebo', 'beyondUnasked'] as const),
+  ...(['othersMeanChange', 'changeOfMean', 'r2'] as const),
 ]
 
 /** Returns a finding in the form that `--json` prints. */
 export function machineFinding(finding: Finding): object {
-  const { contract, from, pairs, improved, range, counts, belowEven, overPairs, overSeeds, excessOverSeeds } = finding
+  const { contract, from, pairs, improved, range, counts, fellBack, belowEven, overPairs, overSeeds, excessOverSeeds } = finding
   return {
     ...{ contract, from, pairs, improved },
     ...Object.fromEntries(VALUES.map((name) => [name, finding[name]?.value ?? null])),
     meanInterval: finding.meanChange?.interval ?? null,
     medianInterval: finding.medianChange?.interval ?? null,
     excessInterval: finding.excessMeanChange?.interval ?? null,
+    beyondUnaskedInterval: finding.beyondUnasked?.interval ?? null,
     range,
     ...{ p: overPairs.t?.p ?? null, wilcoxon: overPairs.wilcoxon?.p ?? null },
     ...{ seedP: overSeeds.t?.p ?? null, seedWilcoxon: overSeeds.wilcoxon?.p ?? null },
@@ -125,6 +129,6 @@ export function machineFinding(finding: Finding): object {
       ...row,
       ...{ meanChange: meanChange?.value ?? null, excessMeanChange: excessMeanChange?.value ?? null },
     })),
-    ...{ counts, belowEven },
+    ...{ counts, fellBack, belowEven },
   }
 }

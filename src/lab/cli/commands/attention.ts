@@ -1,9 +1,10 @@
 /** The command `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
+import { hash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import { RunFolder } from '../../run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
-import { definedFields } from '../../../runtime/core/json.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../attention-study.js'
 import { ownWords, wordsFrom } from '../../pi-llm.js'
@@ -90,10 +91,15 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }
     const model = await modelOf(engine)
-    const { chatTemplate, bareCalls } = answerSettings(flags)
+    const versions = versionsOf(engine)
     const depends = {
-      ...{ ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) },
-      ...definedFields({ chatTemplate, bareCalls }),
+      ...answerSettings(flags),
+      ...runOptions(options),
+      ...{
+        model: model.fingerprint,
+        words: flags.words === undefined ? 'own' : hash('sha256', readFileSync(flags.words), 'hex'),
+      },
+      ...versions,
     }
     const keep = await RunFolder.open(flags.out ?? FOLDER, depends)
     const progress = new ProgressLine(notes, json)
@@ -113,7 +119,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     const { publish } = await import('../../attention/report.js')
     const { summary, report } = publish(keep.path, {
       model,
-      versions: versionsOf(engine),
+      versions,
       date: new Date().toISOString(),
       command: commandOf(shell),
       options: { ...depends, seeds: options.seeds, updates: options.updates },
@@ -144,8 +150,6 @@ async function modelOf(engine: LlamaEngine) {
   const { info, modelInfo } = engine
   return { name: info.model, fingerprint: await weightsOf(engine), layers: modelInfo.layers, heads: modelInfo.heads }
 }
-
-const cacheOf = ({ cacheTypeK, cacheTypeV }: StudyFlags): string => `${cacheTypeK ?? 'f16'}/${cacheTypeV ?? 'f16'}`
 
 const versionsOf = ({ info }: LlamaEngine): Readonly<Record<string, string>> => ({
   kvfold: kvfoldVersion(),
