@@ -1,12 +1,14 @@
 /** Tests compaction through the clients' own packages, over a real engine whose words a script gives. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { serving, type Serving } from './support/serving.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 
 const SUMMARY = 'The user keeps bees in Ulm and has 41 hives; next they ask for honey.'
 let served: Serving
+/** Whether answers fail to what has the word `Break`. */
+let breaks = false
 let anthropic: Anthropic
 let openai: OpenAI
 
@@ -14,7 +16,9 @@ beforeAll(async () => {
   served = await serving({
     teacher: ({ messages }) => {
       const last = messages.at(-1)!.content
-      return { content: last.startsWith('Stop here') || last.startsWith('Sum up') ? SUMMARY : `I see: ${last.slice(-20)}` }
+      if (breaks && last.includes('Break')) throw new Error('The engine broke.')
+      if (last.startsWith('Stop here') || last.startsWith('Sum up')) return { content: SUMMARY }
+      return { content: last.includes('at length') ? 'It hums. '.repeat(500) : `I see: ${last.slice(-20)}` }
     },
   })
   anthropic = new Anthropic({ baseURL: served.url, apiKey: 'none', maxRetries: 0 })
@@ -258,6 +262,34 @@ describe("OpenAI's responses", () => {
     const kept = await openai.responses.create({ model, input: [...input('seven'), ...items], ...kvfold })
     expect(kept.usage!.input_tokens).toBe(dropped.usage!.input_tokens)
     expect(dropped.usage!.input_tokens).toBeLessThan(200)
+  })
+
+  it('an answer that fails after its compaction leaves the conversation as it was, and can be asked for again', async () => {
+    const first = await openai.responses.create({ model, input: [...input('ten'), { role: 'user', content: 'How is it?' }] })
+    const request = {
+      ...{ model, previous_response_id: first.id, input: 'Break, or not?', ...kvfold },
+      context_management: [{ type: 'compaction' as const, compact_threshold: 200 }],
+    }
+    breaks = true
+    await expect(openai.responses.create(request)).rejects.toMatchObject({ status: 500 })
+    breaks = false
+    const again = await openai.responses.create(request)
+    expect(again.output.map(({ type }) => type)).toEqual(['compaction', 'message'])
+  })
+
+  it('a client that leaves after the compaction can ask again', async () => {
+    const first = await openai.responses.create({ model, input: [...input('ten b'), { role: 'user', content: 'How is it?' }] })
+    const leaving = new AbortController()
+    const request = {
+      ...{ model, previous_response_id: first.id, input: 'And now, at length?' },
+      context_management: [{ type: 'compaction' as const, compact_threshold: 200 }],
+    }
+    const stream = await openai.responses.create({ ...request, stream: true }, { signal: leaving.signal })
+    for await (const event of stream)
+      if (event.type === 'response.output_item.done' && event.item.type === 'compaction') leaving.abort()
+    // The server notices a moment later that the client has left.
+    const again = await vi.waitFor(() => openai.responses.create({ ...request, max_output_tokens: 20 }), { timeout: 10_000 })
+    expect(again.output.map(({ type }) => type)).toEqual(['compaction', 'message'])
   })
 
   it('a deleted response takes no later turns with it', async () => {
