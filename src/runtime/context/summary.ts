@@ -1,5 +1,5 @@
 /** Lets the model write a summary in a separate conversation. */
-import { KvfoldError } from '../core/errors.js'
+import { CellsBusy, KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import type { Engine, RequestScope } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -45,6 +45,8 @@ export function summarizeWith(engine: Engine, conversation: ConversationId, scop
     } catch (error) {
       if (!(error instanceof KvfoldError)) throw error
       if (error.code === 'engine/cancelled') return refuse('engine/cancelled', 'The summary was cancelled.')
+      if (error instanceof CellsBusy)
+        return refuse('tool/refused', 'Other conversations hold the cells at this moment. Try again, or use fold_fragment.')
       if (error.code === 'context/full')
         return refuse('tool/refused', 'The fragment is too long to be summarized at once. Use fold_fragment instead.')
       throw error

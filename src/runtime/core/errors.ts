@@ -187,6 +187,13 @@ export class PromptTooLong extends KvfoldError {
   }
 }
 
+/** Other running steps hold the cells that a prompt needs: `context/full`, which passes when they end. */
+export class CellsBusy extends KvfoldError {
+  constructor(message: string) {
+    super('context/full', message)
+  }
+}
+
 /** Whether an error reports that a prompt does not fit into the context. */
 export const isContextFull = (error: unknown): error is KvfoldError =>
   error instanceof KvfoldError && error.code === 'context/full'

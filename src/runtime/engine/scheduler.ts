@@ -1,5 +1,5 @@
 /** The decode loop. It chooses which tokens of which running steps go into the next batch, and acts on the outcome. */
-import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
+import { CellsBusy, KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { definedFields } from '../core/json.js'
 import type { StepKind } from '../kv/ledger.js'
@@ -506,8 +506,7 @@ export class Scheduler {
     const { used, cells } = this.cache.totals
     this.#fail(
       job,
-      new KvfoldError(
-        'context/full',
+      new CellsBusy(
         `The rest of a prompt of ${job.request.prompt.tokens.length} tokens does not fit: running steps hold ${used} of ${cells} cells. ` +
           'Nothing was lost. Fold parts of the conversation, wait for the other steps, or load the model with a larger context.',
       ),

@@ -8,7 +8,7 @@ import type { Hidden, Stretch } from '../../context/stretch.js'
 import { editOf, type Fragment, isForgotten } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { overlaps, span } from '../../core/span.js'
-import { isContextFull, KvfoldError } from '../../core/errors.js'
+import { CellsBusy, isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
 import {
   type Engine,
@@ -180,6 +180,8 @@ export class UFold {
       return done
     } catch (error) {
       if (!isContextFull(error)) throw error
+      // A later look may have the room, so the text stays.
+      if (error instanceof CellsBusy) return report('kept', 'Other conversations hold the cells that a helper needs.')
       const why = 'The context has no room for the question to the helper'
       // No helper could read the new text. It is hidden all the same, so that the conversation can continue.
       const { memory, blocks } = this.#state

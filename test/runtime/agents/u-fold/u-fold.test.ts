@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { PaperFold } from '../../../../src/lab/agents/u-fold-paper.js'
 import { UFoldSession, type UFoldSessionOptions } from '../../../../src/runtime/agents/u-fold/session.js'
+import { CellsBusy } from '../../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../../src/runtime/core/ids.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import { span } from '../../../../src/runtime/core/span.js'
@@ -164,6 +165,18 @@ describe('u-fold', () => {
     expect(report).toMatchObject({ kind: 'folded', why: expect.stringContaining('no room') as string })
     expect(report.after).toBeLessThan(1000)
     expect(agent.conversation.messages.some(({ content }) => content.includes('BIG 1999'))).toBe(true)
+  })
+
+  it('hides nothing where other conversations hold the cells that a helper needs', async () => {
+    const engine = new ScriptedEngine(({ messages, kind }: EngineRequest): ScriptedReply => {
+      if (kind === 'summary') throw new CellsBusy('The steps of others hold 90 of 100 cells.')
+      const last = messages.at(-1)!
+      return last.role === 'tool' ? { content: 'So it is.' } : { calls: [{ name: 'get_order', arguments: { name: last.content } }] }
+    })
+    const agent = session(engine)
+    for (const name of ['W1', 'W2']) expect((await agent.ask(name)).end).toBe('stop')
+    expect(agent.reports.at(-1)).toMatchObject({ kind: 'kept', why: expect.stringContaining('Other conversations') as string })
+    expect(agent.conversation.edits()).toEqual([])
   })
 
   it('refuses and counts ranges that are not lines, and uses the others', async () => {
