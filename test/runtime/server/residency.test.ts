@@ -115,6 +115,19 @@ describe('the cells of a folded fragment', () => {
     await engine.check('full')
   })
 
+  it('are found behind a long message, which the model sees with a note of its size', async () => {
+    await open({ hostBytes: 2 ** 26, cells: 4096 })
+    const { thread } = await ask([user(`${'A long letter. '.repeat(140)}\nWell?`)], { acm: 'tools' })
+    const more = (message: string) => ask([user(message)], { thread, appended: true, acm: 'tools' })
+    await more(`${notes.slice(0, 1200)}\nWhat is the value of key 3?`)
+    const cut = { startMarker: 'Line 5:', endMarker: 'Line 20:', numFragments: 1 }
+    const [fragment] = await service.threads.fragment(TENANT, thread, cut)
+    await service.threads.fold(TENANT, thread, fragment!.id)
+    await more('And of key 4?')
+    const hidden = service.threads.get(TENANT, thread).all.flatMap(({ fragments }) => fragments)[0]!
+    expect(hidden.cells).toEqual({ ...nowhere, tokens: hidden.cells!.tokens, parked: hidden.cells!.tokens })
+  })
+
   it('are gone if there are no tiers, and recomputed', async () => {
     await open({ hostBytes: 0 })
     const { thread, fragment, cells } = await talk()

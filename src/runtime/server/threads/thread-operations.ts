@@ -2,7 +2,7 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { byMessage, type Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
-import { sizeNote } from '../../context/size-note.js'
+import { noted, sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { span } from '../../core/span.js'
@@ -286,7 +286,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
 
 /** Returns what the model is shown of the thread, as arguments of an engine's methods. */
 const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']> => [
-  conversation.messages,
+  noted(conversation.messages, prompted.tools),
   prompted.tools,
   conversation.edits(),
   prompted.variables,

@@ -171,7 +171,9 @@ describe('u-fold', () => {
     const engine = new ScriptedEngine(({ messages, kind }: EngineRequest): ScriptedReply => {
       if (kind === 'summary') throw new CellsBusy('The steps of others hold 90 of 100 cells.')
       const last = messages.at(-1)!
-      return last.role === 'tool' ? { content: 'So it is.' } : { calls: [{ name: 'get_order', arguments: { name: last.content } }] }
+      return last.role === 'tool'
+        ? { content: 'So it is.' }
+        : { calls: [{ name: 'get_order', arguments: { name: last.content } }] }
     })
     const agent = session(engine)
     for (const name of ['W1', 'W2']) expect((await agent.ask(name)).end).toBe('stop')
