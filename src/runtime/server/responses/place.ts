@@ -47,15 +47,22 @@ interface ResponseRange {
  * stands for the answer, or the thread is shorter.
  */
 export function rangeOf(view: readonly ChatMessage[], { messages, instructed, compacted }: ResponsePlace): ResponseRange | null {
-  // A later response without instructions took them out of the thread.
-  const isInstructed = instructed && view[0]?.role === 'system'
-  let left = messages - Number(instructed && !isInstructed)
-  const answer = view.findIndex(({ stands = 1 }) => (left -= stands) <= 0)
+  const count = messages - Number(instructed)
+  // A later response may have brought instructions or taken them out, so a first message of the system may be instructions or input.
+  const [first, second] = view[0]?.role !== 'system' ? [0] : instructed ? [1, 0] : [0, 1]
+  const range = rangeFrom(first, view, count, compacted)
+  return range !== null || second === undefined || compacted ? range : rangeFrom(second, view, count, compacted)
+}
+
+/** Returns the range of a response whose messages begin at `from`; null when no answer ends its `count` messages. */
+function rangeFrom(from: number, view: readonly ChatMessage[], count: number, compacted: boolean): ResponseRange | null {
+  let left = count
+  const answer = view.findIndex(({ stands = 1 }, at) => at >= from && (left -= stands) <= 0)
   const last = view[answer]
   if (last === undefined || left < 0) return null
   // A compaction that keeps the user's messages may leave one of them at the answer's place.
   if (!compacted && last.role !== 'assistant' && last.stands === undefined) return null
   let end = answer + 1
   while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2
-  return { from: isInstructed ? 1 : 0, answer, end }
+  return { from, answer, end }
 }

@@ -1,0 +1,25 @@
+/** Tests where the messages of a response are in its thread, after later responses changed the thread's first message. */
+import { describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
+import { placeOf, rangeOf } from '../../../../src/runtime/server/responses/place.js'
+
+const said = (...roles: ChatMessage['role'][]): ChatMessage[] => roles.map((role, at) => ({ role, content: `${role} ${at}` }))
+
+describe('the range of a response', () => {
+  it.each([
+    ['resp_t_2', said('user', 'assistant'), { from: 0, answer: 1, end: 2 }],
+    // A later response brought instructions.
+    ['resp_t_2', said('system', 'user', 'assistant', 'user', 'assistant'), { from: 1, answer: 2, end: 3 }],
+    ['resp_t_3i', said('system', 'user', 'assistant'), { from: 1, answer: 2, end: 3 }],
+    // A later response took them out.
+    ['resp_t_3i', said('user', 'assistant', 'user', 'assistant'), { from: 0, answer: 1, end: 2 }],
+    // The same where the input begins with a message of the system.
+    ['resp_t_4i', said('system', 'user', 'assistant', 'user', 'assistant'), { from: 0, answer: 2, end: 3 }],
+    ['resp_t_3', said('system', 'user', 'assistant'), { from: 0, answer: 2, end: 3 }],
+    ['resp_t_3', said('system', 'system', 'user', 'assistant', 'user', 'assistant'), { from: 1, answer: 3, end: 4 }],
+    ['resp_t_3', said('user', 'assistant'), null],
+    ['resp_t_2', said('user', 'user', 'assistant'), null],
+  ])('%s in %j', (id, view, range) => {
+    expect(rangeOf(view, placeOf(id)!)).toEqual(range)
+  })
+})
