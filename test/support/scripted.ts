@@ -153,6 +153,7 @@ export class ScriptedEngine implements Engine {
     const text = body(message)
     stream.push({ type: 'prefill', done: asked - reused, total: asked - reused })
     if (text !== '') stream.push({ type: 'tokens', tokens: [...generated], text })
+    if (message.reasoning !== undefined) stream.push({ type: 'reasoning', text: message.reasoning })
     if (message.content !== '') stream.push({ type: 'text', text: message.content })
     for (const call of calls) {
       for (const text of call.malformed === undefined ? halves(JSON.stringify(call.arguments)) : [])

@@ -337,9 +337,9 @@ export class ThreadService implements Service {
         emit({ type: 'started', thread: taken.thread.id, model: called })
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))
         const { operatorTools = null } = this.options
-        let compacted = false
+        const told = { compaction: false }
         const telling = (event: AskEvent) => {
-          compacted ||= event.type === 'compaction'
+          told.compaction ||= event.type === 'compaction'
           emit(event)
         }
         try {
@@ -348,12 +348,12 @@ export class ThreadService implements Service {
           const done = await answer(options)
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           // The client has no whole answer, so it asks again with the messages, or the id, from before the compaction.
-          if (compacted && done.finish === 'cancelled') await this.#manager.refused(taken, true)
+          if (told.compaction && done.finish === 'cancelled') await this.#manager.refused(taken, true)
           return { ...done, model: called, waited }
         } catch (error) {
           // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Restoring the thread brings that answer
           // back.
-          const gaveUp = compacted || (ask.beginning !== undefined && taken.before !== null)
+          const gaveUp = told.compaction || (ask.beginning !== undefined && taken.before !== null)
           if (isRefusal(error) || gaveUp) await this.#manager.refused(taken, gaveUp)
           throw error
         } finally {

@@ -1,4 +1,6 @@
 /** Tests `previous_response_id` after a turn in which the server carried out calls of its own. */
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
 import { describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { PUBLIC } from '../../../../src/runtime/server/ask.js'
@@ -12,6 +14,13 @@ const script = [
   { content: 'Let me look.', calls: [inner] },
   { content: 'I ask.', calls: [{ name: 'weather' }, inner] },
   { content: 'Sunny.' },
+  { content: 'Still sunny.' },
+]
+
+/** Steps that think. */
+const thinking = [
+  { reasoning: 'Where is it?', content: 'Let me look.', calls: [inner] },
+  { reasoning: 'There it is.', content: 'Sunny.' },
   { content: 'Still sunny.' },
 ]
 
@@ -59,5 +68,46 @@ describe('previous_response_id', () => {
     } finally {
       await served.close()
     }
+  })
+})
+
+describe('a streamed answer of several steps that think', () => {
+  const threadsAfter = async (turns: (url: string) => Promise<unknown>) => {
+    const engine = new ScriptedEngine(thinking)
+    const served = await serving({ engine: () => engine })
+    try {
+      await turns(served.url)
+      return served.service.threads.list(PUBLIC).map(({ parent }) => parent)
+    } finally {
+      await served.close()
+    }
+  }
+
+  it('comes back through the Responses API as the message that the thread has', async () => {
+    const threads = await threadsAfter(async (url) => {
+      const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 })
+      const ask = async (input: OpenAI.Responses.ResponseInputItem[]) =>
+        openai.responses.stream({ model: 'builtin', input, kvfold: { acm: 'tools' } } as never).finalResponse()
+      const input: OpenAI.Responses.ResponseInputItem[] = [{ role: 'user', content: 'How is Rome?' }]
+      const { output } = await ask(input)
+      expect(output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'reasoning', 'message'])
+      await ask([...input, ...(output as OpenAI.Responses.ResponseInputItem[]), { role: 'user', content: 'And now?' }])
+    })
+    expect(threads).toEqual([null])
+  })
+
+  it('comes back through the Messages API as the message that the thread has', async () => {
+    const threads = await threadsAfter(async (url) => {
+      const anthropic = new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 })
+      const ask = async (messages: Anthropic.MessageParam[]) =>
+        anthropic.messages
+          .stream({ model: 'builtin', max_tokens: 99, messages, kvfold: { acm: 'tools' } } as never)
+          .finalMessage()
+      const messages: Anthropic.MessageParam[] = [{ role: 'user', content: 'How is Rome?' }]
+      const { content } = await ask(messages)
+      expect(content.map(({ type }) => type)).toEqual(['thinking', 'text', 'thinking', 'text'])
+      await ask([...messages, { role: 'assistant', content }, { role: 'user', content: 'And now?' }])
+    })
+    expect(threads).toEqual([null])
   })
 })

@@ -156,6 +156,8 @@ export class MessageStream implements StreamShape<Answer> {
   #begun = false
   #blocks = 0
   #open: 'text' | 'thinking' | 'call' | null = null
+  /** Whether a text block was sent since the last search, after which the client begins a message. */
+  #said = false
   /** The call whose arguments are being sent, and their text so far. */
   #call = { id: '', told: '' }
 
@@ -174,7 +176,7 @@ export class MessageStream implements StreamShape<Answer> {
       case 'plan':
         return [...this.#begin(event.shown, event.reused), ...this.#told(event)]
       case 'text':
-        return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: event.text })]
+        return this.#text(event.text)
       case 'reasoning':
         return [...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
       case 'arguments':
@@ -239,6 +241,16 @@ export class MessageStream implements StreamShape<Answer> {
     return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null, ...told } })]
   }
 
+  /**
+   * Steps of an answer are joined by a blank line, and the client's text blocks by a line break when they come back. So a block that opens
+   * after another one begins with a line break less.
+   */
+  #text(text: string): readonly Frame[] {
+    const isJoint = this.#open !== 'text' && this.#said && text.startsWith('\n\n')
+    this.#said = true
+    return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: isJoint ? text.slice(1) : text })]
+  }
+
   #opened(kind: 'text' | 'thinking'): readonly Frame[] {
     if (this.#open === kind) return []
     const closed = this.#closed()
@@ -276,6 +288,7 @@ export class MessageStream implements StreamShape<Answer> {
   }
 
   #search(result: ToolSearchResult): readonly Frame[] {
+    this.#said = false
     const [, found] = searchBlocks(result)
     const input = inputRest(result.call, '')
     return [

@@ -1,7 +1,7 @@
 /** Defines the input of `/v1/responses`, and translates its items into messages. */
 import Type from 'typebox'
 import { LOOSE } from './answer-form.js'
-import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
+import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { turn } from '../../../core/turns.js'
@@ -62,9 +62,11 @@ export async function messagesOfItems(
       case 'message': {
         const role = roleOf(item['role'], place)
         const content = textOf(item['content'], `${place}.content`, PARTS, unsupportedParts)
-        if (role === 'assistant')
-          assistant(({ content: said, toolCalls }) => said !== undefined || toolCalls.length > 0).content = content
-        else {
+        if (role === 'assistant') {
+          const target = assistant(({ content: said, toolCalls }) => said !== undefined || toolCalls.length > 0)
+          target.content = content
+          if (continues(target, messages.at(-1)?.message)) joinTo(target, messages.pop()!.message)
+        } else {
           flush()
           messages.push({ message: { role, content }, place })
         }
@@ -128,6 +130,20 @@ export async function messagesOfItems(
   flush()
   if (messages.length === 0) throw new FieldError('input', 'input is empty.')
   return messages
+}
+
+/** Whether a message of the assistant is a further step of the one before it: streams join the texts of such steps by a blank line. */
+const continues = ({ content = '', toolCalls }: MessageDraft, before: ChatMessage | undefined): boolean =>
+  content.startsWith('\n\n') &&
+  toolCalls.length === 0 &&
+  before?.role === 'assistant' &&
+  before.toolCalls === undefined &&
+  before.stands === undefined
+
+function joinTo(draft: MessageDraft, { content, reasoning }: ChatMessage): void {
+  draft.content = content + (draft.content ?? '')
+  const thoughts = [reasoning, draft.reasoning].filter((thought) => thought !== undefined)
+  if (thoughts.length > 0) draft.reasoning = thoughts.join('\n\n')
 }
 
 /** Returns the call in an item, as the model made it: to the model every tool is a function, whatever its type is to the client. */
