@@ -284,15 +284,16 @@ export class Models {
     if (model.users === 0 && milliseconds > 0) this.#startClock(model)
   }
 
-  /** Makes every loaded engine forget the conversation. Resolves when none of their tiers holds any of it. */
+  /**
+   * Makes every loaded engine forget the conversation, and waits for engines that are ending. Afterwards no memory holds any of it. An engine
+   * that ended may have saved it on disk.
+   */
   async erase(conversation: ConversationId): Promise<void> {
-    const engines = this.#everyModel.flatMap(({ engine }) => (engine === null ? [] : [engine]))
-    await Promise.all(
-      engines.map(async (engine) => {
-        if (engine.erase === undefined) engine.forget(conversation)
-        else await engine.erase(conversation)
-      }),
-    )
+    const erased = this.#everyModel.map(async ({ engine }) => {
+      if (engine?.erase === undefined) engine?.forget(conversation)
+      else await engine.erase(conversation)
+    })
+    await Promise.all([...erased, this.#left()])
   }
 
   /** Unloads all models, which ends all leases. */

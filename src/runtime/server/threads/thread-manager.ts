@@ -29,8 +29,11 @@ import { beginning, Thread } from './thread.js'
 export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, in every tier. */
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
-  /** Drops a thread's cells in every tier, and also where other servers find them. Resolves when none are left. */
-  readonly erase: (id: string) => Promise<void>
+  /**
+   * Drops the cells of these threads in every tier, also those on disk that no engine has loaded, and where other servers find them.
+   * Resolves when none are left.
+   */
+  readonly erase: (ids: readonly string[]) => Promise<void>
   /** The most threads of a tenant. For each new thread beyond them, the least recently used one is deleted. Default: no limit. */
   readonly perTenant?: number
   /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
@@ -229,7 +232,7 @@ export class ThreadManager {
   async give(thread: Thread): Promise<void> {
     // A step that was computed after the thread was deleted left cells.
     if (this.index.find(thread.tenant, thread.id) === null)
-      await this.options.erase(thread.id).catch((error: unknown) => {
+      await this.options.erase([thread.id]).catch((error: unknown) => {
         this.options.tell?.(`The cells of the deleted thread ${thread.id} were not erased: ${String(error)}`)
       })
     thread.asked = false
@@ -256,6 +259,7 @@ export class ThreadManager {
   async delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
     await this.#sharing.hear()
     if (this.damage(tenant).some((each) => each.id === id)) {
+      await this.options.erase([id])
       await this.options.store.delete(tenant, id)
       this.#changed({ tenant, id }, 'deleted')
       return true
@@ -264,7 +268,7 @@ export class ThreadManager {
     if (unusedSince !== undefined && (isBusy(entry) || entry.used >= unusedSince)) return false
     this.#drop(entry)
     try {
-      await this.options.erase(entry.id)
+      await this.options.erase([entry.id])
       await this.options.store.delete(tenant, id)
     } catch (error) {
       this.index.restore(entry)
@@ -478,18 +482,17 @@ export class ThreadManager {
   async #heard({ changed, deleted, forgotten }: ThreadChanges): Promise<void> {
     for (const listed of changed) this.#changed(listed, this.index.renew(listed) ? 'created' : 'message')
     for (const { tenant, id } of deleted) {
+      this.#unerased.add(id)
       const entry = this.index.find(tenant, id)
       if (entry === null) continue
       this.#drop(entry)
-      this.#unerased.add(id)
       this.#changed(entry, 'deleted')
     }
     for (const { id } of forgotten) this.#unerased.add(id)
     // Erasures that failed before are tried again first. Until they succeed, this server does not report the text as forgotten.
-    for (const id of this.#unerased) {
-      await this.options.erase(id)
-      this.#unerased.delete(id)
-    }
+    const ids = [...this.#unerased]
+    if (ids.length > 0) await this.options.erase(ids)
+    for (const id of ids) this.#unerased.delete(id)
   }
 
   /** Removes the thread from the index; its record stays in the store. */
