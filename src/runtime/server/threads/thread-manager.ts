@@ -151,6 +151,7 @@ export class ThreadManager {
     await identified(wanted.messages)
     const taken = wanted.appended === true ? await this.#append(wanted, signal) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
+    const { unsaved } = thread
     let before: ThreadRecord | null = null
     let known = 0
     try {
@@ -187,7 +188,7 @@ export class ThreadManager {
     this.#changed(thread, 'message')
     this.#changed(thread, 'running')
     await this.#retire(thread)
-    return { ...taken, before, known }
+    return { ...taken, before, unsaved, known }
   }
 
   /**
@@ -195,13 +196,13 @@ export class ThreadManager {
    * the answer was computed, because that step's calls were carried out.
    * @param even also restores the thread after such a step
    */
-  async refused({ thread, before }: TakenThread, even = false): Promise<void> {
+  async refused({ thread, before, unsaved }: TakenThread, even = false): Promise<void> {
     const steps = thread.ledger.slice(before?.ledger.length ?? 0)
     if (thread.gone !== null || (!even && steps.some(({ kind }) => kind === 'answer'))) return
     if (before === null) await this.delete(thread.tenant, thread.id)
     else
       await thread.alone(async () => {
-        thread.revert(before)
+        thread.revert(before, unsaved)
         await this.#save(thread)
       })
   }
