@@ -195,10 +195,11 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     const open = async (name: string): Promise<Front> => {
       const disk = join(folder, name)
       const shared = { folder: join(folder, 'shared'), bytes: 2 ** 28, secret: Buffer.alloc(32, 'all') }
-      const store = await PostgresStore.open({ url, place: disk, cells: new SavedCells([disk, shared.folder]) })
+      const cells = new SavedCells([disk, shared.folder])
+      const store = await PostgresStore.open({ url, place: disk, cells })
       let engine: LlamaEngine | null = null
       const serves = await serving({
-        service: { store, responses: new PostgresResponses(store.database) },
+        service: { store, responses: new PostgresResponses(store.database), cells },
         engine: async () =>
           (engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
             ...{ threads: 1, batchThreads: 1, slots: 2, hostBytes: 2 ** 26 },
@@ -305,6 +306,28 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
         const path2 = `${path}/fragments/${fragment!.id}`
         await json(first, 'POST', `${path2}/restore`)
         expect(await json<Forgotten>(first, 'POST', `${path2}/fold`, { forget: true })).toMatchObject({ forgotten: true })
+      } finally {
+        for (const each of [first, second]) await each.close()
+      }
+    })
+
+    it('also where its model is being unloaded, which writes cells to the disk', async () => {
+      const [first, second] = [await open('first'), await open('second')]
+      try {
+        const secret = Buffer.from(tokens(first).slice().buffer)
+        const { kvfold, choices } = await chat(first, [user(told)])
+        await chat(second, [user(told), choices[0]!.message, user('And now?')])
+        const path = `/kvfold/threads/${kvfold.thread}`
+        const [fragment] = (await cut(first, path)).fragments
+        const engine = second.engine()
+        const dispose = engine.dispose.bind(engine)
+        const ended = new Promise((resolve) => setTimeout(resolve, 2500))
+        vi.spyOn(engine, 'dispose').mockImplementation(() => ended.then(dispose))
+        const leaving = second.service.unload()
+        const answered = await json<Forgotten>(first, 'POST', `${path}/fragments/${fragment!.id}/fold`, { forget: true })
+        expect(answered).toMatchObject({ forgotten: true })
+        await leaving
+        expect(filesWith(secret)).toEqual([])
       } finally {
         for (const each of [first, second]) await each.close()
       }

@@ -8,6 +8,7 @@ import { FetchedThreads } from '../../runtime/store/fetched-threads.js'
 import type {
   Claim,
   ListedThread,
+  SavedThreads,
   SharedThreads,
   ThreadCard,
   ThreadChanges,
@@ -18,7 +19,6 @@ import type {
 } from '../../runtime/store/port.js'
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows } from '../../runtime/store/rows.js'
-import type { SavedThreads } from '../../runtime/store/sqlite-store.js'
 import { Claims } from './claims.js'
 import { Database, type DatabasePatience } from './database.js'
 import { Forgets } from './forgets.js'
@@ -27,7 +27,10 @@ import { Damaged, lastPlaces, listedIn, NAMED, readThread, ThreadWriter } from '
 
 export interface PostgresStoreOptions {
   readonly url: string
-  /** The cells of threads that engines saved in a disk tier (`--disk-cache`). They are deleted with the thread. Default: none. */
+  /**
+   * The cells that engines saved on disk. At the start the store deletes those of threads that are deleted or have text to be forgotten.
+   * Default: none.
+   */
   readonly cells?: SavedThreads
   /** The folder of this server with those saved cells. A server that comes back is recognised by it. Default: none. */
   readonly place?: string
@@ -156,11 +159,10 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** Deletes the thread from the database and the disk tier. Does nothing if there is no such thread. */
+  /** Deletes the thread from the database. Does nothing if there is no such thread. */
   async delete(tenant: string, id: string): Promise<void> {
     await this.#erase('tenant = $1 AND id = $2', [tenant, id])
     for (const map of [this.#held, this.#heard, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
-    await this.cells?.drop([id])
   }
 
   /** Returns the database's time, in Unix milliseconds. @throws KvfoldError store/unreachable */
@@ -262,11 +264,10 @@ export class PostgresStore implements ThreadStore {
         ] as const,
       { reading: true },
     )
+    const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
     // At the start this server has nothing in memory, but its saved cells may be of any time. If a drop fails here, the next call does
     // everything again.
-    const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
-    const ids = [...erased, ...forgotten].map(({ id }) => id)
-    if (ids.length > 0) await this.cells?.drop(ids)
+    if (since === 0n && forgotten.length > 0) await this.cells?.drop(forgotten.map(({ id }) => id))
     this.#news ||= forgotten.length > 0
     const oldest = BigInt(next[0]?.['next'] as string)
     if (oldest > this.#since) this.#since = oldest

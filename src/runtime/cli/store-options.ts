@@ -4,7 +4,6 @@ import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { SteadyClock, type EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
-import { SavedCells } from '../engine/disk-tier-file.js'
 import type { Service } from '../server/ask.js'
 import { SavedToday } from '../server/threads/status.js'
 import type { ResponseStore } from '../server/responses/responses.js'
@@ -13,7 +12,7 @@ import { stateFolder } from '../store/store-file.js'
 import type { PostgresStore, PostgresStoreOptions } from '../../fleet/postgres/postgres-store.js'
 import type { SqliteStore } from '../store/sqlite-store.js'
 import { decimal } from './options.js'
-import type { ThreadHead } from '../store/port.js'
+import type { SavedThreads, ThreadHead } from '../store/port.js'
 
 export interface KeepingFlags {
   readonly store?: string
@@ -53,18 +52,15 @@ export const isDatabase = (store: string | undefined): store is string => /^post
 /**
  * Opens the store. Returns null for `none`.
  * @param say is called with each line about damage
- * @param cellFolders where engines save cells: the cells of deleted conversations are deleted there
+ * @param saved the cells that engines saved on disk, and the folder of those that only this server has
  * @throws KvfoldError store/*
  */
 export async function openStore(
   flags: KeepingFlags,
   say: (line: string) => void,
-  cellFolders: { readonly own?: string; readonly shared?: string } = {},
+  { folder: own, ...cells }: { readonly cells?: SavedThreads; readonly folder?: string } = {},
 ): Promise<OpenStores | null> {
   if (flags.store === 'none') return null
-  const { own, shared } = cellFolders
-  const folders = [own, shared].filter((folder) => folder !== undefined)
-  const cells = folders.length === 0 ? {} : { cells: new SavedCells(folders) }
   if (isDatabase(flags.store)) {
     const store = await openPostgres(flags.store, { ...cells, ...(own === undefined ? {} : { place: resolve(own) }) })
     const clock = await StoreClock.ofDatabase(store, flags, say)

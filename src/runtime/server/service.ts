@@ -46,7 +46,7 @@ import { Queue, QueueFull } from './threads/queue.js'
 import { SideModels, type SideModelsOptions } from './side-model.js'
 import { type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
 import type { Damage } from '../store/damage.js'
-import type { ThreadStore } from '../store/port.js'
+import type { SavedThreads, ThreadStore } from '../store/port.js'
 
 export interface ServiceOptions
   extends
@@ -57,6 +57,8 @@ export interface ServiceOptions
   readonly models: readonly ModelSource[]
   /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
+  /** The cells that engines saved on disk. They are deleted with their thread, also while its model is not loaded. Default: none. */
+  readonly cells?: SavedThreads
   /** Where responses are kept. Default: in memory. */
   readonly responses?: ResponseStore
   /** How many asks may wait for a slot, per model. Default 128. */
@@ -141,7 +143,11 @@ export class ThreadService implements Service {
       store,
       portsOf: livePorts(models, options.costlyFolds ?? 'refuse', (tenant) => side.embedderOf(tenant)),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
-      erase: (id) => models.erase(conversationId(id)),
+      erase: async (ids) => {
+        await Promise.all(ids.map((id) => models.erase(conversationId(id))))
+        // Only now, because an engine that was ending saved its cells until now.
+        await options.cells?.drop(ids)
+      },
     })
     return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, side, manager, completions })
   }

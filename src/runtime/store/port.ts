@@ -128,6 +128,11 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
   readonly forgets?: boolean
 }
 
+/** Deletes the cells that engines saved on disk for the given threads, even if no engine is loaded. */
+export interface SavedThreads {
+  drop(threads: readonly string[]): Promise<unknown>
+}
+
 /**
  * A store of threads. When a call's promise is fulfilled, its change survives the end of the process, even a crash. Calls for one thread
  * are made one after another, in the order of events.

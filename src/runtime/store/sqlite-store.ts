@@ -20,18 +20,13 @@ import {
 } from './rows.js'
 import { behind, keyOf, type Listed, lost, Manifest } from './manifest.js'
 import { migrations } from './migrations.js'
-import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
+import type { ListedThread, SavedThreads, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
-
-/** Deletes the cells that engines saved on disk for the given threads, even if no engine is loaded. */
-export interface SavedThreads {
-  drop(threads: readonly string[]): Promise<unknown>
-}
 
 export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes'> {
   /** The folder of the store, created if missing; the store is its file `threads.db`. */
   readonly folder: string
-  /** The disk tier (`--disk-cache`), whose cells are deleted with their thread. Default: none. */
+  /** The cells that engines saved on disk. `deleteUnusedSince` deletes those of its threads. Default: none. */
   readonly cells?: SavedThreads
   /** The most milliseconds for checking threads when the store is opened. Default 1000. */
   readonly patience?: number
@@ -277,8 +272,8 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Deletes the thread from the file, the WAL and the disk tier. It is not an error if there is no such thread. A damaged or lost thread is
-   * not reported any more.
+   * Deletes the thread from the file and the WAL. It is not an error if there is no such thread. A damaged or lost thread is not reported
+   * any more.
    */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
@@ -288,7 +283,6 @@ export class SqliteStore implements ThreadStore {
       await this.file.eraseInTurns(() => this.#forgetting([{ number }]))
       this.#unlist([{ tenant, id }])
     })
-    await this.cells?.drop([id])
   }
 
   /** Returns the latest use before `before` (both Unix milliseconds), else the latest use of all. Null: there are no threads. */

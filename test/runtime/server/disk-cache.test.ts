@@ -1,4 +1,7 @@
-/** Tests `kvfold serve --disk-cache` on a damaged cache: the answer stays the same, and log, ledger and `/metrics` report the loss. */
+/**
+ * Tests `kvfold serve --disk-cache`. With a damaged cache the answer stays the same, and log, ledger and `/metrics` report the loss. Deleted
+ * threads leave no cells.
+ */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -25,8 +28,15 @@ interface Seen {
   readonly stderr: string
 }
 
-/** Runs a server, asks one question and stops it; `meanwhile` runs before the question. */
-async function ask(meanwhile: () => void = () => undefined): Promise<Seen> {
+/**
+ * Runs a server, asks one question and stops it.
+ * @param meanwhile runs before the question
+ * @param after runs after the question, with the server's address and the question's thread
+ */
+async function ask(
+  meanwhile: () => void = () => undefined,
+  after: (url: string, thread: string) => Promise<void> = () => Promise.resolve(),
+): Promise<Seen> {
   const words = ['serve', '--gpu', 'cpu', '--store', 'none', '--port', '0', '--disk-cache', folder, '--log-level', 'silent']
   const child = spawn(process.execPath, [...KVFOLD, ...words], { cwd: join(import.meta.dirname, '../../..') })
   let [stdout, stderr] = ['', '']
@@ -54,6 +64,7 @@ async function ask(meanwhile: () => void = () => undefined): Promise<Seen> {
         readonly logprobs: { readonly content: readonly { readonly logprob: number }[] }
       }[]
       readonly kvfold: {
+        readonly thread: string
         readonly ledger: readonly { readonly recomputeReason: string | null; readonly tiers: { readonly disk: number } }[]
       }
     }
@@ -61,6 +72,7 @@ async function ask(meanwhile: () => void = () => undefined): Promise<Seen> {
     const metrics = await (await fetch(`${url}/metrics`)).text()
     const [choice] = body.choices
     const [entry] = body.kvfold.ledger
+    await after(url, body.kvfold.thread)
     child.kill('SIGTERM')
     await closed
     return {
@@ -111,3 +123,18 @@ it('heads and states: refused, counted and told of, at the start or when they ar
     if (!isHead) expect(seen.reason, moment).toMatch(/damaged or missing/u)
   }
 })
+
+it(
+  'cells of a deleted thread are deleted while its model is not loaded, also without a store',
+  { timeout: 120_000 },
+  async () => {
+    const items = () => readdirSync(folder).filter((name) => name.endsWith('.kvshelf')).length
+    await ask(undefined, async (url, thread) => {
+      const unload = { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{"model":"builtin"}' }
+      expect((await fetch(`${url}/models/unload`, unload)).status).toBe(200)
+      expect(items()).toBeGreaterThan(0)
+      expect((await fetch(`${url}/kvfold/threads/${thread}`, { method: 'DELETE' })).status).toBe(200)
+      expect(items()).toBe(0)
+    })
+  },
+)

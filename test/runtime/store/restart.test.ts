@@ -26,13 +26,14 @@ let close: () => Promise<void>
 /** Opens the service as `kvfold serve` does. `disk`: with a disk tier, below a cache with room for about one of these threads. */
 async function open({ disk = false }: { readonly disk?: boolean } = {}): Promise<void> {
   const diskCache = join(folder, 'cache')
-  store = SqliteStore.open({ folder, cells: new SavedCells([diskCache]) })
+  const cells = new SavedCells([diskCache])
+  store = SqliteStore.open({ folder, cells })
   const load = async () =>
     LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
       ...{ threads: 1, batchThreads: 1, slots: 2 },
       ...(disk ? { cells: 2048, disk: { folder: diskCache, bytes: 2 ** 28 } } : {}),
     })
-  service = await ThreadService.open({ store, models: [{ name: 'builtin', slots: 2, load }] })
+  service = await ThreadService.open({ store, cells, models: [{ name: 'builtin', slots: 2, load }] })
   close = () => service.close()
 }
 
@@ -182,6 +183,15 @@ describe('after a restart', () => {
     const fresh = await ask([user(`${notes}\nWhat is the value of key 3?`)])
     expect(fresh.ledger[0]!.tiers.disk).toBeLessThan(20)
     expect(service.threads.list(TENANT).map(({ id }) => id)).toEqual([fresh.thread, last.thread, other.thread])
+  })
+
+  it('a thread deleted while its model is being unloaded leaves nothing in the disk tier', { timeout: 120_000 }, async () => {
+    await open({ disk: true })
+    const { first } = await talk()
+    const leaving = service.unload()
+    await service.threads.delete(TENANT, first.thread)
+    expect(await leaving).toBe(true)
+    expect(readdirSync(join(folder, 'cache')).filter((name) => name.endsWith('.kvshelf'))).toEqual([])
   })
 
   it('old threads are deleted, from memory and the store', { timeout: 120_000 }, async () => {

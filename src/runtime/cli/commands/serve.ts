@@ -9,6 +9,7 @@ import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { adaptersOf } from '../../engine/adapters.js'
+import { SavedCells } from '../../engine/disk-tier-file.js'
 import { Embedder, type TextVectors } from '../../engine/embedder.js'
 import { OnnxEmbedder, OnnxReranker } from '../../engine/onnx.js'
 import { onnxNamed } from '../../engine/onnx-model.js'
@@ -65,7 +66,9 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const tell = (line: string) => {
     notes.print(`store: ${printable(line)}`)
   }
-  const kept = await openStore(flags, tell, definedFields({ own: flags.diskCache, shared: flags.sharedCache }))
+  const cellFolders = [flags.diskCache, flags.sharedCache].filter((folder) => folder !== undefined)
+  const cells = cellFolders.length === 0 ? undefined : new SavedCells(cellFolders)
+  const kept = await openStore(flags, tell, definedFields({ cells, folder: flags.diskCache }))
   const told = kept?.store.notes().length ?? 0
   const mcp = toolServers.length === 0 ? null : await openMcpHost(toolServers, notes.print.bind(notes), interrupt.signal)
   const service = await ThreadService.open({
@@ -84,6 +87,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       clock: kept === null ? undefined : () => kept.clock.now(),
       embeddings: embeddings ?? undefined,
       reranker: reranker ?? undefined,
+      cells,
       store: kept?.store,
       responses: kept?.responses,
       savedToday: kept?.savedToday,

@@ -5,7 +5,7 @@ import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/port.js'
 import { difference, isSame, messageKey } from './message-match.js'
-import type { Thread } from './thread.js'
+import type { Thread, UnsavedState } from './thread.js'
 
 /** A change to messages that the thread's client knows. */
 export interface ClientEdit {
@@ -268,12 +268,14 @@ export interface TakenThread {
   readonly previous: PromptBefore | null
   /** The thread's record before the request; null when the thread did not exist. */
   readonly before: ThreadRecord | null
+  /** The rest of the thread's state before the request. */
+  readonly unsaved: UnsavedState
   /** How many messages the conversation had before the request's were appended. */
   readonly known: number
 }
 
 /** A taken thread before the request's messages are in it. `alignment`: the thread must still be rewritten to match the request. */
-export type Taking = Omit<TakenThread, 'before' | 'known'> & { readonly alignment?: Alignment; readonly isNew?: true }
+export type Taking = Omit<TakenThread, 'before' | 'unsaved' | 'known'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
   readonly thread: Thread

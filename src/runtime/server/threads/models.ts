@@ -145,6 +145,11 @@ export class Models {
     return this.options.folder !== undefined
   }
 
+  /** All served models, and those that capture attention. */
+  get #everyModel(): readonly ServedModel[] {
+    return [...this.#models, ...this.#attentionModels.values()]
+  }
+
   #made(source: ModelSource): ServedModel {
     const model = new ServedModel(source, this.options.onLeave)
     if (source.loadForAttention !== undefined)
@@ -164,7 +169,7 @@ export class Models {
     for (const model of [...this.#ofFolder]) {
       const source = sources.find(({ name }) => name === model.name)
       if (source !== undefined) model.source = source
-      else if (model.engine === null && model.users === 0) {
+      else if (model.engine === null && model.leaving === null && model.users === 0) {
         this.#ofFolder.delete(model)
         this.#attentionModels.delete(model)
         this.#models.splice(this.#models.indexOf(model), 1)
@@ -279,17 +284,16 @@ export class Models {
     if (model.users === 0 && milliseconds > 0) this.#startClock(model)
   }
 
-  /** Makes every loaded engine forget the conversation. Resolves when none of their tiers holds any of it. */
+  /**
+   * Makes every loaded engine forget the conversation, and waits for engines that are ending. Afterwards no memory holds any of it. An engine
+   * that ended may have saved it on disk.
+   */
   async erase(conversation: ConversationId): Promise<void> {
-    const engines = [...this.#models, ...this.#attentionModels.values()].flatMap(({ engine }) =>
-      engine === null ? [] : [engine],
-    )
-    await Promise.all(
-      engines.map(async (engine) => {
-        if (engine.erase === undefined) engine.forget(conversation)
-        else await engine.erase(conversation)
-      }),
-    )
+    const erased = this.#everyModel.map(async ({ engine }) => {
+      if (engine?.erase === undefined) engine?.forget(conversation)
+      else await engine.erase(conversation)
+    })
+    await Promise.all([...erased, this.#left()])
   }
 
   /** Unloads all models, which ends all leases. */
@@ -297,7 +301,7 @@ export class Models {
     this.#closed = true
     for (const heard of [...this.#idle]) heard()
     await this.#loading.catch(() => undefined)
-    await Promise.all([...this.#models, ...this.#attentionModels.values()].map((model) => model.unload()))
+    await Promise.all(this.#everyModel.map((model) => model.unload()))
   }
 
   /**
@@ -315,19 +319,34 @@ export class Models {
 
   async #load(model: ServedModel): Promise<void> {
     for (;;) {
-      if (this.#closed) throw closing()
       if (model.engine !== null) return
       await this.#makePlace(model)
+      await this.#left()
+      if (this.#closed) throw closing()
+      if (model.users === 0) throw UNWANTED
+      const loaded = this.#loaded
       try {
         await model.load()
         return
       } catch (error) {
         const short = error instanceof KvfoldError && error.code === 'memory/insufficient'
+        // Another model may have left during the load.
+        if (short && this.#loaded < loaded) continue
         const victim = short ? this.#victimFor(model) : undefined
         if (victim === undefined) throw error
         await victim.unload()
       }
     }
+  }
+
+  /** How many engines are loaded, without those that are leaving. */
+  get #loaded(): number {
+    return this.#everyModel.filter(({ engine }) => engine !== null).length
+  }
+
+  /** Resolves when no model is leaving. Until then its memory is taken, although it counts as unloaded. */
+  async #left(): Promise<void> {
+    await Promise.allSettled(this.#everyModel.flatMap(({ leaving }) => leaving ?? []))
   }
 
   /** Unloads models until one more may be loaded; waits for models in use if necessary. */
@@ -402,6 +421,8 @@ export class ServedModel {
   keepAliveMs: number | null = null
   /** The load in progress, which all its users wait for. */
   pending: Promise<void> | null = null
+  /** The end of its engine after `unload`; null when no engine is ending. */
+  leaving: Promise<void> | null = null
   #failed = false
   /** When it will be unloaded if it stays unused, in milliseconds since 1970. */
   #until: number | null = null
@@ -411,7 +432,6 @@ export class ServedModel {
   #embedder: Promise<Embedder> | null = null
   /** The scales of its adapters, by id. */
   #scales: readonly number[]
-  #leaving: Promise<void> = Promise.resolve()
 
   constructor(
     public source: ModelSource,
@@ -505,10 +525,10 @@ export class ServedModel {
     }
   }
 
+  /** Loads its engine. No other may be ending. */
   async load(): Promise<void> {
     this.#state = 'loading'
     try {
-      await this.#leaving
       this.engine = await this.source.load()
       this.#state = 'loaded'
       this.#failed = false
@@ -526,12 +546,16 @@ export class ServedModel {
     this.engine = this.#embedder = this.keepAliveMs = null
     this.#state = 'unloaded'
     if (engine !== null)
-      this.#leaving = this.#leaving.then(async () => {
-        await (await embedder?.catch(() => null))?.dispose()
-        this.onLeave?.(engine)
-        await engine.dispose()
+      this.leaving = this.#leave(engine, embedder).finally(() => {
+        this.leaving = null
       })
-    await this.#leaving
+    await this.leaving
+  }
+
+  async #leave(engine: ServedEngine, embedder: Promise<Embedder> | null): Promise<void> {
+    await (await embedder?.catch(() => null))?.dispose()
+    this.onLeave?.(engine)
+    await engine.dispose()
   }
 
   startClock(milliseconds: number): void {

@@ -308,9 +308,6 @@ export type Acm = (typeof acms)[number]
 
 type HelperAcm = 'u-fold' | 'resum'
 
-/** The notes and choices that helpers made for each thread since the server started. The folds themselves are in the thread. */
-const states = new WeakMap<Thread, UFoldState>()
-
 /** Share of the context at which ReSum's own code summarises. */
 const FULL = 0.9
 
@@ -341,10 +338,10 @@ export async function foldByHelpers(
     ...setting,
     conversation,
     options: { numbered: false, ...optionsOf(acm, setting) },
-    state: states.get(thread) ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
+    state: thread.looked ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
   })
   const { kind, why, before, after, ledger, refused } = await folding.fold(conversation.remembered(user), signal, upTo)
-  states.set(thread, folding.state)
+  thread.looked = folding.state
   if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
   const ours = new Set(folding.state.own)
   const fragments = kind === 'folded' ? conversation.fragments.filter(({ id }) => ours.has(id)) : []

@@ -29,8 +29,11 @@ import { beginning, Thread } from './thread.js'
 export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, in every tier. */
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
-  /** Drops a thread's cells in every tier, and also where other servers find them. Resolves when none are left. */
-  readonly erase: (id: string) => Promise<void>
+  /**
+   * Drops the cells of these threads in every tier, also those on disk that no engine has loaded, and where other servers find them.
+   * Resolves when none are left.
+   */
+  readonly erase: (ids: readonly string[]) => Promise<void>
   /** The most threads of a tenant. For each new thread beyond them, the least recently used one is deleted. Default: no limit. */
   readonly perTenant?: number
   /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
@@ -148,6 +151,7 @@ export class ThreadManager {
     await identified(wanted.messages)
     const taken = wanted.appended === true ? await this.#append(wanted, signal) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
+    const { unsaved } = thread
     let before: ThreadRecord | null = null
     let known = 0
     try {
@@ -184,7 +188,7 @@ export class ThreadManager {
     this.#changed(thread, 'message')
     this.#changed(thread, 'running')
     await this.#retire(thread)
-    return { ...taken, before, known }
+    return { ...taken, before, unsaved, known }
   }
 
   /**
@@ -192,13 +196,13 @@ export class ThreadManager {
    * the answer was computed, because that step's calls were carried out.
    * @param even also restores the thread after such a step
    */
-  async refused({ thread, before }: TakenThread, even = false): Promise<void> {
+  async refused({ thread, before, unsaved }: TakenThread, even = false): Promise<void> {
     const steps = thread.ledger.slice(before?.ledger.length ?? 0)
     if (thread.gone !== null || (!even && steps.some(({ kind }) => kind === 'answer'))) return
     if (before === null) await this.delete(thread.tenant, thread.id)
     else
       await thread.alone(async () => {
-        thread.revert(before)
+        thread.revert(before, unsaved)
         await this.#save(thread)
       })
   }
@@ -229,7 +233,7 @@ export class ThreadManager {
   async give(thread: Thread): Promise<void> {
     // A step that was computed after the thread was deleted left cells.
     if (this.index.find(thread.tenant, thread.id) === null)
-      await this.options.erase(thread.id).catch((error: unknown) => {
+      await this.options.erase([thread.id]).catch((error: unknown) => {
         this.options.tell?.(`The cells of the deleted thread ${thread.id} were not erased: ${String(error)}`)
       })
     thread.asked = false
@@ -256,6 +260,7 @@ export class ThreadManager {
   async delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
     await this.#sharing.hear()
     if (this.damage(tenant).some((each) => each.id === id)) {
+      await this.options.erase([id])
       await this.options.store.delete(tenant, id)
       this.#changed({ tenant, id }, 'deleted')
       return true
@@ -264,7 +269,7 @@ export class ThreadManager {
     if (unusedSince !== undefined && (isBusy(entry) || entry.used >= unusedSince)) return false
     this.#drop(entry)
     try {
-      await this.options.erase(entry.id)
+      await this.options.erase([entry.id])
       await this.options.store.delete(tenant, id)
     } catch (error) {
       this.index.restore(entry)
@@ -478,18 +483,17 @@ export class ThreadManager {
   async #heard({ changed, deleted, forgotten }: ThreadChanges): Promise<void> {
     for (const listed of changed) this.#changed(listed, this.index.renew(listed) ? 'created' : 'message')
     for (const { tenant, id } of deleted) {
+      this.#unerased.add(id)
       const entry = this.index.find(tenant, id)
       if (entry === null) continue
       this.#drop(entry)
-      this.#unerased.add(id)
       this.#changed(entry, 'deleted')
     }
     for (const { id } of forgotten) this.#unerased.add(id)
     // Erasures that failed before are tried again first. Until they succeed, this server does not report the text as forgotten.
-    for (const id of this.#unerased) {
-      await this.options.erase(id)
-      this.#unerased.delete(id)
-    }
+    const ids = [...this.#unerased]
+    if (ids.length > 0) await this.options.erase(ids)
+    for (const id of ids) this.#unerased.delete(id)
   }
 
   /** Removes the thread from the index; its record stays in the store. */

@@ -1,4 +1,5 @@
 /** One live conversation of the server: its messages, the part of them that clients know, its folds, and its costs. */
+import type { UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
@@ -10,6 +11,9 @@ import { movedEdits } from '../../store/port.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
 import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
+
+/** State of a thread that no store has, as it is at one time. */
+export type UnsavedState = Pick<RuntimeState, 'head' | 'toolOrder'> & Pick<Thread, 'looked'>
 
 /** How much of the thread has been written to the store. */
 interface StoredExtent {
@@ -50,6 +54,8 @@ export class Thread implements MatchCandidate {
   tools: readonly ToolDefinition[]
   /** True from the moment a request takes the thread until its answer is complete. Meanwhile other requests for the thread get a fork. */
   asked = false
+  /** What helpers last decided to show of the thread; null before their first look in this process. */
+  looked: UFoldState | null = null
   /** Why the thread can no longer be used or saved: it was deleted, or a save failed. Null while it is usable. */
   gone: Error | null = null
   #held: readonly ChatMessage[]
@@ -262,9 +268,22 @@ export class Thread implements MatchCandidate {
     this.runtime.shown = new ShownSteps()
   }
 
-  /** Makes messages, edits and events those of an earlier record of the thread. */
-  revert(before: ThreadRecord): void {
+  /** What a request may change of the thread besides its record. */
+  get unsaved(): UnsavedState {
+    const { head, toolOrder } = this.runtime
+    return { head, toolOrder, looked: this.looked }
+  }
+
+  /**
+   * Makes messages, edits, events and tools those of an earlier record of the thread.
+   * @param unsaved the state at the same time
+   */
+  revert(before: ThreadRecord, { head, toolOrder, looked } = this.unsaved): void {
     this.rewrite(before)
+    this.tools = before.tools
+    this.#headSize = dataSize(this.tools)
+    Object.assign(this.runtime, { head, toolOrder })
+    this.looked = looked
     const saved = this.#saved
     if (before.events.length < saved.events) Object.assign(saved, { events: before.events.length, otherEvents: true })
     this.#events = before.events

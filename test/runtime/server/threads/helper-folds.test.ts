@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import type { Acm } from '../../../../src/runtime/server/threads/policies.js'
 import type { AskEvent } from '../../../../src/runtime/server/ask.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
@@ -47,6 +48,33 @@ it('u-fold shows notes and chosen lines of the past, reports its folds, and ever
   expect(engine.requests.map(({ tenant }) => tenant)).toEqual(['t', 't', 't'])
   for (const id of policy[0]!.folded) await service.threads.restore('t', thread, id)
   expect(service.threads.get('t', thread).all[2]!.shown).toBe(result)
+})
+
+it('u-fold folds again after its answer was refused, though its notes are the same', async () => {
+  let isRefused = false
+  const helpers = [notes, lines, notes, lines]
+  const engine = new ScriptedEngine(
+    ({ kind }) => {
+      if (kind === 'summary') return { content: helpers.shift()! }
+      if (isRefused) throw new KvfoldError('context/full', 'The answer has no room.')
+      return { content: 'It says 42.' }
+    },
+    { context: 1400 },
+  )
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const ask = (messages: readonly ChatMessage[], acm: Acm) =>
+    service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm }).answer
+  const { thread, message } = await ask(dialogue, 'off')
+  const next = [...dialogue, message, { role: 'user', content: 'And line 9?' }] as const
+  isRefused = true
+  await expect(ask(next, 'u-fold')).rejects.toMatchObject({ code: 'context/full' })
+  expect(helpers).toHaveLength(2)
+  const { events, all } = service.threads.get('t', thread)
+  expect([events, all[2]!.shown]).toEqual([[], result])
+  isRefused = false
+  expect((await ask(next, 'u-fold')).thread).toBe(thread)
+  expect(engine.prompt(engine.requests.at(-1)!)).not.toContain('line 30 says')
+  expect(service.threads.get('t', thread).events).toMatchObject([{ kind: 'policy' }])
 })
 
 it('u-fold shows everything and says so when its helper gives no summary; a pinned result stays', async () => {

@@ -10,12 +10,16 @@ function shop(memory: number, names: readonly string[]) {
   const loaded = new Set<string>()
   const history: string[] = []
   let gate: Promise<void> = Promise.resolve()
+  let exit: Promise<void> = Promise.resolve()
+  let entry: () => Promise<unknown> = () => Promise.resolve()
   const models = names.map((name): ModelSource => ({
     name,
     slots: 1,
     load: async () => {
       await Promise.resolve()
-      if (loaded.size >= memory) throw new KvfoldError('memory/insufficient', `No room for ${name}.`)
+      const isFull = loaded.size >= memory
+      await entry()
+      if (isFull) throw new KvfoldError('memory/insufficient', `No room for ${name}.`)
       loaded.add(name)
       history.push(`+${name}`)
       const engine = new ScriptedEngine(async () => {
@@ -23,7 +27,8 @@ function shop(memory: number, names: readonly string[]) {
         return { content: `I am ${name}.` }
       })
       const dispose = engine.dispose.bind(engine)
-      engine.dispose = () => {
+      engine.dispose = async () => {
+        await exit
         loaded.delete(name)
         history.push(`-${name}`)
         return dispose()
@@ -31,7 +36,13 @@ function shop(memory: number, names: readonly string[]) {
       return engine
     },
   }))
-  return { models, loaded, history, hold: (until: Promise<void>) => (gate = until) }
+  return {
+    ...{ models, loaded, history, hold: (until: Promise<void>) => (gate = until) },
+    /** Lets no engine end before this. */
+    stay: (until: Promise<void>) => (exit = until),
+    /** Runs while an engine loads, after the look at the memory. */
+    meanwhile: (run: () => Promise<unknown>) => (entry = run),
+  }
 }
 
 const ask = (service: ThreadService, model?: string) =>
@@ -112,6 +123,34 @@ describe('models', () => {
     release()
     expect((await slow).message.content).toBe('I am a.')
     expect((await ask(service, 'b')).message.content).toBe('I am b.')
+    await service.close()
+  })
+
+  it('that are leaving still have their memory, so the next one is loaded when they have left', async () => {
+    const { models, stay, history } = shop(1, ['a', 'b'])
+    const service = await ThreadService.open({ models })
+    await ask(service, 'a')
+    let release = (): void => undefined
+    void stay(new Promise((resolve) => (release = resolve)))
+    const leaving = service.unload('a')
+    const answer = ask(service, 'b')
+    // A refusal would come within this time.
+    await Promise.race([answer, new Promise((resolve) => setTimeout(resolve, 20))])
+    expect(history).toEqual(['+a'])
+    release()
+    expect((await answer).model).toBe('b')
+    expect(await leaving).toBe(true)
+    expect(history).toEqual(['+a', '-a', '+b'])
+    await service.close()
+  })
+
+  it('that leave while another one finds no memory make room for it', async () => {
+    const { models, meanwhile, history } = shop(1, ['a', 'b'])
+    const service = await ThreadService.open({ models })
+    await ask(service, 'a')
+    meanwhile(() => service.unload('a'))
+    expect((await ask(service, 'b')).model).toBe('b')
+    expect(history).toEqual(['+a', '-a', '+b'])
     await service.close()
   })
 

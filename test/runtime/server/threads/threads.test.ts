@@ -62,6 +62,20 @@ it('a title that was given stays through restarts, until it is taken back', asyn
   ])
 })
 
+it('a refused request leaves neither its tools nor its template variables behind', async () => {
+  const { ask, engine } = await serve(numbered, { context: 400 })
+  const first = await ask([user('Hello.')], { tools: [weather] })
+  const begun = [user('Hello.'), first.message]
+  const template = [{ field: 'style', names: ['style'], value: 'long' }]
+  const refused = ask([...begun, user('far too long '.repeat(200))], { tools: [weather, time], template })
+  await expect(refused).rejects.toMatchObject({ code: 'context/full' })
+  const next = await ask([...begun, user('And now?')], { tools: [weather] })
+  expect([next.thread, next.lost]).toEqual([first.thread, null])
+  const place: ToolDefinition = { ...weather, name: 'place' }
+  await ask([...begun, user('And now?'), next.message, user('And then?')], { tools: [weather, place, time] })
+  expect(engine.requests.at(-1)!.tools!.map(({ name }) => name)).toEqual(['weather', 'place', 'time'])
+})
+
 it('words are found in the titles and texts of the own threads, folded text too', async () => {
   const { ask, service } = await serve(numbered)
   const { threads } = service
