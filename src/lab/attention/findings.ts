@@ -225,7 +225,9 @@ export function interferenceOf(
   contract: Contract | null,
   from: From,
 ): InterferencePoint | null {
-  const groups = records.map((record): Masses[] => {
+  const contracts = new Set(records.flatMap(({ comparisons }) => comparisons.map((one) => one.contract)))
+  const own = records.filter((record) => [...contracts].every((each) => kept(record, each)))
+  const groups = own.map((record): Masses[] => {
     const isThere = measuredUnderAll(record.comparisons)
     const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record.comparisons, contract)
     return pairs.flatMap((pair, at) =>
@@ -236,7 +238,7 @@ export function interferenceOf(
     meanOf(groups.map((items) => items.map((masses) => masses[of])))
   const [older, current] = [average('older'), average('current')]
   if (older === null || current === null) return null
-  return { n, contract, from, seeds: records.length, pairs: groups.flat().length, older, current }
+  return { n, contract, from, seeds: own.length, pairs: groups.flat().length, older, current }
 }
 
 interface ChangedMass {

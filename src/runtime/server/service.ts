@@ -1,4 +1,5 @@
 /** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
+import type { ChatMessage } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -345,7 +346,7 @@ export class ThreadService implements Service {
         const { operatorTools = null } = this.options
         const told = { compaction: false }
         const telling = (event: AskEvent) => {
-          told.compaction ||= event.type === 'compaction'
+          told.compaction ||= event.type === 'compaction' && event.content !== null
           emit(event)
         }
         try {
@@ -354,7 +355,11 @@ export class ThreadService implements Service {
           const done = await answer(options)
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           // The client has no whole answer, so it asks again with the messages, or the id, from before the compaction.
-          if (told.compaction && done.finish === 'cancelled') await this.#manager.refused(taken, true)
+          if (told.compaction && done.finish === 'cancelled') {
+            await this.#manager.refused(taken, true)
+            // The thread does not keep the text so far, so that no id may stand for it.
+            return { ...done, message: uncut(done.message), model: called, waited }
+          }
           return { ...done, model: called, waited }
         } catch (error) {
           // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Restoring the thread brings that answer
@@ -484,3 +489,6 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
 
 /** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
+
+/** Returns the message without the mark of a cut answer that the thread keeps. */
+const uncut = ({ cut: _, ...message }: ChatMessage): ChatMessage => message

@@ -285,11 +285,17 @@ describe("OpenAI's responses", () => {
       context_management: [{ type: 'compaction' as const, compact_threshold: 200 }],
     }
     const stream = await openai.responses.create({ ...request, stream: true }, { signal: leaving.signal })
-    for await (const event of stream)
+    let left = ''
+    for await (const event of stream) {
+      if (event.type === 'response.created') left = event.response.id
       if (event.type === 'response.output_item.done' && event.item.type === 'compaction') leaving.abort()
+    }
     // The server notices a moment later that the client has left.
     const again = await vi.waitFor(() => openai.responses.create({ ...request, max_output_tokens: 20 }), { timeout: 10_000 })
     expect(again.output.map(({ type }) => type)).toEqual(['compaction', 'message'])
+    expect(await openai.responses.retrieve(left).catch(({ status }: { status: number }) => status)).not.toMatchObject({
+      status: 'cancelled',
+    })
   })
 
   it('a deleted response takes no later turns with it', async () => {

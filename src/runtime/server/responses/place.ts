@@ -51,7 +51,10 @@ export function rangeOf(view: readonly ChatMessage[], { messages, instructed, co
   // A later response may have brought instructions or taken them out, so a first message of the system may be instructions or input.
   const [first, second] = view[0]?.role !== 'system' ? [0] : instructed ? [1, 0] : [0, 1]
   const range = rangeFrom(first, view, count, compacted)
-  return range !== null || second === undefined || compacted ? range : rangeFrom(second, view, count, compacted)
+  if (range !== null || second === undefined || compacted) return range
+  const other = rangeFrom(second, view, count, compacted)
+  // A summary there stands for other messages than those of the response.
+  return other === null || view[other.answer]!.stands !== undefined ? null : other
 }
 
 /** Returns the range of a response whose messages begin at `from`; null when no answer ends its `count` messages. */

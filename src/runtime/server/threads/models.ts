@@ -346,7 +346,8 @@ export class Models {
 
   /** Resolves when no model is leaving. Until then its memory is taken, although it counts as unloaded. */
   async #left(): Promise<void> {
-    await Promise.allSettled(this.#everyModel.flatMap(({ leaving }) => leaving ?? []))
+    while (this.#everyModel.some(({ leaving }) => leaving !== null))
+      await Promise.allSettled(this.#everyModel.flatMap(({ leaving }) => leaving ?? []))
   }
 
   /** Unloads models until one more may be loaded; waits for models in use if necessary. */

@@ -18,6 +18,8 @@ describe('the range of a response', () => {
     ['resp_t_3', said('system', 'user', 'assistant'), { from: 0, answer: 2, end: 3 }],
     ['resp_t_3', said('system', 'system', 'user', 'assistant', 'user', 'assistant'), { from: 1, answer: 3, end: 4 }],
     ['resp_t_3', said('user', 'assistant'), null],
+    // A summary stands for five messages after that of the system, the response's answer among them.
+    ['resp_t_5', [...said('system'), { ...said('user')[0]!, stands: 5 }, ...said('assistant')], null],
     ['resp_t_2', said('user', 'user', 'assistant'), null],
   ])('%s in %j', (id, view, range) => {
     expect(rangeOf(view, placeOf(id)!)).toEqual(range)
