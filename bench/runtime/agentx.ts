@@ -49,12 +49,12 @@ export async function agentx(args: readonly string[]): Promise<void> {
   }
   const cells = options.users * Math.ceil((MARGIN * longest) / 256) * 256
   const serving: Serving = { model: options.model, slots: options.users, threads: options.threads, cells }
-  for (const { server, contract, start } of settingsOf(options, serving)) {
+  for (const { server, contract, flags, start } of settingsOf(options, serving)) {
     const running = await start()
     const begun = running.cpu()
     try {
       const artifacts = join(out, `${server}-${contract}`)
-      await runHarness(options, { url: running.url, hub, folder, artifacts })
+      await runHarness(options, { url: running.url, hub, folder, artifacts, flags })
       const cpu = cpuSince(begun, running)
       result.rows.push({ server, contract, cells, ...figuresOf(artifacts), cpuSeconds: cpu === null ? null : cpu / 1000 })
       await keep(options.write, { ...origin(), ...result })
@@ -143,18 +143,21 @@ interface Running {
 interface Setting {
   readonly server: string
   readonly contract: string
+  /** More flags of the harness. */
+  readonly flags: readonly string[]
   readonly start: () => Promise<Running>
 }
 
 function* settingsOf({ servers, contracts }: Options, serving: Serving): Generator<Setting> {
   if (servers.includes('kvfold'))
     for (const contract of contracts) {
-      const flags = ['--host-cache', String(HOST_CACHE), '--client-edits', contract]
-      yield { server: 'kvfold', contract, start: () => startKvfold('kvfold', HERE, serving, flags) }
+      const start = () => startKvfold('kvfold', HERE, serving, ['--host-cache', String(HOST_CACHE), '--client-edits', contract])
+      yield { server: 'kvfold', contract, flags: [], start }
     }
   if (servers.includes('llama-server')) {
-    const flags = ['--cache-ram', String(HOST_CACHE), '--jinja', '--metrics', '--alias', MODEL]
-    yield { server: 'llama-server', contract: 'exact', start: () => startLlamaServer(serving, flags) }
+    const start = () => startLlamaServer(serving, ['--cache-ram', String(HOST_CACHE), '--jinja', '--metrics', '--alias', MODEL])
+    // llama-server closes a connection after its answer, and the harness ends when it writes to one that is closing.
+    yield { server: 'llama-server', contract: 'exact', flags: ['--connection-reuse-strategy', 'never'], start }
   }
 }
 
@@ -179,10 +182,11 @@ interface Place {
   readonly hub: string
   readonly folder: string
   readonly artifacts: string
+  readonly flags: readonly string[]
 }
 
 /** Runs the harness to its end; what it says is in `harness.log`. @throws Error when it fails */
-async function runHarness({ harness, users, seconds }: Options, { url, hub, folder, artifacts }: Place): Promise<void> {
+async function runHarness({ harness, users, seconds }: Options, { url, hub, folder, artifacts, flags }: Place): Promise<void> {
   rmSync(artifacts, { recursive: true, force: true })
   mkdirSync(artifacts, { recursive: true })
   const log = join(artifacts, 'harness.log')
@@ -191,7 +195,7 @@ async function runHarness({ harness, users, seconds }: Options, { url, hub, fold
     ...['profile', '--url', url, '--endpoint', '/v1/chat/completions', '--model', MODEL, '--tokenizer', REPOSITORY],
     ...['--input-file', folder, '--custom-dataset-type', 'weka_trace', '--concurrency', String(users)],
     ...['--benchmark-duration', String(seconds), '--unsafe-override', '--ui', 'none', '--output-artifact-dir', artifacts],
-    ...['--workers-max', '1', '--record-processors', '1'],
+    ...['--workers-max', '1', '--record-processors', '1', ...flags],
   ]
   const env = { ...process.env, HF_HUB_CACHE: hub, HF_HUB_OFFLINE: '1' }
   const child = spawn(join(harness, 'bin/agentx'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] })
@@ -219,6 +223,8 @@ interface Figures {
   readonly prompts: number
   readonly cached: number
   readonly generated: number
+  /** Percent of the prompts' blocks that a cache which never forgets has, by the trace's block ids. */
+  readonly theoretical: number
   /** Milliseconds. */
   readonly firstToken: Times
   readonly betweenTokens: Times
@@ -238,6 +244,7 @@ function figuresOf(artifacts: string): Figures {
     prompts: number('total_usage_prompt_tokens'),
     cached: number('total_usage_prompt_cache_read_tokens'),
     generated: number('total_usage_completion_tokens'),
+    theoretical: number('theoretical_prefix_cache_hit'),
     firstToken: times('time_to_first_token'),
     betweenTokens: times('inter_token_latency'),
     request: times('request_latency'),

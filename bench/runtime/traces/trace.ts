@@ -104,14 +104,15 @@ function sessionOf(line: Line): TraceSession {
 }
 
 /** Returns the request, and those of a subagent, at their times in the session. */
-function within({ t, out, hash_ids, blocks, stop, requests, sub }: Asked, begin: number): TraceRequest[] {
-  const ids = idsIn({ hash_ids, blocks })
+function within(asked: Asked, begin: number): TraceRequest[] {
+  const { t, out, stop, requests, sub } = asked
+  const ids = idsIn(asked)
   const own = ids.length === 0 ? [] : [{ at: begin + t, out: out ?? 0, blocks: ids, calls: stop === 'tool_use' }]
   return [...own, ...(requests ?? sub ?? []).flatMap((request) => within(request, begin + t))]
 }
 
 /** Returns the ids of a prompt's blocks, which are written as a list or as ranges. */
-export const idsIn = ({ hash_ids, blocks }: Pick<Asked, 'hash_ids' | 'blocks'>): readonly number[] =>
+export const idsIn = ({ hash_ids, blocks }: Asked): readonly number[] =>
   hash_ids ?? (blocks ?? []).flatMap(idsOf)
 
 const idsOf = ([first, last]: readonly [number, number]): number[] =>
