@@ -112,8 +112,7 @@ function within(asked: Asked, begin: number): TraceRequest[] {
 }
 
 /** Returns the ids of a prompt's blocks, which are written as a list or as ranges. */
-export const idsIn = ({ hash_ids, blocks }: Asked): readonly number[] =>
-  hash_ids ?? (blocks ?? []).flatMap(idsOf)
+export const idsIn = ({ hash_ids, blocks }: Asked): readonly number[] => hash_ids ?? (blocks ?? []).flatMap(idsOf)
 
 const idsOf = ([first, last]: readonly [number, number]): number[] =>
   Array.from({ length: last - first + 1 }, (_, index) => first + index)
