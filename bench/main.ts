@@ -1,5 +1,6 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
 import { acm } from './runtime/acm.js'
+import { agentx } from './runtime/agentx.js'
 import { answers } from './lab/answers.js'
 import { attention } from './lab/attention.js'
 import { builtin } from './lab/builtin.js'
@@ -34,6 +35,7 @@ import { wordings } from './lab/wordings.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   acm: () => acm(process.argv.slice(3)),
+  agentx: () => agentx(process.argv.slice(3)),
   answers: () => answers(process.argv.slice(3)),
   attention,
   'between-decodes': async () => {

@@ -257,7 +257,11 @@ const others: readonly Check[] = [
     expect((await api.get('/health')).status).toBe(200)
   }),
   check('/metrics is for Prometheus', async (api) => {
-    expect((await api.get('/metrics')).body).toContain('# HELP')
+    await api.post('/v1/chat/completions', { model: 'builtin', max_tokens: 2, messages: [{ role: 'user', content: 'Hello' }] })
+    const { body } = await api.get('/metrics')
+    for (const name of ['num_requests_running', 'num_requests_waiting']) expect(body).toContain(`# TYPE vllm:${name} gauge`)
+    for (const name of ['prompt_tokens', 'generation_tokens', 'prefix_cache_queries', 'prefix_cache_hits'])
+      expect(body).toMatch(new RegExp(`^vllm:${name}_total\\{model_name="builtin"\\} \\d+$`, 'mu'))
   }),
   check('/v1/responses answers, and is kept', async (api) => {
     const { id, status } = await answered(api, '/v1/responses', { model: 'builtin', input: 'Hello', max_output_tokens: 40 })

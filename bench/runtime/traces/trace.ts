@@ -33,7 +33,7 @@ export interface TraceRequest {
 }
 
 /** A session as it is written. */
-interface Line {
+export interface Line {
   readonly id: string
   readonly block_size?: number
   readonly block?: number
@@ -45,9 +45,12 @@ interface Line {
 }
 
 /** A request as it is written, or a subagent with requests of its own. */
-interface Asked {
+export interface Asked {
   /** Seconds since the session, or the subagent, began. */
   readonly t: number
+  readonly type?: string
+  /** Tokens of the prompt. */
+  readonly in?: number | null
   readonly out?: number | null
   readonly hash_ids?: readonly number[]
   readonly blocks?: readonly (readonly [first: number, last: number])[]
@@ -58,9 +61,18 @@ interface Asked {
 
 /** Yields the sessions of a folder of `.json` files, or of a JSON Lines file, compressed if its name ends with `.gz`. @throws Error with the place */
 export async function* readTraces(path: string): AsyncGenerator<TraceSession> {
+  for await (const [text, place] of textsOf(path)) yield at(place, () => sessionOf(JSON.parse(text) as Line))
+}
+
+/** Yields the sessions as they are written. @throws Error with the place */
+export async function* readLines(path: string): AsyncGenerator<Line> {
+  for await (const [text, place] of textsOf(path)) yield at(place, () => JSON.parse(text) as Line)
+}
+
+async function* textsOf(path: string): AsyncGenerator<readonly [text: string, place: string]> {
   if (statSync(path).isDirectory()) {
     for (const name of readdirSync(path).sort())
-      if (name.endsWith('.json')) yield sessionOf(readFileSync(join(path, name), 'utf8'), join(path, name))
+      if (name.endsWith('.json')) yield [readFileSync(join(path, name), 'utf8'), join(path, name)]
     return
   }
   const bytes = createReadStream(path)
@@ -68,32 +80,39 @@ export async function* readTraces(path: string): AsyncGenerator<TraceSession> {
   let number = 0
   for await (const line of lines) {
     number++
-    if (line.trim() !== '') yield sessionOf(line, `${path}, line ${number}`)
+    if (line.trim() !== '') yield [line, `${path}, line ${number}`]
   }
 }
 
-function sessionOf(text: string, place: string): TraceSession {
+function at<Read>(place: string, read: () => Read): Read {
   try {
-    const line = JSON.parse(text) as Line
-    const asked = line.requests.flatMap((request) => within(request, 0))
-    return {
-      id: line.id,
-      block: line.block_size ?? line.block ?? 64,
-      tools: line.tool_tokens ?? line.tools ?? 0,
-      system: line.system_tokens ?? line.system ?? 0,
-      requests: asked.sort((a, b) => a.at - b.at),
-    }
+    return read()
   } catch (error) {
     throw new Error(`${place} is no session of a trace: ${(error as Error).message}`, { cause: error })
   }
 }
 
+function sessionOf(line: Line): TraceSession {
+  const asked = line.requests.flatMap((request) => within(request, 0))
+  return {
+    id: line.id,
+    block: line.block_size ?? line.block ?? 64,
+    tools: line.tool_tokens ?? line.tools ?? 0,
+    system: line.system_tokens ?? line.system ?? 0,
+    requests: asked.sort((a, b) => a.at - b.at),
+  }
+}
+
 /** Returns the request, and those of a subagent, at their times in the session. */
-function within({ t, out, hash_ids, blocks, stop, requests, sub }: Asked, begin: number): TraceRequest[] {
-  const ids = hash_ids ?? (blocks ?? []).flatMap(idsOf)
+function within(asked: Asked, begin: number): TraceRequest[] {
+  const { t, out, stop, requests, sub } = asked
+  const ids = idsIn(asked)
   const own = ids.length === 0 ? [] : [{ at: begin + t, out: out ?? 0, blocks: ids, calls: stop === 'tool_use' }]
   return [...own, ...(requests ?? sub ?? []).flatMap((request) => within(request, begin + t))]
 }
+
+/** Returns the ids of a prompt's blocks, which are written as a list or as ranges. */
+export const idsIn = ({ hash_ids, blocks }: Asked): readonly number[] => hash_ids ?? (blocks ?? []).flatMap(idsOf)
 
 const idsOf = ([first, last]: readonly [number, number]): number[] =>
   Array.from({ length: last - first + 1 }, (_, index) => first + index)

@@ -1,6 +1,7 @@
 /**
  * Measures the server for Prometheus. Names follow OpenTelemetry's conventions where it has one (`gen_ai_server_*`, `http_server_*`) and
- * prom-client's (`process_*`, `nodejs_*`); our own names begin with `kvfold_`.
+ * prom-client's (`process_*`, `nodejs_*`); our own names begin with `kvfold_`. Some figures also have vLLM's names, for the routers and
+ * benchmarks that know these.
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { EngineStatus } from '../engine/elsewhere.js'
@@ -11,6 +12,8 @@ const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.
 const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68]
 
 const MODEL = 'gen_ai_request_model'
+/** vLLM's label for it. */
+const VLLM_MODEL = 'model_name'
 
 /** Measures one ask, waiting included, by the times at which the client gets its events. */
 export interface AskMeter {
@@ -63,6 +66,12 @@ export class Metrics {
     MODEL,
   ])
   readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
+  readonly #vllm = {
+    prompt: this.#counter('vllm:prompt_tokens_total', 'As kvfold_prompt_tokens_total.', [VLLM_MODEL]),
+    generated: this.#counter('vllm:generation_tokens_total', 'As kvfold_generation_tokens_total.', [VLLM_MODEL]),
+    queried: this.#counter('vllm:prefix_cache_queries_total', 'As kvfold_prompt_tokens_total.', [VLLM_MODEL]),
+    hits: this.#counter('vllm:prefix_cache_hits_total', 'As kvfold_prompt_tokens_cached_total.', [VLLM_MODEL]),
+  }
   readonly #finished = this.#counter('kvfold_answers_total', 'Answers by how they ended.', [MODEL, 'finish'])
   readonly #aside = {
     embeddings: {
@@ -98,8 +107,9 @@ export class Metrics {
     return this.#registry.contentType
   }
 
-  text(): Promise<string> {
-    return this.#registry.metrics()
+  /** Leaves out samples without a value, as Node's event loop has after a scrape; readers warn about them. */
+  async text(): Promise<string> {
+    return (await this.#registry.metrics()).replaceAll(/^.* NaN\n/gim, '')
   }
 
   request(method: string, route: string, status: number, seconds: number): void {
@@ -150,6 +160,11 @@ export class Metrics {
         this.#extra.inc(labels, Math.max(0, -saved.tokens))
         this.#generated.inc(labels, usage.completionTokens)
         this.#finished.inc({ ...labels, finish })
+        const vllm = { [VLLM_MODEL]: name }
+        this.#vllm.prompt.inc(vllm, usage.promptTokens)
+        this.#vllm.generated.inc(vllm, usage.completionTokens)
+        this.#vllm.queried.inc(vllm, usage.promptTokens)
+        this.#vllm.hits.inc(vllm, usage.cachedTokens)
       },
       failed: (code) => {
         this.#failed.inc({ code })
@@ -162,6 +177,8 @@ export class Metrics {
     const status = () => service.status()
     this.#gauge('kvfold_requests_running', 'Requests that are running.', () => status().running)
     this.#gauge('kvfold_requests_waiting', 'Requests in the queue.', () => status().queue.waiting)
+    this.#gauge('vllm:num_requests_running', 'As kvfold_requests_running.', () => status().running)
+    this.#gauge('vllm:num_requests_waiting', 'As kvfold_requests_waiting.', () => status().queue.waiting)
     this.#gauge('kvfold_queue_limit', 'Most requests that may wait in the queue.', () => status().queue.limit)
     this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
     this.#gauge(

@@ -250,6 +250,10 @@ describe('without keys', () => {
       'process_resident_memory_bytes',
     ])
       expect(text).toContain(name)
+    // Node's event loop has no lag yet right after a scrape.
+    const next = await (await fetch(`${served.url}/metrics`)).text()
+    expect(next).toContain('\nnodejs_eventloop_lag_max_seconds ')
+    expect(next).not.toMatch(/ nan$/imu)
     const submitted = Number(/kvfold_tokens_submitted\{[^}]*\} (\d+)/.exec(text)?.[1])
     expect(submitted).toBe(served.service.status().models[0]!.loaded!.submitted)
   })
