@@ -109,7 +109,7 @@ function optionsOf(args: readonly string[]): Options {
   const [file] = positionals
   if (file === undefined || values.harness === undefined)
     throw new Error(
-      'agentx needs a file of traces and --harness with the folder of a Python environment; docs/benchmarks.md says how.',
+      'agentx needs a file of traces and --harness with the folder of a Python environment; docs/peers.md says how.',
     )
   const whole = (name: 'scale' | 'sessions' | 'longest' | 'users' | 'seconds' | 'threads') => {
     if (!/^[1-9]\d*$/.test(values[name])) throw new Error(`--${name} must be a whole number above 0; it is ${values[name]}.`)
