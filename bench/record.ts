@@ -27,6 +27,12 @@ export function oneOf<Name extends string>(option: string, names: readonly Name[
   return name
 }
 
+/** Returns the number that an option was given. @throws Error when it is no whole number above 0 */
+export function whole(option: string, text: string): number {
+  if (!/^[1-9]\d*$/.test(text)) throw new Error(`--${option} must be a whole number above 0; it is ${JSON.stringify(text)}.`)
+  return Number(text)
+}
+
 export interface Origin {
   readonly command: string
   /** The suffix `+changes` means that the checkout had uncommitted changes other than records. */

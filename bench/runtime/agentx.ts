@@ -9,7 +9,7 @@ import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { openNative } from '../../src/runtime/native/binding.js'
-import { beginRecord, fileOf, keep, OPTIONS } from '../record.js'
+import { beginRecord, fileOf, keep, OPTIONS, whole } from '../record.js'
 import { longestOf, wekaOf, type WekaTrace } from './agentx/weka.js'
 import { cpuSince, HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 import { readLines } from './traces/trace.js'
@@ -111,14 +111,11 @@ function optionsOf(args: readonly string[]): Options {
     throw new Error(
       'agentx needs a file of traces and --harness with the folder of a Python environment; docs/peers.md says how.',
     )
-  const whole = (name: 'scale' | 'sessions' | 'longest' | 'users' | 'seconds' | 'threads') => {
-    if (!/^[1-9]\d*$/.test(values[name])) throw new Error(`--${name} must be a whole number above 0; it is ${values[name]}.`)
-    return Number(values[name])
-  }
+  const number = (name: 'scale' | 'sessions' | 'longest' | 'users' | 'seconds' | 'threads') => whole(name, values[name])
   return {
-    ...{ file, harness: resolve(values.harness), model: fileOf(values.model), scale: 1 / whole('scale') },
-    ...{ sessions: whole('sessions'), longest: whole('longest'), users: whole('users'), seconds: whole('seconds') },
-    ...{ servers: values.server, contracts: values.contract.split(','), threads: whole('threads') },
+    ...{ file, harness: resolve(values.harness), model: fileOf(values.model), scale: 1 / number('scale') },
+    ...{ sessions: number('sessions'), longest: number('longest'), users: number('users'), seconds: number('seconds') },
+    ...{ servers: values.server, contracts: values.contract.split(','), threads: number('threads') },
     ...{ json: values.json, out: values.out === undefined ? undefined : resolve(values.out), write: values.write },
   }
 }

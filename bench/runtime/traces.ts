@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { openNative } from '../../src/runtime/native/binding.js'
-import { beginRecord, fileOf, keep, oneOf, OPTIONS } from '../record.js'
+import { beginRecord, fileOf, keep, oneOf, OPTIONS, whole } from '../record.js'
 import { cpuSince, HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 import { InfinitePrefixCache } from './traces/prefix-cache.js'
 import { promptOf, TEMPLATE, wordsOf } from './traces/prompt.js'
@@ -161,11 +161,6 @@ function optionsOf(args: readonly string[]): Options {
 }
 
 const bad = (message: string): Error => new Error(message)
-
-function whole(name: string, text: string): number {
-  if (!/^[1-9]\d*$/.test(text)) throw bad(`--${name} must be a whole number above 0; it is ${JSON.stringify(text)}.`)
-  return Number(text)
-}
 
 function fraction(text: string): number {
   const [, above = '', below = '1'] = /^([1-9]\d*)(?:\/([1-9]\d*))?$/.exec(text) ?? []

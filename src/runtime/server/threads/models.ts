@@ -564,7 +564,8 @@ export class ServedModel {
     this.#until = Date.now() + milliseconds
     this.#clock = setTimeout(
       () => {
-        if (this.users === 0) void this.unload()
+        // No request waits for it. If the engine fails to end, its memory stays taken, and a load that lacks it says so.
+        if (this.users === 0) void this.unload().catch(() => undefined)
       },
       Math.min(milliseconds, LONGEST),
     ).unref()

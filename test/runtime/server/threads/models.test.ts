@@ -167,6 +167,20 @@ describe('models', () => {
     await service.close()
   })
 
+  it('may fail to end when they were idle: the server goes on and loads them again', async () => {
+    const { models, stay, history } = shop(2, ['a'])
+    const service = await ThreadService.open({ models, keepAliveMs: 30 })
+    await ask(service)
+    const failed = Promise.reject(new Error('The disk is gone.'))
+    failed.catch(() => undefined)
+    void stay(failed)
+    await new Promise((resolve) => setTimeout(resolve, 80))
+    void stay(Promise.resolve())
+    expect((await ask(service)).message.content).toBe('I am a.')
+    expect(history).toEqual(['+a', '+a'])
+    await service.close()
+  })
+
   it('are at most so many at once: one more waits until one is unused, and a busy one does not keep it out', async () => {
     const { models, hold, history, loaded } = shop(3, ['a', 'b', 'c'])
     const service = await ThreadService.open({ models, most: 1 })
