@@ -27,9 +27,9 @@ const chat = (...messages: ChatRequest['messages']): readonly ChatMessage[] =>
   atOnce(chatAsk({ messages, add_generation_prompt: true }, 'public', {})).messages
 const anthropic = (request: Omit<MessagesRequest, 'max_tokens'>): readonly ChatMessage[] =>
   atOnce(messagesAsk({ max_tokens: 9, ...request }, 'public', {})).messages
-const responses = async (instructions: string, ...input: readonly object[]): Promise<readonly ChatMessage[]> => [
+const responses = (instructions: string, ...input: readonly object[]): readonly ChatMessage[] => [
   { role: 'system', content: instructions },
-  ...atOnce(resultsInOrder(await messagesOfItems(input))),
+  ...atOnce(resultsInOrder(atOnce(messagesOfItems(input)))),
 ]
 
 const developer = (of: string) => ({ type: 'message', role: 'developer', content: [text(of, 'input_text')] })
@@ -47,19 +47,19 @@ const use = (id: string, city: string) => ({ type: 'tool_use', id, name: 'get_we
 const used = (id: string, content: unknown, more: object = {}) => ({ type: 'tool_result', tool_use_id: id, content, ...more })
 
 const SHAPES: Readonly<Record<string, readonly ChatMessage[]>> = {
-  'Codex: instructions, a developer item, the environment, a turn with two calls': await responses(
+  'Codex: instructions, a developer item, the environment, a turn with two calls': responses(
     'You are a coding agent.',
     ...[developer('<permissions>read only</permissions>'), asked('<environment_context>linux</environment_context>')],
     ...[asked('Look around.'), { type: 'reasoning', summary: [], content: [text('Hm.', 'reasoning_text')] }],
     ...[functionCall('fc_1', '{"city":"Rome"}'), functionCall('fc_2', '{"city":"Oslo"}')],
     ...[output('fc_2', 'ice'), output('fc_1', 'sun'), said('Sun and ice.'), asked('Thanks, and now?')],
   ),
-  'Codex: a turn that was interrupted, and a developer item later on': await responses(
+  'Codex: a turn that was interrupted, and a developer item later on': responses(
     'You are a coding agent.',
     ...[asked('Look around.'), functionCall('fc_1', '{"city":"Ro'), output('fc_1', 'aborted')],
     ...[asked('<turn_aborted>'), developer('The mode is now: plan.'), asked('Go on.')],
   ),
-  'Codex: an image in a result': await responses(
+  'Codex: an image in a result': responses(
     'You are a coding agent.',
     ...[asked('Shoot.'), functionCall('fc_1', '{}'), output('fc_1', [{ type: 'input_image', image_url: 'data:,' }])],
   ),

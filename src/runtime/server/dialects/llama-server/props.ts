@@ -17,7 +17,8 @@ const NULLS = 5
 
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
-export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+export function addProps(app: App, ports: Ports): void {
+  const { service, sampling, exchange } = ports
   app.get(
     '/props',
     { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Named } },
@@ -55,13 +56,15 @@ export function addProps(app: App, { service, sampling, unsupportedParts, exchan
       preHandler: argumentsAhead,
     },
     (request, reply) => {
-      const { body, tenant } = request
-      return exchange(request, reply).wait(async () => {
-        const ask = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
-        return { prompt: await service.prompt(ask.model, ask.messages, ask.tools, ask.template) }
-      })
+      return exchange(request, reply).wait(async () => ({ prompt: await promptOf(ports, request.body, request.tenant) }))
     },
   )
+}
+
+/** Returns the prompt that the template makes of a conversation. @throws FieldError */
+async function promptOf({ service, sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Promise<string> {
+  const { model, messages, tools, template } = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
+  return service.prompt(model, messages, tools, template)
 }
 
 // The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
@@ -91,12 +94,8 @@ const DetokenizeBody = Type.Object({
   tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
 
-export function addTokens(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
-  /** Returns the prompt that the template makes of a conversation, whose tokens are counted as in vLLM. */
-  const promptOf = async (body: ChatRequest, tenant: Tenant): Promise<string> => {
-    const { model, messages, tools, template } = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
-    return service.prompt(model, messages, tools, template)
-  }
+export function addTokens(app: App, ports: Ports): void {
+  const { service, exchange } = ports
   app.post(
     '/tokenize',
     {
@@ -114,7 +113,7 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
         body
       const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async () => {
-        const whole = text ?? (await promptOf({ ...body, messages: messages! }, request.tenant))
+        const whole = text ?? (await promptOf(ports, { ...body, messages: messages! }, request.tenant))
         const tokens = await service.tokenize(body.model, whole, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null

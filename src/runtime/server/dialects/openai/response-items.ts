@@ -4,7 +4,7 @@ import { LOOSE } from './answer-form.js'
 import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
-import { turn } from '../../../core/turns.js'
+import { type Steps, turn } from '../../../core/turns.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { Responses } from '../../responses/responses.js'
 import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
@@ -31,17 +31,17 @@ interface MessageDraft {
 
 /**
  * Translates items into messages. Reasoning, text and calls of the assistant are separate items; adjacent ones form one message, as the
- * server sent them. Lets other work of the event loop run in between.
+ * server sent them. Yields before each item.
  * @param names the tool of each earlier call, by the call's id
  * @param definitionsIn returns the tools in a search's output
  * @throws FieldError
  */
-export async function messagesOfItems(
+export function* messagesOfItems(
   input: unknown,
   names = new Map<string, string>(),
   definitionsIn: (tools: readonly unknown[]) => readonly ToolDefinition[] = () => [],
   unsupportedParts?: UnsupportedParts,
-): Promise<PlacedMessage[]> {
+): Steps<PlacedMessage[]> {
   if (typeof input === 'string') return [{ message: { role: 'user', content: input }, place: 'input' }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
   let messages: PlacedMessage[] = []
@@ -55,7 +55,7 @@ export async function messagesOfItems(
     return (draft ??= { toolCalls: [] })
   }
   for (const [index, item] of (input as readonly unknown[]).entries()) {
-    if (index % AT_ONCE === AT_ONCE - 1) await turn()
+    yield
     const place = `input[${index}]`
     if (!isRecord(item)) throw new FieldError(place, `${place} must be an object.`)
     switch (item['type'] ?? 'message') {

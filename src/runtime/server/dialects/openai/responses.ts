@@ -172,7 +172,8 @@ async function responseAsk(
   const { input, isTriggered } = withoutTrigger(body.input)
   const isEmpty = earlier !== null && Array.isArray(input) && input.length === 0
   const items = isEmpty ? [] : await withReferenced(input, tenant, service.responses)
-  const added = isEmpty ? [] : await messagesOfItems(items, names, (list) => offered.told(list), unsupportedParts)
+  const steps = messagesOfItems(items, names, (list) => offered.told(list), unsupportedParts)
+  const added = isEmpty ? [] : await translated(items, steps)
   const inOrder = await translated(added, resultsInOrder(added, earlier?.messages))
   return {
     tenant,
