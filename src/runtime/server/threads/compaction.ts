@@ -9,6 +9,7 @@ import { type EngineRequest, type GenerationOptions, goodContext } from '../../e
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { type Folded, isHopeless, type PolicyContext, shownBy } from './policies.js'
 import type { Thread } from './thread.js'
+import { promptOf } from './turn-report.js'
 
 /** When a client wants its conversation compacted, and how. */
 export interface Compaction {
@@ -84,7 +85,7 @@ export async function compact(
   const before = shownBy(context)
   if (above !== null && before <= (above ?? FULL * goodContext(engine.info))) return null
   const edits = conversation.edits()
-  let plan = { shown: 0, reused: 0 }
+  const told: { plan?: { readonly shown: number; readonly reused: number } } = {}
   const running = engine.respond({
     ...generation,
     ...request,
@@ -102,11 +103,15 @@ export async function compact(
     ledger: entry,
     timing,
   } = await running.each((event) => {
-    if (event.type === 'plan') plan = event
+    if (event.type === 'plan') told.plan = event
   })
   if (finish === 'cancelled')
     throw new KvfoldError('engine/cancelled', 'The request was cancelled while the summary was written.')
-  const usage = { promptTokens: plan.shown, cachedTokens: plan.reused, completionTokens: timing.generatedTokens }
+  const { shown: promptTokens, reused: cachedTokens } = told.plan ?? {
+    shown: promptOf({ ledger: entry, timing }),
+    reused: entry.reused,
+  }
+  const usage = { promptTokens, cachedTokens, completionTokens: timing.generatedTokens }
   const written = message.content.trim()
   if (written === '') return { compacted: { content: null, stands: 0, paused: pauses, usage }, folded: null, entry }
   const content = keepsUser ? written : written + lastOf(conversation)

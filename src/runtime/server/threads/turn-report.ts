@@ -2,7 +2,7 @@
 import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
-import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
+import type { EngineEvent, EngineReply, TokenLogprob } from '../../engine/engine.js'
 import { draftsIn } from '../../kv/ledger.js'
 import type { Answer, AskEvent, BareCallReport, ToolSearchResult, SearchStep } from '../ask.js'
 import { namesIn } from './server-tools.js'
@@ -24,9 +24,12 @@ export class TurnReport {
   #reasoning = ''
   #spoke = false
   #mayCall = true
-  /** `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's plan. */
+  /**
+   * `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's plan. Null if the engine told no plan, as
+   * vLLM and SGLang do not.
+   */
   #reused: number | null = null
-  #prompt = 0
+  #prompt: number | null = null
   /** `#unknown`: sampled tokens not yet known to be text or reasoning. `#reasoned`: reasoning tokens of the last step. */
   #unknown = 0
   #reasoned = 0
@@ -42,6 +45,7 @@ export class TurnReport {
       case 'step':
         this.#afterSearches()
         this.#step = event.step
+        this.#prompt = null
         this.#mayCall = event.toolChoice !== 'none'
         this.#spoke = false
         this.#reasoned = 0
@@ -92,9 +96,11 @@ export class TurnReport {
   }
 
   usage(outcome: TurnOutcome): Answer['usage'] {
+    const last = outcome.steps.at(-1)
+    const prompt = this.#prompt ?? (last === undefined ? 0 : promptOf(last))
     return {
-      promptTokens: this.#prompt,
-      cachedTokens: Math.min(this.#prompt, this.#reused ?? 0),
+      promptTokens: prompt,
+      cachedTokens: Math.min(prompt, this.#reused ?? outcome.steps[0]?.ledger.reused ?? 0),
       completionTokens: sum(outcome, ({ generatedTokens }) => generatedTokens),
       reasoningTokens: this.#reasoned,
       ...draftsIn(outcome.ledger),
@@ -206,6 +212,10 @@ class UnsaidTokens {
 /** Returns the bytes of a token or text, each as one character: a token may have only part of a character. */
 const bytesOf = ({ text, bytes }: Pick<TokenLogprob, 'text' | 'bytes'>): string =>
   Buffer.from(bytes ?? Buffer.from(text)).toString('latin1')
+
+/** Returns the tokens of a step's prompt, by its reply. */
+export const promptOf = ({ ledger, timing }: Pick<EngineReply, 'ledger' | 'timing'>): number =>
+  timing.prefillTokens + ledger.reused
 
 /** Sums one of the timings' figures over all steps of a turn. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>

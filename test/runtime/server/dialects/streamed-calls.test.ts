@@ -155,6 +155,27 @@ it('end where the limit cuts them off, which is reported', async () => {
   expect(last.type === 'response.incomplete' ? last.response.output : null).toEqual([])
 })
 
+it('name one item, also behind text', async () => {
+  const scripted = await serving({
+    engine: () => new ScriptedEngine([{ content: 'So.', calls: [{ name: 'look', arguments: { where: 'sky', note } }] }]),
+  })
+  try {
+    const stream = clients(scripted).openai.responses.stream({
+      ...{ model, input: 'Look.' },
+      tools: [{ type: 'function', name: 'look', parameters, strict: true }],
+    })
+    const ids = new Set<string | undefined>()
+    for await (const event of stream) {
+      if (!('output_index' in event) || event.output_index !== 1) continue
+      ids.add('item' in event ? event.item.id : event.item_id)
+    }
+    const { output } = await stream.finalResponse()
+    expect([...ids]).toEqual([output[1]!.id])
+  } finally {
+    await scripted.close()
+  }
+})
+
 it('are not sent for calls of server tools', async () => {
   const scripted = await serving({
     engine: () =>

@@ -30,7 +30,7 @@ interface RequestPrint {
 const MOST = 4096
 
 /** How many of a request's prompt tokens came from the cache. */
-type Read = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
+export type PromptRead = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
 
 export class Diagnostics {
   readonly #prints = new Map<string, RequestPrint>()
@@ -46,8 +46,11 @@ export class Diagnostics {
     }
   }
 
-  /** Returns the answer's field `diagnostics`; null when nothing changed, or the client names no earlier message. */
-  told(wish: Wish, ask: Ask, model: string, read: Read): object | null {
+  /**
+   * Returns the answer's field `diagnostics`; null when nothing changed, or the client names no earlier message. `read`: null if it is not
+   * known yet.
+   */
+  told(wish: Wish, ask: Ask, model: string, read: PromptRead | null): object | null {
     const id = wish?.previous_message_id
     if (id === undefined) return null
     const before = this.#prints.get(keyOf(ask, id))
@@ -55,7 +58,7 @@ export class Diagnostics {
     const now = printOf(ask, model)
     const type = changeBetween(before, now)
     if (type === null) return null
-    if (type === 'unavailable') return { cache_miss_reason: { type } }
+    if (type === 'unavailable' || read === null) return { cache_miss_reason: { type } }
     return { cache_miss_reason: { type, cache_missed_input_tokens: Math.max(0, before.tokens - read.cachedTokens) } }
   }
 }

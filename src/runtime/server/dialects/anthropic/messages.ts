@@ -10,7 +10,7 @@ import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, inputOf, inputRest } from '../tools.js'
 import { toolsLeftOut } from './client-tools.js'
 import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
-import { Diagnostics } from './diagnostics.js'
+import { Diagnostics, type PromptRead } from './diagnostics.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
 import { type App, described, type Ports } from '../../routes/route.js'
@@ -88,7 +88,7 @@ const leftOut = (body: MessagesRequest): readonly string[] => [...toolsLeftOut(b
 /** Compares a request with an earlier one, and remembers it for later ones. */
 interface Diagnosis {
   /** Returns the answer's field `diagnostics`; empty when the request does not have that field. */
-  of(model: string, read: Pick<Usage, 'promptTokens' | 'cachedTokens'>): object
+  of(model: string, read: PromptRead | null): object
   note(answer: Answer): void
 }
 
@@ -174,21 +174,23 @@ export class MessageStream implements StreamShape<Answer> {
         this.#model = event.model
         return this.#told(event)
       case 'plan':
-        return [...this.#begin(event.shown, event.reused), ...this.#told(event)]
+        return [...this.#begin({ promptTokens: event.shown, cachedTokens: event.reused }), ...this.#told(event)]
       case 'text':
-        return this.#text(event.text)
-      case 'reasoning':
-        return [...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
+        return [...this.#begin(null), ...this.#text(event.text)]
+      case 'reasoning': {
+        const begun = this.#begin(null)
+        return [...begun, ...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
+      }
       case 'arguments':
-        return this.#arguments(event, event.text)
+        return [...this.#begin(null), ...this.#arguments(event, event.text)]
       case 'call':
-        return this.#whole(event.call)
+        return [...this.#begin(null), ...this.#whole(event.call)]
       case 'search':
-        return this.#search(event)
+        return [...this.#begin(null), ...this.#search(event)]
       case 'compaction': {
         const block = compactionBlock(event)
         return [
-          ...this.#begin(event.usage.promptTokens, event.usage.cachedTokens),
+          ...this.#begin(event.usage),
           ...this.#closed(),
           frame('content_block_start', { index: this.#blocks, content_block: { ...block, content: null } }),
           this.#delta({ type: 'compaction_delta', content: event.content, encrypted_content: null }),
@@ -212,7 +214,7 @@ export class MessageStream implements StreamShape<Answer> {
     this.diagnosis.note(answer)
     const told = kvfoldReply(this.body.kvfold, answer, leftOut(this.body))
     return [
-      ...this.#begin(usage.promptTokens, usage.cachedTokens),
+      ...this.#begin(usage),
       ...this.#closed(),
       frame('message_delta', {
         delta: endOf(answer),
@@ -232,12 +234,14 @@ export class MessageStream implements StreamShape<Answer> {
     return [{ event: 'error', data: anthropicError(problem, this.requestId) }]
   }
 
-  #begin(promptTokens: number, cachedTokens: number): readonly Frame[] {
+  /** Begins the message. `read`: null if the engine tells the prompt's tokens only at the end, as vLLM and SGLang do. */
+  #begin(read: PromptRead | null): readonly Frame[] {
     if (this.#begun) return []
     this.#begun = true
+    const { promptTokens, cachedTokens } = read ?? { promptTokens: 0, cachedTokens: 0 }
     const usage = usageOf({ promptTokens, cachedTokens, completionTokens: 0 })
     const message = { id: this.id, type: 'message', role: 'assistant', model: this.#model, content: [], usage }
-    const told = this.diagnosis.of(this.#model, { promptTokens, cachedTokens })
+    const told = this.diagnosis.of(this.#model, read)
     return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null, ...told } })]
   }
 

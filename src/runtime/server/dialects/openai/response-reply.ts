@@ -184,7 +184,7 @@ export class ResponseStream implements StreamShape<Answer> {
   }
 
   async done(answer: Answer): Promise<readonly Frame[]> {
-    const frames = [...this.#closed()]
+    const frames = [...this.#begin(), ...this.#closed()]
     // An answer without text or calls still gets an empty message. It gets none if a call that was cut off has taken its place.
     const { message, compacted } = answer
     const isSilent = message.content === '' && message.toolCalls === undefined && compacted?.paused !== true
@@ -232,16 +232,17 @@ export class ResponseStream implements StreamShape<Answer> {
         return []
       case 'plan':
         return this.#begin()
+      // Engines that tell no plan, such as vLLM, begin with the answer itself.
       case 'text':
-        return this.#text(event.text, event.logprobs)
+        return [...this.#begin(), ...this.#text(event.text, event.logprobs)]
       case 'reasoning':
-        return [...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
+        return [...this.#begin(), ...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
       case 'call':
-        return [...this.#closed(), ...this.#call(event.call)]
+        return [...this.#begin(), ...this.#closed(), ...this.#call(event.call)]
       case 'search':
-        return [...this.#closed(), ...this.#search(event)]
+        return [...this.#begin(), ...this.#closed(), ...this.#search(event)]
       case 'arguments':
-        return this.#arguments(event)
+        return [...this.#begin(), ...this.#arguments(event)]
       case 'compaction': {
         const item = compactionItem(event, this.#itemId('cmp'), true)
         const place = { output_index: this.#output.length, item }
@@ -318,10 +319,13 @@ export class ResponseStream implements StreamShape<Answer> {
    * call is complete. A call that is cut off never gets its `done` event, and is not in the whole response.
    */
   #arguments({ id, name, text }: ArgumentsEvent): readonly Frame[] {
+    const isTold = this.#telling?.id === id
+    // The item's id has its place in the list, which is known once the item before it is closed.
+    const closed = isTold ? [] : this.#closed()
     const item = this.#item({ id, name, arguments: {} }, 'in_progress')
-    if (item.type !== 'function_call') return []
-    const begun = this.#telling?.id === id ? [] : [...this.#closed(), this.#added(item)]
-    const telling = this.#telling?.id === id ? this.#telling : { id, told: '' }
+    if (item.type !== 'function_call') return closed
+    const begun = isTold ? [] : [...closed, this.#added(item)]
+    const telling = isTold ? this.#telling! : { id, told: '' }
     this.#telling = { id, told: telling.told + text }
     return text === '' ? begun : [...begun, this.#argumentsDelta(item.id, text)]
   }
