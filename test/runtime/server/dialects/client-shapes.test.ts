@@ -116,6 +116,16 @@ const SHAPES: Readonly<Record<string, readonly ChatMessage[]>> = {
   ),
 }
 
+it('joins text behind a call with the call, as the answer was one message', () => {
+  const items = [asked('Look.'), functionCall('fc_1', '{"city":"Rome"}'), said('I will tell you.'), output('fc_1', 'sun')]
+  expect(responses('Be short.', ...items)).toMatchObject([
+    {},
+    { role: 'user' },
+    { role: 'assistant', content: 'I will tell you.', toolCalls: [{ id: 'fc_1' }] },
+    { role: 'tool', toolCallId: 'fc_1' },
+  ])
+})
+
 const tools = [weatherTool]
 
 describe.each(realTemplates())('$name', ({ name, source }) => {

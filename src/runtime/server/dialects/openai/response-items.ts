@@ -63,8 +63,9 @@ export function* messagesOfItems(
         const role = roleOf(item['role'], place)
         const content = textOf(item['content'], `${place}.content`, PARTS, unsupportedParts)
         if (role === 'assistant') {
-          const target = assistant(({ content: said, toolCalls }) => said !== undefined || toolCalls.length > 0)
-          target.content = content
+          // Some models write text behind a call: streams tell it as an item of its own.
+          const target = assistant(({ content: said, toolCalls }) => said !== undefined && toolCalls.length === 0)
+          target.content = (target.content ?? '') + content
           if (continues(target, messages.at(-1)?.message)) joinTo(target, messages.pop()!.message)
         } else {
           flush()
