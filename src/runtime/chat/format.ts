@@ -209,9 +209,10 @@ export class ChatFormat {
   }
 
   /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */
-  async textInTurns({ messages, tools = [] }: Pick<RenderRequest, 'messages' | 'tools'>): Promise<string> {
+  async textInTurns(request: Omit<RenderRequest, 'edits'>): Promise<string> {
+    const { messages, tools = [] } = request
     checkMessages(messages)
-    const { text } = await inTurns(this.#layout(messages, tools, NO_EDITS, 'prompt'))
+    const { text } = await inTurns(this.#layout(messages, tools, NO_EDITS, endingOf(request)))
     return text.value
   }
 

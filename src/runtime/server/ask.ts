@@ -391,6 +391,8 @@ export interface CompletionAsk extends Pick<
    * Default: the answer fills no gap.
    */
   readonly fill?: FillIn
+  /** Whether this is a further part of a request that asks already. It waits in the queue however many wait there. */
+  readonly follows?: boolean
 }
 
 export interface CompletionAnswer extends Pick<
@@ -489,15 +491,10 @@ export interface Service {
   /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]>
   /**
-   * Returns the text that the model's chat template makes of these messages. @throws KvfoldError model/unsupported where another server
-   * has the template
+   * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
+   * model/unsupported where another server has the template
    */
-  prompt(
-    model: string | undefined,
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    template?: readonly TemplateField[],
-  ): Promise<string>
+  prompt(ask: Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning'>): Promise<string>
   /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
   count(
     model: string | undefined,
@@ -599,6 +596,6 @@ export const late = (milliseconds: number | undefined): KvfoldError =>
   )
 
 /** The fields common to `Answer` and `CompletionAnswer`. */
-export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'unread'>
+export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'unread' | 'compacted'>
 
 export type AnyAsked<A extends AnyAnswer> = Omit<Asked, 'answer'> & { readonly answer: Promise<A> }

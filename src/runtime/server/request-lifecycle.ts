@@ -10,6 +10,7 @@ import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
 import { Figures, logRequest } from './request-log.js'
+import { Spending, spentOn } from './spent.js'
 
 /** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
 export interface StreamShape<A extends AnyAnswer> {
@@ -203,20 +204,22 @@ export class RequestRun {
     meter: AskMeter,
     on: (event: AskEvent) => Promise<void> | undefined,
   ): Promise<A> {
+    const spending = new Spending()
     try {
       for await (const event of asked) {
+        spending.on(event)
         meter.on(event)
         this.#figures.note(event)
         await on(event)
       }
       const answer = await asked.answer
       this.#figures.answered(answer)
-      const { promptTokens, cachedTokens, completionTokens } = answer.usage
-      this.#spend(promptTokens - cachedTokens + completionTokens)
+      this.#spend(spentOn(answer))
       if (answer.finish === 'cancelled') meter.failed(problemOf(this.#cancelled()).code)
       else meter.done(answer)
       return answer
     } catch (error) {
+      this.#spend(spending.tokens)
       const meant = this.#run.signal.aborted && error instanceof KvfoldError && error.code === 'engine/cancelled'
       const shown = meant ? this.#cancelled() : error
       meter.failed(problemOf(shown).code)

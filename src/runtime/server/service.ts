@@ -79,7 +79,7 @@ export interface ServiceOptions
   readonly costlyFolds?: CostlyFolds
 }
 
-type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal'>
+type Commons = Pick<CompletionAsk, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal' | 'follows'>
 
 /** How many asks may wait for a slot of a model, if no option says otherwise. */
 const QUEUE_LIMIT = 128
@@ -243,14 +243,17 @@ export class ThreadService implements Service {
     })
   }
 
-  prompt(...[model, messages, tools, template]: Parameters<Service['prompt']>): Promise<string> {
+  prompt({ model, messages, tools, template, beginning }: Parameters<Service['prompt']>[0]): Promise<string> {
     return this.#using(model, ({ format, info }) => {
       if (format === undefined)
         throw new KvfoldError(
           'model/unsupported',
           `Another server has the chat template of ${info.model}; ask it for the prompt.`,
         )
-      return format.with(variablesOf(template)).textInTurns({ messages, tools })
+      const own = format.with(variablesOf(template))
+      if (beginning === undefined) return own.textInTurns({ messages, tools })
+      const whole = [...messages, { role: 'assistant', content: beginning } as const]
+      return own.textInTurns({ messages: whole, tools, continues: true })
     })
   }
 
@@ -401,7 +404,15 @@ export class ThreadService implements Service {
   }
 
   async #limited<A extends { readonly finish: Finish }>(
-    { tenant, model: name, lora: adapters, priority = 0, timeoutMs = this.options.timeoutMs, signal: client }: Commons,
+    {
+      tenant,
+      model: name,
+      lora: adapters,
+      priority = 0,
+      timeoutMs = this.options.timeoutMs,
+      signal: client,
+      follows = false,
+    }: Commons,
     emit: (event: AskEvent) => void,
     work: (slot: Slot) => Promise<A>,
   ): Promise<A> {
@@ -418,7 +429,7 @@ export class ThreadService implements Service {
       const onPosition = (position: number) => {
         emit({ type: 'queued', position })
       }
-      leave = await queue.enter({ tenant, priority, signal, onPosition }).catch((error: unknown) => {
+      leave = await queue.enter({ tenant, priority, signal, follows, onPosition }).catch((error: unknown) => {
         throw error instanceof QueueFull ? this.#overloaded(error.waiting, model) : error
       })
       const lease = await this.#models.lease(model, { signal, yields: true })

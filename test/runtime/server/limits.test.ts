@@ -128,6 +128,26 @@ describe('limits', () => {
   })
 })
 
+describe('a limit of tokens', () => {
+  const ALL = 1_000_000
+  const used = async () => ALL - Number((await post('/tokenize', { content: 'Hi' })).headers.get('x-ratelimit-remaining-tokens'))
+  const long = 'word '.repeat(300)
+
+  it('counts the summary of a compaction', async () => {
+    await start({ rateLimit: { tokens: ALL }, clock: () => 0 })
+    const input = [user(long), { role: 'assistant', content: 'Yes.' }, user('And now?')]
+    expect((await post('/v1/responses/compact', { input })).status).toBe(200)
+    expect(await used()).toBeGreaterThan(300)
+  })
+
+  it('counts the work for a request that ran out of time', async () => {
+    await start({ rateLimit: { tokens: ALL }, clock: () => 0 })
+    const body = { messages: [user(long)], stream: true, kvfold: { grammar: 'root ::= [a-z ] root', timeout: 1 } }
+    expect(await (await post(CHAT, body)).text()).toContain('server/timeout')
+    expect(await used()).toBeGreaterThan(300)
+  })
+})
+
 describe('a refused request', () => {
   it('creates no thread, and leaves a thread as it was', async () => {
     await start()

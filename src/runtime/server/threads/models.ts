@@ -268,7 +268,11 @@ export class Models {
 
   /** Unloads the model. Returns false when it was not loaded. @throws KvfoldError model/busy while requests use it */
   async unload(model: ServedModel): Promise<boolean> {
-    if (model.engine === null) return false
+    if (model.engine === null) {
+      // It has nothing to leave, so its next use is not its last.
+      if (model.users === 0) model.keepAliveMs = null
+      return false
+    }
     if (model.users > 0)
       throw new KvfoldError('model/busy', `${model.name} answers ${model.users} requests; unload it when they have ended.`)
     await model.unload()

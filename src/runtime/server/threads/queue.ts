@@ -14,6 +14,8 @@ export interface QueuePlace {
   /** Among one tenant's requests, a higher number goes first. */
   readonly priority: number
   readonly signal?: AbortSignal
+  /** Whether it is a further part of a request that is here already. The limit counts requests, so it does not count this part. */
+  readonly follows?: boolean
   /** Called with the number of requests ahead, now and whenever it changes. */
   readonly onPosition?: (before: number) => void
 }
@@ -60,7 +62,8 @@ export class Queue {
   enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
     if (this.#running < this.options.slots && this.#waiting.length === 0) return Promise.resolve(this.#take())
-    if (this.#waiting.length >= this.options.limit) return Promise.reject(new QueueFull(this.#waiting.length))
+    const requests = this.#waiting.filter(({ follows }) => follows !== true).length
+    if (place.follows !== true && requests >= this.options.limit) return Promise.reject(new QueueFull(requests))
     return new Promise((resolve, reject) => {
       const leave = () => {
         this.#remove(waiting)

@@ -202,6 +202,26 @@ describe('limits', () => {
   })
 })
 
+describe('a conversation that ends with an answer', () => {
+  const messages = [
+    { role: 'user', content: 'Hi' },
+    { role: 'assistant', content: PROMPT },
+  ]
+
+  it('is counted whole by /tokenize, or as one to go on with', async () => {
+    const count = async (more: object) => (await api.post('/tokenize', { messages, ...more })).body.tokens.length as number
+    const asked = await count({ messages: messages.slice(0, 1) })
+    const length = (await tokensOf(PROMPT)).length
+    expect(await count({})).toBeGreaterThan(asked + length)
+    expect(await count({ continue_final_message: true })).toBeLessThan(await count({}))
+    expect(await count({ continue_final_message: true })).toBeGreaterThanOrEqual(asked + length)
+  })
+
+  it('becomes a prompt that ends with the answer', async () => {
+    expect((await api.post('/apply-template', { messages })).body.prompt).toMatch(new RegExp(`${PROMPT}$`))
+  })
+})
+
 describe('prompt_logprobs', () => {
   it('are those of vLLM: null, then each token with its rank', async () => {
     const { body } = await api.post('/v1/completions', { prompt: PROMPT, max_tokens: 1, temperature: 0, prompt_logprobs: 2 })

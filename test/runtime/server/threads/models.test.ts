@@ -240,8 +240,12 @@ describe('models', () => {
     await ask(service, 'b')
     await new Promise((resolve) => setTimeout(resolve, 20))
     expect(history.slice(2)).toEqual(['+b', '-b'])
-    // It holds until the model is unloaded.
+    // It holds until the model is unloaded. Unloading one that is not loaded changes nothing.
+    service.keep('b', 0)
+    expect(await service.unload('b')).toBe(false)
     await ask(service, 'b')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(history.slice(4)).toEqual(['+b'])
     service.keep('b', Infinity)
     await new Promise((resolve) => setTimeout(resolve, 20))
     expect(history.slice(4)).toEqual(['+b'])

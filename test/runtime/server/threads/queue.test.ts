@@ -71,6 +71,16 @@ describe('the queue', () => {
     await expect(enter('e', 'a')).rejects.toMatchObject({ waiting: 1 })
   })
 
+  it('counts requests, not the parts of one', async () => {
+    const { queue, enter } = watchedQueue(1, 1)
+    void enter('a', 'a')
+    for (let part = 0; part < 5; part++) void queue.enter({ tenant: 'a', priority: 0, follows: true })
+    void enter('b', 'b')
+    await settled()
+    expect(queue.waiting).toBe(6)
+    await expect(enter('c', 'c')).rejects.toMatchObject({ waiting: 1 })
+  })
+
   it('reports places as they change, and removes a request whose client leaves', async () => {
     const { leave, enter, begun, queue } = watchedQueue(1)
     const told: Record<string, number[]> = { b: [], c: [], d: [] }

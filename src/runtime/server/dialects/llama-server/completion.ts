@@ -92,7 +92,7 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
     const running = exchange(request, reply)
     const asks = await running.before(() => Promise.resolve().then(() => asksOf(body, promptsIn(), request.tenant, sampling)))
     const wish = { body, asks, ignored: ignoredIn(body, schema) }
-    const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
+    const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
     const ping = body.sse_ping_interval ?? 0
     if (body.stream === true) return running.stream(begin, new LlamaStream(wish), ping > 0 ? ping : undefined)
     const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))

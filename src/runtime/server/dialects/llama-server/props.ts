@@ -10,6 +10,7 @@ import { samplingSettings } from '../sampling-fields.js'
 import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
 import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
+import { definedFields } from '../../../core/json.js'
 import type { Tenant } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 
@@ -55,16 +56,14 @@ export function addProps(app: App, ports: Ports): void {
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
-    (request, reply) => {
-      return exchange(request, reply).wait(async () => ({ prompt: await promptOf(ports, request.body, request.tenant) }))
-    },
+    (request, reply) =>
+      exchange(request, reply).wait(async () => ({ prompt: await promptOf(ports, request.body, request.tenant) })),
   )
 }
 
-/** Returns the prompt that the template makes of a conversation. @throws FieldError */
+/** Returns the prompt that the template makes of the messages, up to the end of an answer that has begun. @throws FieldError */
 async function promptOf({ service, sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Promise<string> {
-  const { model, messages, tools, template } = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
-  return service.prompt(model, messages, tools, template)
+  return service.prompt(await translated(body, chatAsk(body, tenant, sampling, unsupportedParts)))
 }
 
 // The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
@@ -76,6 +75,7 @@ const TokenizeBody = Type.Object({
   messages: Type.Optional(Type.Unsafe<ChatRequest['messages']>(ChatBody.properties.messages)),
   tools: ChatBody.properties.tools,
   chat_template_kwargs: ChatBody.properties.chat_template_kwargs,
+  continue_final_message: ChatBody.properties.continue_final_message,
   parse_special: Type.Optional(Type.Boolean({ description: 'whether control tokens written in the text count; default true' })),
   add_special: Type.Optional(
     Type.Boolean({
@@ -93,6 +93,12 @@ const DetokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
+
+/** Returns the chat request whose prompt is to be counted. As in vLLM, a last message of the assistant is one like the others by default. */
+const chatOf = (
+  { model, tools, chat_template_kwargs, continue_final_message = false }: Type.Static<typeof TokenizeBody>,
+  messages: ChatRequest['messages'],
+): ChatRequest => ({ messages, continue_final_message, ...definedFields({ model, tools, chat_template_kwargs }) })
 
 export function addTokens(app: App, ports: Ports): void {
   const { service, exchange } = ports
@@ -113,7 +119,7 @@ export function addTokens(app: App, ports: Ports): void {
         body
       const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async () => {
-        const whole = text ?? (await promptOf(ports, { ...body, messages: messages! }, request.tenant))
+        const whole = text ?? (await promptOf(ports, chatOf(body, messages!), request.tenant))
         const tokens = await service.tokenize(body.model, whole, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null

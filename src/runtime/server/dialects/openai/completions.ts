@@ -100,7 +100,7 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
         kvfold: body.kvfold,
         ignored: ignoredIn(body, CompletionBody),
       }
-      const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
+      const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
       if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping)
       return textCompletion(head, await running.answers(begin), wish)
     },

@@ -1,0 +1,40 @@
+/** Counts the tokens that an ask costs its key: computed and generated ones. */
+import type { AnyAnswer, AskEvent } from './ask.js'
+
+/** Counts by the events, for asks that end without an answer: their client left, or their time was over. */
+export class Spending {
+  #tokens = 0
+  /** Tokens of the current step's prompt that are to be computed, and those that are. */
+  #planned = 0
+  #computed = 0
+
+  get tokens(): number {
+    return this.#tokens
+  }
+
+  on(event: AskEvent): void {
+    if (event.type === 'plan') {
+      this.#planned = event.compute
+      this.#computed = 0
+    } else if (event.type === 'progress') this.#compute(event.done)
+    else if (event.type === 'tokens') {
+      this.#compute(this.#planned)
+      this.#tokens += event.tokens.length
+    }
+  }
+
+  #compute(until: number): void {
+    this.#tokens += Math.max(0, until - this.#computed)
+    this.#computed = Math.max(this.#computed, until)
+  }
+}
+
+/** Returns the tokens that were computed and generated for an answer, with those of a compaction before it. */
+export function spentOn(answer: AnyAnswer): number {
+  const { compacted } = answer
+  const { prefillTokens, generatedTokens } = answer.timing
+  // The times of a paused answer are those of its summary.
+  if (compacted === undefined || compacted.paused) return prefillTokens + generatedTokens
+  const { promptTokens, cachedTokens, completionTokens } = compacted.usage
+  return prefillTokens + generatedTokens + promptTokens - cachedTokens + completionTokens
+}
