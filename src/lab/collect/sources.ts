@@ -6,8 +6,9 @@ import Type from 'typebox'
 import { plain, sculptor, type SculptorOptions, type SystemPrompt } from '../../runtime/agents/sculptor.js'
 import { Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
-import type { ChatMessage } from '../../runtime/chat/message.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
+import type { AgentEvent } from '../../runtime/agents/tool-loop.js'
+import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
+import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
@@ -131,7 +132,12 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
           : withContextTools({ ...common, ...(maxCalls === undefined ? {} : { maxCalls }) }, prompt)
       try {
         for (const message of sample.messages) session.conversation.add(message)
-        const outcome = await session.resume(signal === undefined ? {} : { signal })
+        const taken = new TakenCalls()
+        const outcome = await session.resume({ onEvent: taken.onEvent, ...definedFields({ signal }) }).catch((error: unknown) => {
+          // A model that fills the context after its first step has failed. An error would end the collection here for good.
+          if (acting.teacher === 'script' || tape.done.length === 0 || !isContextFull(error)) throw error
+          return { ...taken.overflowed, contextAfter: tape.cost().tokens.after }
+        })
         if (outcome.end === 'cancelled') throw cancelled()
         const own = stumble ? outcome.steps.slice(1) : outcome.steps
         const score = task.score(sample, outcome.answer)
@@ -145,6 +151,27 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         session.forget()
       }
     },
+  }
+}
+
+/** Gathers the calls of a turn from its events, so that they are known after an error, too. */
+class TakenCalls {
+  readonly #steps: TakenCall[][] = []
+  readonly #carriedOut = new Set<ToolCall>()
+  #refused = 0
+
+  readonly onEvent = (event: AgentEvent): void => {
+    if (event.type === 'step') this.#steps.push([])
+    if (event.type === 'call') this.#carriedOut.add(event.call)
+    if (event.type !== 'result') return
+    this.#steps.at(-1)!.push(event)
+    if (!this.#carriedOut.has(event.call)) this.#refused++
+  }
+
+  /** The outcome of a turn whose prompt no longer fitted into the context: its steps so far, cut off without an answer. */
+  get overflowed() {
+    const steps = this.#steps.map((calls) => ({ calls, finish: 'tool-calls' as const }))
+    return { answer: '', end: 'length' as const, steps, refusedCalls: this.#refused }
   }
 }
 
@@ -360,6 +387,8 @@ type Taping = Pick<PlayOptions, 'engine' | 'asks'>
 async function session(acting: Acting, play: (taping: Taping) => ReturnType<typeof playEpisode>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
   const { turns, recorder } = await play({ engine, asks: asksOf(acting) })
+  if (recorder.done.length === 0)
+    throw new KvfoldError('context/full', 'No prompt of the session fits into the context; give the model a larger one.')
   let steps = 0
   const taken = turns.map(({ calls, work }) => {
     const answers = recorder.done.slice(steps, (steps += work.steps)).filter(({ request }) => request.kind === 'answer')

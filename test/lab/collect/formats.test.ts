@@ -13,8 +13,11 @@ import { wayNames } from '../../../src/lab/memtool/session.js'
 import { deskScenarios } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
 import { builtinTemplate, ruledFormat } from '../../support/chat-formats.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 
 const { format, tokenizer } = ruledFormat(builtinTemplate, { words: /\w+|\s|[^\w\s]/gu })
 const wording = { format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) }
@@ -172,6 +175,58 @@ describe('the forms of a trajectory', () => {
     await expect(TrajectoryFile.open(path, { ...terms, format: 'tokens' })).rejects.toThrow(/in the messages format/u)
     const spliced = { ...model, settings: { contract: 'splice' } }
     await expect(TrajectoryFile.open(path, { ...terms, model: spliced })).rejects.toThrow(/of another contract/u)
+  })
+})
+
+describe('a model that fills the context', () => {
+  const full = () => new KvfoldError('context/full', 'There is no room.')
+  /** Collects one stream from a model that says `replies`. After them its context is full. */
+  const acted = async (replies: readonly ScriptedReply[], stumble = false) => {
+    const task = await openTask({ task: 'pi-llm', options: { updates: [4], samples: 2, keys: 6 } })
+    const left = [...replies, null, ...replies, null]
+    const engine = new ScriptedEngine(() => {
+      const next = left.shift()
+      if (next == null) throw full()
+      return next
+    })
+    const taught = { teacher: 'model', engine, sampling: { temperature: 1 }, model: { format, info } } as const
+    const source = taskSource({ task, agent: 'sculptor', stumble, maxCalls: 2 })
+    const rows: TrajectoryFacts[][] = []
+    const options = { source, acting: taught, format: 'messages', tokens: 'engine', model, rollouts: 1 } as const
+    for await (const one of collect(options)) rows.push(one.rows as TrajectoryFacts[])
+    return rows
+  }
+  const search = { name: 'search_context', arguments: { query: 'a' } }
+
+  it('leaves its steps so far as a trajectory of reward -1, and the next sample is collected', async () => {
+    const trajectories = await acted([{ calls: [search, { name: 'fold_fragment' }, search] }])
+    expect(trajectories.map((rows) => rows.map(({ id, steps }) => [id, steps]))).toEqual([
+      [['pi-llm-4-0', [0]]],
+      [['pi-llm-4-1', [0]]],
+    ])
+    expect(trajectories[0]![0]).toMatchObject({
+      ...{ points: 0, reward: -1, calls: { search_context: 2, fold_fragment: 1 } },
+      parts: { right: false, cutOff: true, failed: 1, recovered: 0, refused: 1 },
+      outcomes: [[{ outcome: 'done' }, { outcome: 'failed' }, { outcome: 'failed' }]],
+    })
+    expect(trajectories[0]![0]!.context).toBeGreaterThan(0)
+  })
+
+  it('does not count a call in its place as its own', async () => {
+    const [[row]] = (await acted([{ calls: [search] }], true)) as [[TrajectoryFacts]]
+    expect(row).toMatchObject({ reward: -1, steps: [0], parts: { failed: 0, cutOff: true, stumbled: false } })
+  })
+
+  it('is an error where the first prompt does not fit, in sessions, too', async () => {
+    await expect(acted([])).rejects.toMatchObject({ code: 'context/full' })
+    const engine = new ScriptedEngine(() => {
+      throw full()
+    })
+    const scenarios = deskScenarios({ turns: [2], fields: [0], samples: 1, seed: 2, agent: 'model' })
+    const source = deskSource({ scenarios, framework: 'react', maxTokens: 512 })
+    const { signal } = new AbortController()
+    const playing = source.play(0, { teacher: 'model', engine, sampling: {} }, 'full', signal)
+    await expect(playing).rejects.toMatchObject({ code: 'context/full' })
   })
 })
 

@@ -62,7 +62,7 @@ Each row is a snapshot (Sculptor, algorithm 1). Every call that changes the cont
   steps         the completions with loss in this snapshot; over a trajectory every completion has loss once
   outcomes      the calls of each of them: done, failed, or malformed (not JSON), and whether a later call recovered it
   logprobs      log-probabilities of the tokens of each, under the model that acted: before temperature, filters and grammar
-  reward        1: right; -1: a failed call that was not recovered, too many calls, or a cut-off answer; else 0; points: 0 to 1
+  reward        1: right; -1: a failed call that was not recovered, too many calls, a cut-off answer or a full context; else 0; points: 0 to 1
   parts         the counts that decide the reward
   sampling      settings and seed of the model that acted
 
