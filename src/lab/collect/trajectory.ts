@@ -142,8 +142,8 @@ export const TrajectoryFacts = Type.Object({
   ),
   /**
    * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
-   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes its answers and is not
-   * the default, such as a contract or the hash of a chat template.
+   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes the trajectory and is
+   * not the default, such as a contract, a limit of tokens, or the endpoint whose text stands in the tokens of another model.
    */
   model: Type.Object({
     name: Type.String(),

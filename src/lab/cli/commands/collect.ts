@@ -263,10 +263,13 @@ async function sourceOf(
 
 /** Returns the teacher that acts, the source of the tokens in the rows, and the name and fingerprint of the model that they belong to. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
-  const { temperature, seed, tokenizer } = flags
+  const { temperature, seed, tokenizer, maxTokens, maxCalls } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
-  const given = { ...(flags.contract === 'exact' ? {} : { contract: flags.contract }), ...answerSettings(flags) }
-  const settings = Object.keys(given).length === 0 ? {} : { settings: given }
+  const settings = (endpoint?: { readonly model: string; readonly release: string }) => {
+    const contract = flags.contract === 'exact' ? undefined : flags.contract
+    const given = { ...answerSettings(flags), ...definedFields({ contract, maxTokens, maxCalls, endpoint }) }
+    return Object.keys(given).length === 0 ? {} : { settings: given }
+  }
   if (remote === null) {
     const engine = await loadEngine(flags, notes, interrupt.signal)
     const acting =
@@ -275,7 +278,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
         : ({ teacher: 'script', model: engine } as const)
     const fingerprint = await weightsOf(engine)
     const dispose = () => engine.dispose()
-    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint, ...settings }, dispose }
+    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint, ...settings() }, dispose }
   }
   const engine = await remote.load()
   const own =
@@ -294,7 +297,11 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   return {
     acting: { teacher: 'model', engine, sampling } as const,
     tokens: own === null ? ('engine' as const) : wordingOf(own),
-    model: { name: own === null ? name : own.info.model, fingerprint, ...settings },
+    // With a tokenizer the fingerprint is the tokenizer's, so the endpoint is a setting.
+    model:
+      own === null
+        ? { name, fingerprint, ...settings() }
+        : { name: own.info.model, fingerprint, ...settings({ model: name, release }) },
     dispose: async () => {
       await engine.dispose()
       await own?.dispose()
