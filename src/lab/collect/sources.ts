@@ -8,6 +8,7 @@ import { Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import type { AgentEvent } from '../../runtime/agents/tool-loop.js'
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
+import type { ContractChoice } from '../../runtime/core/contract.js'
 import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
 import { conversationId } from '../../runtime/core/ids.js'
@@ -307,9 +308,12 @@ export interface MemToolSourceOptions {
   /** Number of sessions, with consecutive seeds from `seed` on. */
   readonly samples: number
   readonly seed: number
+  /** The contract of the sessions' folds. Default: exact. */
+  readonly contract?: ContractChoice
 }
 
-export function memToolSource({ world, catalogue, way, turns, relation, samples, seed }: MemToolSourceOptions): TrajectorySource {
+export function memToolSource(options: MemToolSourceOptions): TrajectorySource {
+  const { world, catalogue, way, turns, relation, samples, seed, contract = 'exact' } = options
   return {
     task: 'memtool',
     agent: way,
@@ -322,7 +326,7 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
     play: (index, acting, _, signal) =>
       session(acting, async (taping) => {
         const run: MemToolRun = {
-          ...{ way, turns, relation, seed: seed + index, contract: 'exact' },
+          ...{ way, turns, relation, seed: seed + index, contract },
           agent: acting.teacher === 'script' ? 'taught' : 'model',
         }
         const stop = signal === undefined ? {} : { signal }
@@ -358,9 +362,11 @@ export interface DeskSourceOptions {
   readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
+  /** The contract of the frameworks' folds. Default: exact. */
+  readonly contract?: ContractChoice
 }
 
-export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOptions): TrajectorySource {
+export function deskSource({ scenarios, framework, maxTokens, contract = 'exact' }: DeskSourceOptions): TrajectorySource {
   return {
     task: 'service',
     agent: framework,
@@ -374,7 +380,7 @@ export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOption
     play: (index, acting, name, signal = new AbortController().signal) =>
       session(acting, (taping) => {
         const window = Number.MAX_SAFE_INTEGER
-        const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
+        const terms = { window, contract, temperature: 0, maxTokens, fold: {}, signal } as const
         return playScenario(framework, scenarios[index]!, { name, ...terms, ...taping })
       }),
   }

@@ -228,6 +228,23 @@ describe('kvfold collect', () => {
     }, 120_000)
   })
 
+  it.each([
+    ['memtool', '--max-calls', '4'],
+    ['memtool', '--max-tokens', '64'],
+    ['memtool', '--agent', 'plain'],
+    ['memtool', '--framework', 'react'],
+    ['service', '--stumble'],
+    ['service', '--system-prompt', 'general'],
+    ['service', '--n', '4'],
+    ['service', '--data', 'x.jsonl'],
+    ['chat', '--turns', '3'],
+    ['pi-llm', '--way', 'hybrid'],
+  ])('refuses for %s the option %s, which would do nothing', async (task, ...options) => {
+    const { code, stderr } = await kvfoldHere(['collect', task, ...options, '--model', 'there-is-none.gguf'])
+    const said = `kvfold: ${options[0]!} does nothing in trajectories of ${task}; leave it out. [cli/bad-usage]`
+    expect([code, stderr.trim()]).toEqual([2, said])
+  })
+
   it('writes Parquet of sessions, and refuses contradictory options', async () => {
     const out = join(folder, 'sessions.parquet')
     const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]

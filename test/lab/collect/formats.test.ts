@@ -283,6 +283,23 @@ describe('sessions of many turns', () => {
     expect(rows[0]!.parts.failed).toBe(refused.length)
   })
 
+  it('run under the contract that was asked for', async () => {
+    const contracts = async (source: TrajectorySource) => {
+      const engine = new ScriptedEngine(() => ({ content: 'I do not know.' }))
+      await source.play(0, { teacher: 'model', engine, sampling: {} }, 'contract', new AbortController().signal)
+      return new Set(engine.requests.map(({ contract }) => contract))
+    }
+    const world = new World({ seed: 3, tools: 60, arguments: true })
+    const catalogue = await Catalogue.of(world.tools, {})
+    const options = { world, catalogue, way: 'autonomous', turns: 2, relation: 'mixed', samples: 1, seed: 5 } as const
+    expect(await contracts(memToolSource({ ...options, contract: 'splice' }))).toEqual(new Set(['splice']))
+    expect(await contracts(memToolSource(options))).toEqual(new Set(['exact']))
+    catalogue.close()
+    const scenarios = deskScenarios({ turns: [2], fields: [0], samples: 1, seed: 2, agent: 'model' })
+    const desk = deskSource({ scenarios, framework: 'sculptor', maxTokens: 512, contract: 'splice' })
+    expect(await contracts(desk)).toEqual(new Set(['splice']))
+  })
+
   it('count a call without the argument that its tool wants as failed', () => {
     const world = new World({ seed: 3, tools: 60, arguments: true })
     const { name } = world.tools.find((tool) => tool.name.endsWith('_revenue'))!

@@ -147,7 +147,34 @@ export function addCollect(program: Command, shell: Shell): void {
     .option('--json', 'end with a line of JSON')
   addEngineOptions(addModelOptions(command))
     .addHelpText('after', HELP)
-    .action((task: string, flags: CollectFlags) => collectTo(task, flags, shell))
+    .action((task: string, flags: CollectFlags) => {
+      refuseStrays(task, command)
+      return collectTo(task, flags, shell)
+    })
+}
+
+/** The options that only some sources take, and those that each of the sources besides the tasks takes. */
+const TAKES = {
+  chat: ['agent', 'systemPrompt', 'maxTokens', 'data', 'limit'],
+  memtool: ['samples', 'turns', 'way', 'tools', 'relation'],
+  service: ['samples', 'turns', 'framework', 'fields', 'maxTokens'],
+} as const satisfies Readonly<Record<string, readonly (keyof CollectFlags)[]>>
+const SESSIONS = ['turns', 'way', 'tools', 'relation', 'framework', 'fields'] as const satisfies readonly (keyof CollectFlags)[]
+const SAMPLES = [
+  ...['samples', 'n', 'keys', 'words', 'wordings', 'prompts', 'order', 'needles', 'length', 'depth'],
+  ...['data', 'limit', 'taskOption', 'agent', 'systemPrompt', 'maxTokens', 'maxCalls', 'stumble'],
+] as const satisfies readonly (keyof CollectFlags)[]
+
+/** @throws KvfoldError cli/bad-usage for a given option that the source does not take. `askedTasks` has the options of single tasks. */
+function refuseStrays(name: string, command: Command): void {
+  const takes: readonly string[] = Object.hasOwn(TAKES, name) ? TAKES[name as keyof typeof TAKES] : SAMPLES
+  const strays: readonly string[] = [...SESSIONS, ...SAMPLES].filter((option) => !takes.includes(option))
+  const stray = command.options.find((option) => {
+    const key = option.attributeName()
+    return strays.includes(key) && command.getOptionValueSource(key) === 'cli'
+  })
+  if (stray !== undefined)
+    throw new KvfoldError('cli/bad-usage', `${stray.long!} does nothing in trajectories of ${name}; leave it out.`)
 }
 
 async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promise<void> {
@@ -221,7 +248,7 @@ async function sourceOf(
   flags: CollectFlags,
   { interrupt }: Shell,
 ): Promise<TrajectorySource & { readonly close?: () => void }> {
-  const { samples = 20, seed, turns, agent } = flags
+  const { samples = 20, seed, turns, agent, contract } = flags
   const { taskSource, openChatSource, openMemToolSource, deskSource } = await import('../../collect/sources.js')
   const { systemPrompt: prompt, data, limit } = flags
   if (name === 'chat') {
@@ -232,14 +259,14 @@ async function sourceOf(
   }
   if (name === 'memtool') {
     const { way, tools, relation } = flags
-    return openMemToolSource({ way, tools, turns, relation, samples, seed }, interrupt.signal)
+    return openMemToolSource({ way, tools, turns, relation, samples, seed, contract }, interrupt.signal)
   }
   if (name === 'service') {
     const { deskScenarios } = await import('../../service/dialogue.js')
     const { framework, fields, maxTokens = 1024, teacher = isRemote(flags) ? 'model' : 'script' } = flags
     const speaker = teacher === 'script' ? 'taught' : 'model'
     const scenarios = deskScenarios({ turns: [turns], fields: [fields], samples, seed, agent: speaker })
-    return deskSource({ scenarios, framework, maxTokens })
+    return deskSource({ scenarios, framework, maxTokens, contract })
   }
   const { openTask } = await import('../../tasks/open.js')
   const [asked] = askedTasks([name], flags)
