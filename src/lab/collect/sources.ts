@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
 import { plain, sculptor, type SculptorOptions, type SystemPrompt } from '../../runtime/agents/sculptor.js'
-import { Session } from '../../runtime/agents/session.js'
+import { MAX_CALLS, Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import type { AgentEvent } from '../../runtime/agents/tool-loop.js'
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
@@ -108,7 +108,7 @@ export interface TaskSourceOptions {
 }
 
 export function taskSource(options: TaskSourceOptions): TrajectorySource {
-  const { task, agent, prompt = task.prompt, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
+  const { task, agent, prompt = task.prompt, stumble = false, maxTokens = task.maxTokens, maxCalls = MAX_CALLS } = options
   return {
     task: task.spec.task,
     agent,
@@ -127,10 +127,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         ? new StumblingEngine(tape, loaded(acting, NO_STUMBLE), STUMBLES[prompt === 'none' ? task.prompt : prompt])
         : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
-      const session =
-        agent === 'plain'
-          ? plain(common)
-          : withContextTools({ ...common, ...(maxCalls === undefined ? {} : { maxCalls }) }, prompt)
+      const session = agent === 'plain' ? plain(common) : withContextTools({ ...common, maxCalls }, prompt)
       try {
         for (const message of sample.messages) session.conversation.add(message)
         const taken = new TakenCalls()
@@ -142,7 +139,8 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         if (outcome.end === 'cancelled') throw cancelled()
         const own = stumble ? outcome.steps.slice(1) : outcome.steps
         const score = task.score(sample, outcome.answer)
-        const parts = rewardParts(score, { ...outcome, steps: own }, stumble ? outcome.steps[0] : undefined)
+        const before = stumble ? outcome.steps[0] : undefined
+        const parts = rewardParts(score, { ...outcome, steps: own }, { maxCalls, ...definedFields({ before }) })
         const steps = trajectoryOf(
           tape.done,
           own.map(({ calls }) => calls),

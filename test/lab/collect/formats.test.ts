@@ -12,6 +12,7 @@ import { World } from '../../../src/lab/memtool/companies.js'
 import { wayNames } from '../../../src/lab/memtool/session.js'
 import { deskScenarios } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
+import { piAnswer, type PiTruth } from '../../../src/lab/pi-llm.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
 import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
@@ -228,6 +229,22 @@ describe('a model that fills the context', () => {
     const playing = source.play(0, { teacher: 'model', engine, sampling: {} }, 'full', signal)
     await expect(playing).rejects.toMatchObject({ code: 'context/full' })
   })
+})
+
+it('a model that makes more calls than allowed earns -1, though failed calls beside a failed one are free', async () => {
+  const task = await openTask({ task: 'pi-llm', options: { updates: [4], samples: 1, keys: 6 } })
+  const sample = await task.sample(0)
+  const search = { name: 'search_context', arguments: { query: 'a' } }
+  const last = (sample.truth as PiTruth).last
+  const content = piAnswer(Object.keys(last), new Map(Object.entries(last)))
+  const play = (failures: number) => {
+    const calls = Array.from({ length: failures }, () => ({ name: 'search_context' }))
+    const engine = new ScriptedEngine([{ calls }, { calls: [search] }, { content }])
+    const source = taskSource({ task, agent: 'sculptor', maxCalls: 5 })
+    return source.play(0, { teacher: 'model', engine, sampling: {} }, 'many', new AbortController().signal)
+  }
+  expect((await play(4)).parts).toMatchObject({ right: true, failed: 4, recovered: 4, refused: 0 })
+  expect((await play(9)).parts).toMatchObject({ right: true, failed: 9, recovered: 9, refused: 5 })
 })
 
 describe('sessions of many turns', () => {
