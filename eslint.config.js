@@ -3,7 +3,7 @@ import { defineConfig, globalIgnores } from 'eslint/config'
 import tseslint from 'typescript-eslint'
 
 export default defineConfig(
-  globalIgnores(['dist', 'build', '.cache', 'native-models']),
+  globalIgnores(['dist', 'build', '.cache', 'native-models/**/*', '!native-models/train/', '!native-models/train/*.mts']),
   js.configs.recommended,
   tseslint.configs.strictTypeChecked,
   {

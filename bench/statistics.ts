@@ -1,4 +1,5 @@
 /** Statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
+import { wilson } from '../src/lab/accuracy.js'
 import { Random } from '../src/runtime/core/random.js'
 
 /** An interval; both ends are included. */
@@ -37,6 +38,13 @@ export function bootstrap(values: readonly number[], seed = 1): Interval {
   const cut = Math.floor((RESAMPLES * (1 - LEVEL)) / 2)
   return [means[cut]!, means[RESAMPLES - 1 - cut]!]
 }
+
+/**
+ * Returns a 95 % interval of the mean of shares, one for each independent sample. It is a bootstrap. Of equal shares a bootstrap is a single
+ * point, so theirs is Wilson's interval with each sample as one question, which is wide (as in `accuracyOf`).
+ */
+export const shareInterval = (shares: readonly number[]): Interval =>
+  shares.every((share) => share === shares[0]) ? wilson(mean(shares) * shares.length, shares.length) : bootstrap(shares)
 
 /** The rank correlation of pairs (Spearman): 1 where one grows with the other, 0 where neither says anything of the other. */
 export function rankCorrelation(pairs: readonly (readonly [number, number])[]): number {

@@ -1,7 +1,7 @@
 /**
  * Why values are lost in long streams: because of older values of the same key, or because of the length alone? Prompts have one length.
  * The bench varies keys and updates per key, renames the older updates, and lists errors by how far a key's last update is from the end.
- * Intervals come from a bootstrap over streams.
+ * Intervals come from a bootstrap over streams, or are Wilson's where all streams are alike.
  * `npm run --silent bench -- interference [--streams 20] [--updates 64] [--seed 2026] [--model path] [--json] [--write name]`
  */
 import { freshConversation } from '../../src/runtime/core/ids.js'
@@ -16,7 +16,7 @@ import { openNative } from '../../src/runtime/native/binding.js'
 import { SETTINGS } from './contracts/stage.js'
 import { Watch } from './contracts/watch.js'
 import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
-import { bootstrap, mean, type Interval } from '../statistics.js'
+import { mean, shareInterval, type Interval } from '../statistics.js'
 
 const KEYS = 46
 /** The bounds of the ranges of distance, in updates from the end. */
@@ -148,7 +148,7 @@ function cellOf(streams: readonly (readonly Told[])[]): Cell {
   const all = streams.flat()
   return {
     streams: streams.length,
-    right: { value: mean(shares), interval: bootstrap(shares) },
+    right: { value: mean(shares), interval: shareInterval(shares) },
     distances: RANGES.map((from, at) => {
       const there = all.filter(({ distance }) => distance >= from && distance < (RANGES[at + 1] ?? Infinity))
       return { from, wrong: there.filter((key) => !key.right).length, of: there.length }

@@ -1,8 +1,8 @@
 /**
  * Tokens computed in the sessions of `kvfold eval memtool`, where tools come and go. The rows: the tool list in the template (today's way),
  * the same prompts on llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Every
- * row is its own session, with prompts that are really computed. A row that the record already has, with as many turns, stays and is not
- * computed again.
+ * row is its own session, with prompts that are really computed. A row that the record already has, with as many turns, the same tools and
+ * the same shape, stays and is not computed again.
  * `npm run --silent bench -- memtool [--turns 100] [--tools 5000] [--shape 4x256 | 1x32 | builtin] [--rows
  * list,llama-server,append,exact,splice] [--json] [--write name]`; llama-server is left out where it was not built (`node --import tsx
  * bench/runtime/peers/main.ts` builds it).
@@ -80,18 +80,19 @@ export async function memtool(args: readonly string[]): Promise<void> {
   const path = values.write === undefined ? null : new URL(`${values.write}.json`, RESULTS)
   const world = new World({ seed: SEED, tools, arguments: true })
   const catalogue = await Catalogue.of(world.tools)
+  const about = { turns, tools, shape: values.shape }
   let rows: readonly Row[] = []
   for (const name of wanted) {
-    rows = path === null ? rows : rowsOf(path, turns)
+    rows = path === null ? rows : rowsOf(path, about)
     if (rows.some((row) => row.name === name) || (name === 'llama-server' && builtLlamaServer() === null)) continue
     const cells = Number(values.cells ?? cellsFor(name, turns))
     const made = await measured(name, { turns, model, native, cells, world, catalogue })
     const { command, commit, date, machine } = origin()
     const row = { ...made, of: { command, commit, date, machine } }
     // Read the file again, since another process may have written rows meanwhile; and write now, since the next row may take hours.
-    const all = [...(path === null ? rows : rowsOf(path, turns)), row]
+    const all = [...(path === null ? rows : rowsOf(path, about)), row]
     rows = Object.keys(ROWS).flatMap((each) => all.find((known) => known.name === each) ?? [])
-    if (path !== null) writeFileSync(path, await written({ ...origin(), shape: values.shape, turns, tools, rows }))
+    if (path !== null) writeFileSync(path, await written({ ...origin(), ...about, rows }))
   }
   catalogue.close()
   const fresh = (row: Row) => row.new ?? rows.find(({ name }) => name === 'list')?.new ?? null
@@ -119,11 +120,19 @@ export async function memtool(args: readonly string[]): Promise<void> {
   for (const line of terminal(lines, '─')) console.log(line)
 }
 
-/** Returns the rows of a record; empty if there is none. */
-function rowsOf(path: URL, turns: number): readonly Row[] {
+/** The options of a record. Rows of others would be compared with rows of other sessions. */
+interface About {
+  readonly turns: number
+  readonly tools: number
+  readonly shape: string
+}
+
+/** Returns the rows of a record that has these options; empty if there is none. */
+export function rowsOf(path: URL, { turns, tools, shape }: About): readonly Row[] {
   if (!existsSync(path)) return []
-  const { rows } = JSON.parse(readFileSync(path, 'utf8')) as { readonly rows: readonly Row[] }
-  return rows.filter((row) => row.byTurn.length === turns)
+  const record = JSON.parse(readFileSync(path, 'utf8')) as About & { readonly rows: readonly Row[] }
+  if (record.tools !== tools || record.shape !== shape) return []
+  return record.rows.filter((row) => row.byTurn.length === turns)
 }
 
 async function modelOf(shape: string): Promise<string> {

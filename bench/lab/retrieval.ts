@@ -1,7 +1,7 @@
 /**
  * Whether retrieval helps: a chain of facts in a long text, answered plainly, with tools, and from passages that BM25 or an embedder chose.
  * Beside the answers, the bench counts how many of the facts the answering step was shown. Each cell is `kvfold eval needles`; intervals
- * come from a bootstrap over samples.
+ * come from a bootstrap over samples, or are Wilson's where all samples are alike.
  * `npm run --silent bench -- retrieval --embedder <GGUF> [--needles 2,4] [--length 8k] [--samples 16] [--seed 7] [--agent
  * plain,sculptor,rag-bm25,rag-dense] [--filler text] [--max-tokens 256] [--model path] [--chat-template file] [--json] [--write name]`. A
  * stopped run continues where it ended.
@@ -16,7 +16,7 @@ import { left, right, table, terminal } from '../../src/runtime/figures/table.js
 import { openNative } from '../../src/runtime/native/binding.js'
 import { evaluated } from './builtin.js'
 import { beginRecord, keep, modelNow, OPTIONS } from '../record.js'
-import { bootstrap, mean, type Interval } from '../statistics.js'
+import { mean, shareInterval, type Interval } from '../statistics.js'
 
 /** The fields that we read of a log: its first line, and its samples. */
 interface Header {
@@ -134,10 +134,10 @@ function rowOf(of: readonly (Sample & { readonly facts: number | null })[]): Row
     needles: cell.needles,
     samples: of.length,
     right: mean(points),
-    rightInterval: bootstrap(points),
+    rightInterval: shareInterval(points),
     unparsed: of.filter(({ score }) => score.outcome === 'unparsed').length,
     facts: facts.length === 0 ? null : mean(facts),
-    factsInterval: facts.length === 0 ? null : bootstrap(facts),
+    factsInterval: facts.length === 0 ? null : shareInterval(facts),
     passages: passages.length === 0 ? null : mean(passages),
     shown: Math.round(mean(of.map(({ talks }) => talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0))),
   }

@@ -15,7 +15,7 @@ import { nearScore, wordingsIn } from '../../src/lab/pi-wordings.js'
 import { openPiLlm } from '../../src/lab/tasks/pi-llm.js'
 import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS } from '../record.js'
 import { HERE, startKvfold } from '../runtime/serve/servers.js'
-import { bootstrap, mean } from '../statistics.js'
+import { mean, shareInterval } from '../statistics.js'
 
 const SHAPE = { updates: 16, keys: 6 } as const
 const FILE = fileURLToPath(new URL('wordings.json', import.meta.url))
@@ -71,7 +71,8 @@ export async function wordings(args: readonly string[]): Promise<void> {
             const shown = kvfold.ledger.map((each) => each.shown)
             if (shown.at(-1)! < Math.max(...shown)) folded++
           }
-          rows.push({ wording, way, samples: shares.length, accuracy: mean(shares), interval: bootstrap(shares), calls, folded })
+          const told = { accuracy: mean(shares), interval: shareInterval(shares) }
+          rows.push({ wording, way, samples: shares.length, ...told, calls, folded })
         }
     }
   } finally {

@@ -6,7 +6,7 @@ model=$1
 write() { # file seed options...
   file=$1 seed=$2
   shift 2
-  (cd .. && node --import tsx src/main.ts collect "$@" --seed "$seed" --model "native-models/$model" --threads 1 \
+  (cd .. && node --import tsx src/cli/main.ts collect "$@" --seed "$seed" --model "native-models/$model" --threads 1 \
     --out "native-models/train/.run/$file.jsonl")
 }
 collect() { # task agent needles lengths samples file seed

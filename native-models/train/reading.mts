@@ -1,8 +1,8 @@
 // Collects the words of the reading tasks from samples. Run `node --import tsx native-models/train/reading.mts` in the repository's root;
 // it writes train/reading.json. A word with a capital becomes a token without the space before it, other words one with it.
 import { writeFileSync } from 'node:fs'
-import { openTask } from '../../src/eval/tasks/open.js'
-import { given } from '../../src/eval/tasks/needles.js'
+import { openTask } from '../../src/lab/tasks/open.js'
+import { given } from '../../src/lab/tasks/needles.js'
 
 const counts = new Map<string, number>()
 const asked = [
@@ -12,9 +12,9 @@ const asked = [
 ] as const
 for (const [task, needles] of asked) {
   const options = { seed: 4_000_000_000, samples: 120, needles: [needles], lengths: [8_000] }
-  const { size, sample } = await openTask({ task, options })
-  for (let index = 0; index < size; index++)
-    for (const { content } of (await sample(index)).messages)
+  const reading = await openTask({ task, options })
+  for (let index = 0; index < reading.size; index++)
+    for (const { content } of (await reading.sample(index)).messages)
       for (const [word] of content.matchAll(/(?<![A-Za-z0-9])[A-Za-z][a-z]+(?![A-Za-z0-9])/gu))
         counts.set(word, (counts.get(word) ?? 0) + 1)
 }

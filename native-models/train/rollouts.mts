@@ -3,13 +3,13 @@
  * each with a task's spec. Every output line is a snapshot in the form of `kvfold collect`; `{"done": true}` ends a request.
  */
 import { createInterface } from 'node:readline'
-import { LlamaEngine } from '../../src/engine/llama.js'
-import { modelFingerprint } from '../../src/engine/model-facts.js'
-import { collect } from '../../src/eval/collect/collect.js'
-import type { TaskSpec } from '../../src/eval/task.js'
-import { openMemToolSource, type OwnMemToolOptions, taskSource, type TrajectorySource } from '../../src/eval/collect/sources.js'
-import { openTask } from '../../src/eval/tasks/open.js'
-import { openNative } from '../../src/native/binding.js'
+import { collect } from '../../src/lab/collect/collect.js'
+import { openMemToolSource, type OwnMemToolOptions, taskSource, type TrajectorySource } from '../../src/lab/collect/sources.js'
+import type { TaskSpec } from '../../src/lab/task.js'
+import { openTask } from '../../src/lab/tasks/open.js'
+import { LlamaEngine } from '../../src/runtime/engine/llama.js'
+import { modelFingerprint } from '../../src/runtime/engine/model-facts.js'
+import { openNative } from '../../src/runtime/native/binding.js'
 
 /** The spec of a task that `kvfold collect memtool` plays. */
 interface MemToolSpec {

@@ -27,6 +27,8 @@ export interface AgentSetting {
   readonly window: number
   readonly embedder?: TextEmbedder
   readonly signal?: AbortSignal
+  /** Called after each tool call. So the calls are known even when an error ends the answer. */
+  readonly onCall?: (call: CalledTool, isRefused: boolean) => void
 }
 
 /** One tool call and its outcome. `step` is the index of the sample's recorded step that made the call, from 0. */

@@ -1,5 +1,8 @@
+import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { bootstrap, mean, rankCorrelation } from '../../bench/statistics.js'
+import { bootstrap, mean, rankCorrelation, shareInterval } from '../../bench/statistics.js'
+import { RESULTS } from '../../bench/record.js'
+import { wilson } from '../../src/lab/accuracy.js'
 import { Random } from '../../src/runtime/core/random.js'
 
 describe('bootstrap', () => {
@@ -40,6 +43,23 @@ describe('bootstrap', () => {
       if (low <= 0.5 && 0.5 <= high) covered++
     }
     expect(covered / 25).toBeGreaterThan(0.8)
+  })
+})
+
+describe('the interval of a mean share', () => {
+  it('is a bootstrap where samples differ, and never a single point where they are alike', () => {
+    expect(shareInterval([1, 0.5, 0.75])).toEqual(bootstrap([1, 0.5, 0.75]))
+    expect(shareInterval(Array<number>(20).fill(1))).toEqual(wilson(20, 20))
+    expect(shareInterval(Array<number>(16).fill(0))).toEqual(wilson(0, 16))
+    const [low, high] = shareInterval([0.9, 0.9, 0.9])
+    expect([low < 0.5, high > 0.95]).toEqual([true, true])
+  })
+
+  it.each(['retrieval', 'interference', 'wordings-qwen-0.5b-acm'])('in the record %s is no single point', async (name) => {
+    const text = await readFile(new URL(`${name}.json`, RESULTS), 'utf8')
+    const intervals = [...text.matchAll(/"\w*[iI]nterval": \[([\d.]+), ([\d.]+)\]/gu)]
+    expect(intervals.length).toBeGreaterThan(4)
+    expect(intervals.filter(([, low, high]) => low === high)).toEqual([])
   })
 })
 

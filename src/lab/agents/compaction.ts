@@ -50,7 +50,7 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
     )
     const reckoning = new SampleEngine({ ...setting, engine, window })
     const folded = foldByPolicy({ engine: reckoning, conversation, tools: [] }, rule, price)
-    const outcome = await takeTurn(session, engine, setting.signal)
+    const outcome = await takeTurn(session, engine, setting)
     return { ...outcome, details: { folded: folded?.fragments.length ?? 0, saved: folded?.saves ?? 0 } }
   },
 }

@@ -183,13 +183,17 @@ export class SampleEngine extends EngineAround {
 // Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
 
 /** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
-export function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
-  for (const message of sample.messages) session.conversation.add(message)
-  return takeTurn(session, engine, signal)
+export function answerBy(session: Session, engine: SampleEngine, setting: AgentSetting): Promise<Answered> {
+  for (const message of setting.sample.messages) session.conversation.add(message)
+  return takeTurn(session, engine, setting)
 }
 
 /** Takes one turn of a session that has the sample's messages already, and collects its calls. */
-export async function takeTurn(session: Session, engine: SampleEngine, signal?: AbortSignal): Promise<Answered> {
+export async function takeTurn(
+  session: Session,
+  engine: SampleEngine,
+  { signal, onCall }: Pick<AgentSetting, 'signal' | 'onCall'>,
+): Promise<Answered> {
   const calls: CalledTool[] = []
   const carriedOut = new Set<ToolCall>()
   let step = 0
@@ -198,8 +202,11 @@ export async function takeTurn(session: Session, engine: SampleEngine, signal?: 
     onEvent: (event) => {
       if (event.type === 'step') step = engine.steps
       if (event.type === 'call') carriedOut.add(event.call)
-      if (event.type !== 'result' || !carriedOut.has(event.call)) return
-      calls.push({ step, name: event.call.name, failed: event.failed, modifies: event.modifies })
+      if (event.type !== 'result') return
+      const call = { step, name: event.call.name, failed: event.failed, modifies: event.modifies }
+      const isRefused = !carriedOut.has(event.call)
+      if (!isRefused) calls.push(call)
+      onCall?.(call, isRefused)
     },
   })
   return {

@@ -196,7 +196,8 @@ async function refuseOther(path: string, last: TrajectoryFacts, number: number, 
   const other = (what: string) =>
     new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
   if (last.model.fingerprint !== model.fingerprint) throw other('model')
-  if (!isDeepStrictEqual(last.model.settings, model.settings)) throw other('contract, chat template or type of the cache')
+  if (!isDeepStrictEqual(last.model.settings, model.settings))
+    throw other('contract, chat template, type of the cache, endpoint, or limit of tokens or calls')
   if (last.agent !== source.agent) throw other('agent')
   if (last.teacher !== acting.teacher) throw other('teacher')
   if (!isDeepStrictEqual(last.sampling, acting.teacher === 'model' ? settings(acting.sampling) : undefined))

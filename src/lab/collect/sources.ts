@@ -4,10 +4,12 @@
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
 import { plain, sculptor, type SculptorOptions, type SystemPrompt } from '../../runtime/agents/sculptor.js'
-import { Session } from '../../runtime/agents/session.js'
+import { MAX_CALLS, Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
-import type { ChatMessage } from '../../runtime/chat/message.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
+import type { AgentEvent } from '../../runtime/agents/tool-loop.js'
+import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
+import type { ContractChoice } from '../../runtime/core/contract.js'
+import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
@@ -106,7 +108,7 @@ export interface TaskSourceOptions {
 }
 
 export function taskSource(options: TaskSourceOptions): TrajectorySource {
-  const { task, agent, prompt = task.prompt, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
+  const { task, agent, prompt = task.prompt, stumble = false, maxTokens = task.maxTokens, maxCalls = MAX_CALLS } = options
   return {
     task: task.spec.task,
     agent,
@@ -125,17 +127,20 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         ? new StumblingEngine(tape, loaded(acting, NO_STUMBLE), STUMBLES[prompt === 'none' ? task.prompt : prompt])
         : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
-      const session =
-        agent === 'plain'
-          ? plain(common)
-          : withContextTools({ ...common, ...(maxCalls === undefined ? {} : { maxCalls }) }, prompt)
+      const session = agent === 'plain' ? plain(common) : withContextTools({ ...common, maxCalls }, prompt)
       try {
         for (const message of sample.messages) session.conversation.add(message)
-        const outcome = await session.resume(signal === undefined ? {} : { signal })
+        const taken = new TakenCalls()
+        const outcome = await session.resume({ onEvent: taken.onEvent, ...definedFields({ signal }) }).catch((error: unknown) => {
+          // A model that fills the context after its first step has failed. An error would end the collection here for good.
+          if (acting.teacher === 'script' || tape.done.length === 0 || !isContextFull(error)) throw error
+          return { ...taken.overflowed, contextAfter: tape.cost().tokens.after }
+        })
         if (outcome.end === 'cancelled') throw cancelled()
         const own = stumble ? outcome.steps.slice(1) : outcome.steps
         const score = task.score(sample, outcome.answer)
-        const parts = rewardParts(score, { ...outcome, steps: own }, stumble ? outcome.steps[0] : undefined)
+        const before = stumble ? outcome.steps[0] : undefined
+        const parts = rewardParts(score, { ...outcome, steps: own }, { maxCalls, ...definedFields({ before }) })
         const steps = trajectoryOf(
           tape.done,
           own.map(({ calls }) => calls),
@@ -145,6 +150,27 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         session.forget()
       }
     },
+  }
+}
+
+/** Gathers the calls of a turn from its events, so that they are known after an error, too. */
+class TakenCalls {
+  readonly #steps: TakenCall[][] = []
+  readonly #carriedOut = new Set<ToolCall>()
+  #refused = 0
+
+  readonly onEvent = (event: AgentEvent): void => {
+    if (event.type === 'step') this.#steps.push([])
+    if (event.type === 'call') this.#carriedOut.add(event.call)
+    if (event.type !== 'result') return
+    this.#steps.at(-1)!.push(event)
+    if (!this.#carriedOut.has(event.call)) this.#refused++
+  }
+
+  /** The outcome of a turn whose prompt no longer fitted into the context: its steps so far, cut off without an answer. */
+  get overflowed() {
+    const steps = this.#steps.map((calls) => ({ calls, finish: 'tool-calls' as const }))
+    return { answer: '', end: 'length' as const, steps, refusedCalls: this.#refused }
   }
 }
 
@@ -280,9 +306,12 @@ export interface MemToolSourceOptions {
   /** Number of sessions, with consecutive seeds from `seed` on. */
   readonly samples: number
   readonly seed: number
+  /** The contract of the sessions' folds. Default: exact. */
+  readonly contract?: ContractChoice
 }
 
-export function memToolSource({ world, catalogue, way, turns, relation, samples, seed }: MemToolSourceOptions): TrajectorySource {
+export function memToolSource(options: MemToolSourceOptions): TrajectorySource {
+  const { world, catalogue, way, turns, relation, samples, seed, contract = 'exact' } = options
   return {
     task: 'memtool',
     agent: way,
@@ -295,7 +324,7 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
     play: (index, acting, _, signal) =>
       session(acting, async (taping) => {
         const run: MemToolRun = {
-          ...{ way, turns, relation, seed: seed + index, contract: 'exact' },
+          ...{ way, turns, relation, seed: seed + index, contract },
           agent: acting.teacher === 'script' ? 'taught' : 'model',
         }
         const stop = signal === undefined ? {} : { signal }
@@ -331,9 +360,11 @@ export interface DeskSourceOptions {
   readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
+  /** The contract of the frameworks' folds. Default: exact. */
+  readonly contract?: ContractChoice
 }
 
-export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOptions): TrajectorySource {
+export function deskSource({ scenarios, framework, maxTokens, contract = 'exact' }: DeskSourceOptions): TrajectorySource {
   return {
     task: 'service',
     agent: framework,
@@ -347,7 +378,7 @@ export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOption
     play: (index, acting, name, signal = new AbortController().signal) =>
       session(acting, (taping) => {
         const window = Number.MAX_SAFE_INTEGER
-        const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
+        const terms = { window, contract, temperature: 0, maxTokens, fold: {}, signal } as const
         return playScenario(framework, scenarios[index]!, { name, ...terms, ...taping })
       }),
   }
@@ -360,6 +391,8 @@ type Taping = Pick<PlayOptions, 'engine' | 'asks'>
 async function session(acting: Acting, play: (taping: Taping) => ReturnType<typeof playEpisode>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
   const { turns, recorder } = await play({ engine, asks: asksOf(acting) })
+  if (recorder.done.length === 0)
+    throw new KvfoldError('context/full', 'No prompt of the session fits into the context; give the model a larger one.')
   let steps = 0
   const taken = turns.map(({ calls, work }) => {
     const answers = recorder.done.slice(steps, (steps += work.steps)).filter(({ request }) => request.kind === 'answer')

@@ -1,4 +1,4 @@
-/** The fields that a collected trajectory has in every format, and the reward (Sculptor, appendix F). */
+/** The fields that a collected trajectory has in every format, and the reward (after Sculptor, appendix F). */
 import Type, { type Static } from 'typebox'
 import type { TakenCall } from '../agents/snapshots.js'
 import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
@@ -8,13 +8,16 @@ import { type Score, taskNames } from '../task.js'
 const RewardParts = Type.Object({
   /** Whether the answer is completely right. In a session, the answers of all turns must be. */
   right: Type.Boolean(),
-  /** Number of failed calls, for any reason, without those in `refused`. */
+  /** Number of failed calls, for any reason, without those that were refused. */
   failed: Type.Number(),
   /** Number of failed calls whose arguments were not a JSON object. */
   malformed: Type.Number(),
   /** Number of failed calls after which, in a later step, a call of the same tool succeeded. */
   recovered: Type.Number(),
-  /** Number of calls that were refused because the turn had used up its calls. */
+  /**
+   * Number of calls beyond the limit of the turn. They were refused, or they are failed calls of one step, of which the turn itself counts
+   * only the first.
+   */
   refused: Type.Number(),
   /** Whether the answer, or a step before it, reached its limit of tokens. */
   cutOff: Type.Boolean(),
@@ -36,14 +39,18 @@ interface CallsOfStep {
   readonly calls: readonly TakenCall[]
 }
 
-/** Computes the parts of the reward of one turn. `before`: a first step that the collector made in the model's place, if any. Pure. */
+/**
+ * Computes the parts of the reward of one turn. Pure.
+ * @param before a first step that the collector made in the model's place, if any
+ * @param maxCalls the most calls of the turn, failed ones included; default: as many as the turn carried out
+ */
 export function rewardParts(
   { outcome }: Pick<Score, 'outcome'>,
   { steps, refusedCalls, end }: RewardedTurn,
-  before?: CallsOfStep,
+  { before, maxCalls = Infinity }: { readonly before?: CallsOfStep; readonly maxCalls?: number } = {},
 ): RewardParts {
   const calls = steps.flatMap((step, at) => step.calls.map((report) => ({ ...report, at })))
-  // Calls over the limit are also reported as failed; `refused` counts them, so `failed` leaves them out.
+  // Refused calls are also reported as failed; `refused` counts them, so `failed` leaves them out.
   const failed = calls.filter((report) => report.failed)
   const stumbles = before?.calls.filter((report) => report.failed) ?? []
   return {
@@ -51,7 +58,7 @@ export function rewardParts(
     failed: Math.max(0, failed.length - refusedCalls),
     malformed: failed.filter(({ call }) => call.malformed !== undefined).length,
     recovered: failed.filter(({ call, at }) => isRecovered(call.name, at, steps)).length,
-    refused: refusedCalls,
+    refused: Math.max(refusedCalls, calls.length - maxCalls),
     cutOff: end === 'length' || steps.some(({ finish }) => finish === 'length'),
     ...(stumbles.length === 0 ? {} : { stumbled: stumbles.every(({ call }) => isRecovered(call.name, -1, steps)) }),
   }
@@ -85,7 +92,8 @@ export const outcomesOf = (steps: readonly CallsOfStep[]): readonly (readonly Ca
 
 /**
  * Returns the reward: -1 for a failed call that no later call made good, for too many calls, or for a
- * cut-off answer. Otherwise 1 for a right answer and 0 for any other. Pure.
+ * cut-off answer. Otherwise 1 for a right answer and 0 for any other. Formula 4 of Sculptor's appendix F has -1 for
+ * a format error, too many calls and too long a trajectory. That any failed call needs a later success is our own rule. Pure.
  */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
@@ -142,8 +150,8 @@ export const TrajectoryFacts = Type.Object({
   ),
   /**
    * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
-   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes its answers and is not
-   * the default, such as a contract or the hash of a chat template.
+   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes the trajectory and is
+   * not the default, such as a contract, a limit of tokens, or the endpoint whose text stands in the tokens of another model.
    */
   model: Type.Object({
     name: Type.String(),
@@ -155,7 +163,7 @@ export const TrajectoryFacts = Type.Object({
   snapshots: Type.Number(),
   /** The score of the whole trajectory, the same in all its snapshots. */
   points: Type.Number(),
-  /** The reward of the whole trajectory, as `rewardOf` computes it (Sculptor, appendix F). */
+  /** The reward of the whole trajectory, as `rewardOf` computes it (after Sculptor, appendix F). */
   reward: Type.Union([Type.Literal(1), Type.Literal(0), Type.Literal(-1)]),
   parts: RewardParts,
   /** Number of calls by tool, failed ones included. */

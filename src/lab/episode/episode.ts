@@ -3,7 +3,7 @@
  * each turn. Keeps the records in a file from which a stopped episode resumes.
  */
 import { existsSync } from 'node:fs'
-import { readFile, rm, writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
@@ -210,18 +210,6 @@ export class EpisodeFile {
     if (log.before.length === turns) return new EpisodeFile(log, checkpoint)
     await log.close()
     throw bad(path, `has ${log.before.length} turns, but its checkpoint has ${turns}; delete both to begin again`)
-  }
-
-  /**
-   * Reads from the checkpoint how many turns are finished; 0 when there is no checkpoint. `path`: the episode's log.
-   * @throws KvfoldError eval/bad-log when the checkpoint is damaged or cannot be read
-   */
-  static async reached(path: string): Promise<number> {
-    return (await checkpointAt(path))?.turns ?? 0
-  }
-
-  static async remove(path: string): Promise<void> {
-    await Promise.all([path, checkpointOf(path)].map((each) => rm(each, { force: true })))
   }
 
   /** The finished turns that the log held when it was opened, up to the checkpoint. */

@@ -215,6 +215,21 @@ export const answerOf = (world: World, figures: readonly CompanyFigure[]): strin
 /** Returns the keyword by which the script searches for a figure's tool. */
 export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
+const MILLION = 'millions?|mio|mln|mn|mm|m'
+const SCALE = `${MILLION}|thousands?|k|billions?|bn|b|trillions?|tn`
+
+/**
+ * Returns whether an answer says a value. The number must have the same digits and be no part of another number; commas may group its
+ * digits. Dollars may be written in any way, or left out. A value in millions must be said in millions, and no other may be. Pure.
+ */
+export function says(answer: string, value: string): boolean {
+  const [number = '', unit] = value.split(' ')
+  const plain = answer.replace(/(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d)/gu, (grouped) => grouped.replaceAll(',', ''))
+  const scaled = `[ \\u00a0*_]*(?:${unit === 'million' ? MILLION : SCALE})\\b`
+  const alone = `(?<!\\d|\\d\\.)${number.replace('.', '\\.')}(?!\\d|\\.\\d)`
+  return new RegExp(`${alone}${unit === 'million' ? '(?=' : '(?!'}${scaled})`, 'iu').test(plain)
+}
+
 /** The environment of a session: gives the requests in order, carries out calls, and scores answers and calls. */
 export class Companies implements Environment {
   readonly #requests: readonly Request[]
@@ -259,9 +274,7 @@ export class Companies implements Environment {
     this.#turn++
     const expected = figures.map((figure) => this.world.callOf(figure))
     const exact = matched(this.#calls, expected, (call, other) => isDeepStrictEqual({ ...call.arguments }, other.arguments))
-    // Models also write 123,456.
-    const plain = answer.replaceAll(/(?<=\d),(?=\d{3})/g, '')
-    const said = figures.filter((figure) => plain.includes(this.world.value(figure))).length
+    const said = figures.filter((figure) => says(answer, this.world.value(figure))).length
     const points = said / figures.length
     return {
       points,

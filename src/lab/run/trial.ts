@@ -6,7 +6,7 @@ import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors
 import { definedFields } from '../../runtime/core/json.js'
 import { mix } from '../../runtime/core/random.js'
 import type { Engine } from '../../runtime/engine/engine.js'
-import { type AgentSetting, type Answered, type EvalAgent, OVERFLOWED } from '../agent.js'
+import { type AgentSetting, type Answered, type CalledTool, type EvalAgent, OVERFLOWED } from '../agent.js'
 import { playEpisode, singleTurn } from '../episode/episode.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import type { Recorder, RecorderOptions } from '../recorder.js'
@@ -84,11 +84,13 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
 }
 
 /**
- * Lets the agent answer. If the first step fits and the agent fills the context later, the outcome is OVERFLOWED, without an answer. It
- * counts as wrong, because the agent failed. An error record would leave the sample out of the agent's accuracy.
+ * Lets the agent answer. If the first step fits and the agent fills the context later, the outcome is OVERFLOWED with the calls so far,
+ * without an answer. It counts as wrong, because the agent failed. An error record would leave the sample out of the agent's accuracy.
  */
 async function answered(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<Answered> {
   const { item, task, agent, seed, name, signal, window, embedder, alone } = options
+  const calls: CalledTool[] = []
+  let refusedCalls = 0
   try {
     return await agent.answer({
       engine: recorder,
@@ -100,11 +102,15 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       seed: mix(seed ^ mix(item.index + 1)),
       window,
       signal,
+      onCall: (call, isRefused) => {
+        if (isRefused) refusedCalls++
+        else calls.push(call)
+      },
       ...(embedder === undefined ? {} : { embedder }),
     })
   } catch (error) {
     if (!isContextFull(error) || !alone || recorder.done.length === 0) throw error
-    return OVERFLOWED
+    return { ...OVERFLOWED, calls, refusedCalls }
   }
 }
 

@@ -42,7 +42,7 @@ export async function openGsmInfinite(spec: TaskSpec): Promise<Task> {
     temperature: symbolic ? 1 : 0,
     differs: symbolic
       ? [
-          'Variables are read from the last sentence of the answer that names any; the original has a model of 7B parameters read them.',
+          'Variables are read from the last sentence of the answer that names any, or from a list at its end; the original has a model of 7B parameters read them.',
         ]
       : [],
     size: rows.size,
@@ -139,17 +139,25 @@ function valueOf(digit: string): number {
   return (code - first) % 10
 }
 
+/** What stands beside the variables on a line of a list: its mark, commas, brackets and a last `and`. */
+const BESIDE = /^\s*\d+[.)]|\bV\d+\b|\band\b|[\s,;.:•()[\]{}-]/gu
+
 /**
- * Returns the variables (V and a number) in the last sentence that names any. Returns the empty set when a sentence after it says that no
- * variable fits, and null when the answer has no such sentences. Text before `</think>` does not count.
+ * Returns the variables (V and a number) in the last sentence that names any, or in the lines of variables alone at the end. Returns the
+ * empty set when a sentence after it says that no variable fits, and null when the answer has no such sentences. Text before `</think>` does
+ * not count.
  */
 export function finalVariables(answer: string): ReadonlySet<string> | null {
-  const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '')
+  const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '').replace(/_\{?(\d+)\}?/gu, '$1')
   const sentences = said.split(/(?<=[.!?])\s+|\n+/u).reverse()
+  const listed = new Set<string>()
   for (const sentence of sentences) {
-    const names = sentence.replace(/_\{?(\d+)\}?/gu, '$1').match(/\bV\d+\b/gu)
-    if (names !== null) return new Set(names)
-    if (/\b(?:none|no variables?|nothing)\b/iu.test(sentence)) return new Set()
+    const names = sentence.match(/\bV\d+\b/gu)
+    const isOfList = sentence.replace(BESIDE, '') === ''
+    if (isOfList) for (const name of names ?? []) listed.add(name)
+    else if (listed.size > 0) break
+    else if (names !== null) return new Set(names)
+    else if (/\b(?:none|no variables?|nothing)\b/iu.test(sentence)) return new Set()
   }
-  return null
+  return listed.size > 0 ? listed : null
 }

@@ -1,4 +1,6 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
@@ -69,6 +71,36 @@ describe('kvfold collect', () => {
     const order = await collect(path, '--order', 'start-last')
     expect(order.code).not.toBe(0)
     expect(order.stderr).toContain('another run')
+    for (const limit of ['--max-calls', '--max-tokens']) {
+      const limited = await collect(path, limit, '7')
+      expect([limited.code, limited.stderr]).toEqual([1, expect.stringMatching(/another .*limit of tokens or calls/u)])
+    }
+  }, 120_000)
+
+  it('refuses a file whose answers another endpoint gave, in the tokens of the same model', async () => {
+    let served = 'one'
+    const chunk = { choices: [{ index: 0, delta: { role: 'assistant', content: 'None.' }, finish_reason: 'stop' }] }
+    const server = createServer((request, response) => {
+      if (request.url === '/v1/models') response.end(JSON.stringify({ data: [{ id: served }] }))
+      else if (request.url !== '/v1/chat/completions') response.writeHead(404).end()
+      else
+        response.writeHead(200, { 'content-type': 'text/event-stream' }).end(`data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`)
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const out = join(folder, 'remote.jsonl')
+    const collectFrom = () =>
+      kvfoldHere([
+        ...['collect', 'pi-llm', '--agent', 'plain', '--n', '4', '--samples', '1', '--threads', '1', '--out', out],
+        ...['--engine', url, '--tokenizer', 'builtin'],
+      ])
+    expect((await collectFrom()).code).toBe(0)
+    expect(recordsIn(out)[0]!.model.settings).toMatchObject({ endpoint: { model: 'one' } })
+    expect((await collectFrom()).code).toBe(0)
+    served = 'two'
+    const other = await collectFrom()
+    server.close()
+    expect([other.code, other.stderr]).toEqual([1, expect.stringMatching(/another .*endpoint/u)])
   }, 120_000)
 
   it('with a model as teacher: writes probabilities of all its tokens, its sampling, and the tries at one prompt as a group', async () => {
@@ -194,6 +226,23 @@ describe('kvfold collect', () => {
       const { code, stderr } = await chat(join(folder, 'none.jsonl'))
       expect([code, stderr]).toEqual([1, expect.stringContaining('line 1: The last message is not an answer')])
     }, 120_000)
+  })
+
+  it.each([
+    ['memtool', '--max-calls', '4'],
+    ['memtool', '--max-tokens', '64'],
+    ['memtool', '--agent', 'plain'],
+    ['memtool', '--framework', 'react'],
+    ['service', '--stumble'],
+    ['service', '--system-prompt', 'general'],
+    ['service', '--n', '4'],
+    ['service', '--data', 'x.jsonl'],
+    ['chat', '--turns', '3'],
+    ['pi-llm', '--way', 'hybrid'],
+  ])('refuses for %s the option %s, which would do nothing', async (task, ...options) => {
+    const { code, stderr } = await kvfoldHere(['collect', task, ...options, '--model', 'there-is-none.gguf'])
+    const said = `kvfold: ${options[0]!} does nothing in trajectories of ${task}; leave it out. [cli/bad-usage]`
+    expect([code, stderr.trim()]).toEqual([2, said])
   })
 
   it('writes Parquet of sessions, and refuses contradictory options', async () => {

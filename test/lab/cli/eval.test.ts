@@ -422,7 +422,7 @@ describe('kvfold eval memtool --retrieval', () => {
 })
 
 describe('kvfold eval memtool --sessions', () => {
-  it('keeps finished sessions while others are missing, and starts over when all are finished', async () => {
+  it('keeps finished sessions while others are missing, and plays none again when all are finished', async () => {
     const logs = join(import.meta.dirname, '../../../kvfold-eval')
     const headerOf = (name: string) =>
       JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as {
@@ -465,8 +465,12 @@ describe('kvfold eval memtool --sessions', () => {
     expect(lastLine(again.stdout)['each']).toBe(2)
     const second = begun()
     expect(second.map((date, at) => date === first[at])).toEqual([true, false])
-    await play()
-    expect(begun().map((date, at) => date === second[at])).toEqual([false, false])
+    const kept = () => [made[0]!, made[2]!].map((name) => readFileSync(join(logs, name), 'utf8'))
+    const before = kept()
+    const third = await play()
+    expect(third.code).toBe(0)
+    expect(lastLine(third.stdout)).toEqual(lastLine(again.stdout))
+    expect(kept()).toEqual(before)
     forget(made)
   })
   it('refuses the finished log of another run, and leaves it unchanged', async () => {

@@ -12,9 +12,13 @@ import { World } from '../../../src/lab/memtool/companies.js'
 import { wayNames } from '../../../src/lab/memtool/session.js'
 import { deskScenarios } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
+import { piAnswer, type PiTruth } from '../../../src/lab/pi-llm.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
 import { builtinTemplate, ruledFormat } from '../../support/chat-formats.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 
 const { format, tokenizer } = ruledFormat(builtinTemplate, { words: /\w+|\s|[^\w\s]/gu })
 const wording = { format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) }
@@ -175,6 +179,74 @@ describe('the forms of a trajectory', () => {
   })
 })
 
+describe('a model that fills the context', () => {
+  const full = () => new KvfoldError('context/full', 'There is no room.')
+  /** Collects one stream from a model that says `replies`. After them its context is full. */
+  const acted = async (replies: readonly ScriptedReply[], stumble = false) => {
+    const task = await openTask({ task: 'pi-llm', options: { updates: [4], samples: 2, keys: 6 } })
+    const left = [...replies, null, ...replies, null]
+    const engine = new ScriptedEngine(() => {
+      const next = left.shift()
+      if (next == null) throw full()
+      return next
+    })
+    const taught = { teacher: 'model', engine, sampling: { temperature: 1 }, model: { format, info } } as const
+    const source = taskSource({ task, agent: 'sculptor', stumble, maxCalls: 2 })
+    const rows: TrajectoryFacts[][] = []
+    const options = { source, acting: taught, format: 'messages', tokens: 'engine', model, rollouts: 1 } as const
+    for await (const one of collect(options)) rows.push(one.rows as TrajectoryFacts[])
+    return rows
+  }
+  const search = { name: 'search_context', arguments: { query: 'a' } }
+
+  it('leaves its steps so far as a trajectory of reward -1, and the next sample is collected', async () => {
+    const trajectories = await acted([{ calls: [search, { name: 'fold_fragment' }, search] }])
+    expect(trajectories.map((rows) => rows.map(({ id, steps }) => [id, steps]))).toEqual([
+      [['pi-llm-4-0', [0]]],
+      [['pi-llm-4-1', [0]]],
+    ])
+    expect(trajectories[0]![0]).toMatchObject({
+      ...{ points: 0, reward: -1, calls: { search_context: 2, fold_fragment: 1 } },
+      parts: { right: false, cutOff: true, failed: 1, recovered: 0, refused: 1 },
+      outcomes: [[{ outcome: 'done' }, { outcome: 'failed' }, { outcome: 'failed' }]],
+    })
+    expect(trajectories[0]![0]!.context).toBeGreaterThan(0)
+  })
+
+  it('does not count a call in its place as its own', async () => {
+    const [[row]] = (await acted([{ calls: [search] }], true)) as [[TrajectoryFacts]]
+    expect(row).toMatchObject({ reward: -1, steps: [0], parts: { failed: 0, cutOff: true, stumbled: false } })
+  })
+
+  it('is an error where the first prompt does not fit, in sessions, too', async () => {
+    await expect(acted([])).rejects.toMatchObject({ code: 'context/full' })
+    const engine = new ScriptedEngine(() => {
+      throw full()
+    })
+    const scenarios = deskScenarios({ turns: [2], fields: [0], samples: 1, seed: 2, agent: 'model' })
+    const source = deskSource({ scenarios, framework: 'react', maxTokens: 512 })
+    const { signal } = new AbortController()
+    const playing = source.play(0, { teacher: 'model', engine, sampling: {} }, 'full', signal)
+    await expect(playing).rejects.toMatchObject({ code: 'context/full' })
+  })
+})
+
+it('a model that makes more calls than allowed earns -1, though failed calls beside a failed one are free', async () => {
+  const task = await openTask({ task: 'pi-llm', options: { updates: [4], samples: 1, keys: 6 } })
+  const sample = await task.sample(0)
+  const search = { name: 'search_context', arguments: { query: 'a' } }
+  const last = (sample.truth as PiTruth).last
+  const content = piAnswer(Object.keys(last), new Map(Object.entries(last)))
+  const play = (failures: number) => {
+    const calls = Array.from({ length: failures }, () => ({ name: 'search_context' }))
+    const engine = new ScriptedEngine([{ calls }, { calls: [search] }, { content }])
+    const source = taskSource({ task, agent: 'sculptor', maxCalls: 5 })
+    return source.play(0, { teacher: 'model', engine, sampling: {} }, 'many', new AbortController().signal)
+  }
+  expect((await play(4)).parts).toMatchObject({ right: true, failed: 4, recovered: 4, refused: 0 })
+  expect((await play(9)).parts).toMatchObject({ right: true, failed: 9, recovered: 9, refused: 5 })
+})
+
 describe('sessions of many turns', () => {
   const once = (all: Collected[]) => {
     for (const { rows } of all) {
@@ -226,6 +298,23 @@ describe('sessions of many turns', () => {
     const refused = rows.flatMap(({ outcomes }) => outcomes!.flat()).filter(({ outcome }) => outcome === 'failed')
     expect(refused.length).toBeGreaterThan(0)
     expect(rows[0]!.parts.failed).toBe(refused.length)
+  })
+
+  it('run under the contract that was asked for', async () => {
+    const contracts = async (source: TrajectorySource) => {
+      const engine = new ScriptedEngine(() => ({ content: 'I do not know.' }))
+      await source.play(0, { teacher: 'model', engine, sampling: {} }, 'contract', new AbortController().signal)
+      return new Set(engine.requests.map(({ contract }) => contract))
+    }
+    const world = new World({ seed: 3, tools: 60, arguments: true })
+    const catalogue = await Catalogue.of(world.tools, {})
+    const options = { world, catalogue, way: 'autonomous', turns: 2, relation: 'mixed', samples: 1, seed: 5 } as const
+    expect(await contracts(memToolSource({ ...options, contract: 'splice' }))).toEqual(new Set(['splice']))
+    expect(await contracts(memToolSource(options))).toEqual(new Set(['exact']))
+    catalogue.close()
+    const scenarios = deskScenarios({ turns: [2], fields: [0], samples: 1, seed: 2, agent: 'model' })
+    const desk = deskSource({ scenarios, framework: 'sculptor', maxTokens: 512, contract: 'splice' })
+    expect(await contracts(desk)).toEqual(new Set(['splice']))
   })
 
   it('count a call without the argument that its tool wants as failed', () => {

@@ -42,10 +42,21 @@ describe('the reward', () => {
     expect(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 }))).toMatchObject({ failed: 0, refused: 1 })
   })
 
+  it('is -1 for more calls than allowed, though the turn itself counts one failed call a step', () => {
+    const many = turn([step(...Array<string>(30).fill('fold?')), step('fold'), step()])
+    expect(rewardParts(right, many, { maxCalls: 20 })).toMatchObject({ failed: 30, recovered: 30, refused: 11 })
+    expect(rewardOf(rewardParts(right, many, { maxCalls: 20 }))).toBe(-1)
+    expect(rewardOf(rewardParts(right, many, { maxCalls: 31 }))).toBe(1)
+    // Refused calls are among those of the steps, and count once.
+    const refused = turn([step('cut', 'fold', 'fold!'), step()], { refusedCalls: 1 })
+    expect(rewardParts(right, refused, { maxCalls: 2 })).toMatchObject({ failed: 0, refused: 1 })
+  })
+
   it('counts failures by kind, and does not count a call before the turn as the model’s', () => {
-    const parts = rewardParts(right, turn([step('fold?', 'cut!'), step('fold'), step()]), step('cut!'))
+    const parts = rewardParts(right, turn([step('fold?', 'cut!'), step('fold'), step()]), { before: step('cut!') })
     expect(parts).toMatchObject({ right: true, failed: 2, malformed: 1, recovered: 1, stumbled: false })
-    expect(rewardParts(right, turn([step('cut'), step()]), step('cut!'))).toMatchObject({ failed: 0, stumbled: true })
+    const mended = rewardParts(right, turn([step('cut'), step()]), { before: step('cut!') })
+    expect(mended).toMatchObject({ failed: 0, stumbled: true })
   })
 
   it('distinguishes failed calls, calls that are not JSON, and recovered calls, call by call', () => {

@@ -6,7 +6,7 @@ import type { ContractChoice } from '../../../src/runtime/core/contract.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import type { Checkpoint } from '../../../src/lab/episode/episode.js'
 import type { TurnRecord } from '../../../src/lab/log.js'
-import { requestsOf, World } from '../../../src/lab/memtool/companies.js'
+import { answerOf, Companies, requestsOf, says, World } from '../../../src/lab/memtool/companies.js'
 import { intervalsOf, measuresOf } from '../../../src/lab/memtool/measures.js'
 import { lookupsIn, queriesOf, recallOf } from '../../../src/lab/memtool/retrieval.js'
 import { memToolPage } from '../../../src/lab/memtool/report.js'
@@ -54,6 +54,38 @@ test('the session is the same for the same seed, and asks for five calls a turn 
   expect(requests.reduce((sum, { figures }) => sum + figures.length, 0) / 100).toBe(5)
   expect(Math.max(...requests.map(({ figures }) => figures.length))).toBe(10)
   expect(new Set(world.tools.map(({ name }) => name)).size).toBe(200)
+})
+
+test('a value is said by its digits, whatever the spelling of its unit', () => {
+  for (const [value, right, wrong] of [
+    [
+      '352.118 dollars',
+      ['352.118 dollars.', 'It is $352.118.', 'US$ **352.118**', 'USD 352.118, and', '352.118', '(in dollars) 352.118;123456'],
+      ['352.11 dollars', '1352.118 dollars', '352.1182 dollars', '352.118 million dollars', '$352.118M', '7.352.118'],
+    ],
+    [
+      '3521.18 million dollars',
+      ['3521.18 million dollars', '$3,521.18 million', '3,521.18M USD', '**$3521.18** mn', 'USD 3521.18 Million'],
+      ['3521.18 dollars', '$3521.18', '$3521.18 billion', '13521.18 million', '3521.187 million', '3521.18 men'],
+    ],
+    [
+      '123456',
+      ['123456 employees', '123,456.', 'It has **123,456** people', '123456,654321', '654321,123456', '$352.118, 123,456'],
+      ['1234567', '9123456', '1,123,456', '123,456,789', '123456.5', '0.123456', '123456 thousand', '12345'],
+    ],
+  ] as const) {
+    for (const answer of right) expect(says(answer, value), answer).toBe(true)
+    for (const answer of wrong) expect(says(answer, value), answer).toBe(false)
+  }
+})
+
+test('a turn whose answer has every value in the spelling of a model is right', () => {
+  const environment = new Companies(world, { ...base, turns: 14 })
+  for (const { figures } of requestsOf(world, { ...base, turns: 14 })) {
+    const answer = answerOf(world, figures).replaceAll(/(\d\.\d+)( million)? dollars/gu, '$1$2 USD')
+    environment.ask()
+    expect(environment.score({ answer })).toMatchObject({ points: 1, details: { valuesSaid: figures.length } })
+  }
 })
 
 test('on a real model, folding late definitions computes only new tokens; a list at the top is computed again and again', async () => {

@@ -7,6 +7,7 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { agentKinds, type EvalAgent } from '../../../src/lab/agent.js'
+import { openAgent } from '../../../src/lab/agents/open.js'
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { LogRecord } from '../../../src/lab/log.js'
@@ -278,6 +279,24 @@ describe('a run', () => {
     const results = await runOn(place(), [sums(1, 4)], [filling])
     expect(results.map(({ kind }) => kind)).toEqual(['sample', 'error', 'sample', 'sample'])
     expect(results[2]).toMatchObject({ end: 'length', score: { points: 0 }, details: { overflowed: 1 }, work: { steps: 1 } })
+  })
+
+  it('keeps the calls of an agent that filled the context', async () => {
+    const search = { name: 'search_context', arguments: { query: 'Add' } }
+    const engine = new ScriptedEngine((_, step) => {
+      if (step > 0) throw new KvfoldError('context/full', 'The results take all room.')
+      return { calls: [search, { name: 'fold_fragment' }, search] }
+    })
+    const log = { before: [], add: () => Promise.resolve() }
+    const agents = [openAgent('sculptor', { maxCalls: 2 })]
+    const [result] = await run({ ...settings([sums(1, 1)], agents, log), contracts: ['exact'], engines: [engine] })
+    expect(result).toMatchObject({
+      ...{ kind: 'sample', end: 'length', refusedCalls: 1, details: { overflowed: 1 }, work: { steps: 1 } },
+      calls: [
+        { step: 0, name: 'search_context', failed: false },
+        { step: 0, name: 'fold_fragment', failed: true },
+      ],
+    })
   })
 
   it('repeats a sample alone when other samples had filled the cache', async () => {

@@ -62,7 +62,7 @@ Each row is a snapshot (Sculptor, algorithm 1). Every call that changes the cont
   steps         the completions with loss in this snapshot; over a trajectory every completion has loss once
   outcomes      the calls of each of them: done, failed, or malformed (not JSON), and whether a later call recovered it
   logprobs      log-probabilities of the tokens of each, under the model that acted: before temperature, filters and grammar
-  reward        1: right; -1: a failed call that was not recovered, too many calls, or a cut-off answer; else 0; points: 0 to 1
+  reward        1: right; -1: a failed call that was not recovered, too many calls, a cut-off answer or a full context; else 0; points: 0 to 1
   parts         the counts that decide the reward
   sampling      settings and seed of the model that acted
 
@@ -147,7 +147,34 @@ export function addCollect(program: Command, shell: Shell): void {
     .option('--json', 'end with a line of JSON')
   addEngineOptions(addModelOptions(command))
     .addHelpText('after', HELP)
-    .action((task: string, flags: CollectFlags) => collectTo(task, flags, shell))
+    .action((task: string, flags: CollectFlags) => {
+      refuseStrays(task, command)
+      return collectTo(task, flags, shell)
+    })
+}
+
+/** The options that only some sources take, and those that each of the sources besides the tasks takes. */
+const TAKES = {
+  chat: ['agent', 'systemPrompt', 'maxTokens', 'data', 'limit'],
+  memtool: ['samples', 'turns', 'way', 'tools', 'relation'],
+  service: ['samples', 'turns', 'framework', 'fields', 'maxTokens'],
+} as const satisfies Readonly<Record<string, readonly (keyof CollectFlags)[]>>
+const SESSIONS = ['turns', 'way', 'tools', 'relation', 'framework', 'fields'] as const satisfies readonly (keyof CollectFlags)[]
+const SAMPLES = [
+  ...['samples', 'n', 'keys', 'words', 'wordings', 'prompts', 'order', 'needles', 'length', 'depth'],
+  ...['data', 'limit', 'taskOption', 'agent', 'systemPrompt', 'maxTokens', 'maxCalls', 'stumble'],
+] as const satisfies readonly (keyof CollectFlags)[]
+
+/** @throws KvfoldError cli/bad-usage for a given option that the source does not take. `askedTasks` has the options of single tasks. */
+function refuseStrays(name: string, command: Command): void {
+  const takes: readonly string[] = Object.hasOwn(TAKES, name) ? TAKES[name as keyof typeof TAKES] : SAMPLES
+  const strays: readonly string[] = [...SESSIONS, ...SAMPLES].filter((option) => !takes.includes(option))
+  const stray = command.options.find((option) => {
+    const key = option.attributeName()
+    return strays.includes(key) && command.getOptionValueSource(key) === 'cli'
+  })
+  if (stray !== undefined)
+    throw new KvfoldError('cli/bad-usage', `${stray.long!} does nothing in trajectories of ${name}; leave it out.`)
 }
 
 async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promise<void> {
@@ -221,7 +248,7 @@ async function sourceOf(
   flags: CollectFlags,
   { interrupt }: Shell,
 ): Promise<TrajectorySource & { readonly close?: () => void }> {
-  const { samples = 20, seed, turns, agent } = flags
+  const { samples = 20, seed, turns, agent, contract } = flags
   const { taskSource, openChatSource, openMemToolSource, deskSource } = await import('../../collect/sources.js')
   const { systemPrompt: prompt, data, limit } = flags
   if (name === 'chat') {
@@ -232,14 +259,14 @@ async function sourceOf(
   }
   if (name === 'memtool') {
     const { way, tools, relation } = flags
-    return openMemToolSource({ way, tools, turns, relation, samples, seed }, interrupt.signal)
+    return openMemToolSource({ way, tools, turns, relation, samples, seed, contract }, interrupt.signal)
   }
   if (name === 'service') {
     const { deskScenarios } = await import('../../service/dialogue.js')
     const { framework, fields, maxTokens = 1024, teacher = isRemote(flags) ? 'model' : 'script' } = flags
     const speaker = teacher === 'script' ? 'taught' : 'model'
     const scenarios = deskScenarios({ turns: [turns], fields: [fields], samples, seed, agent: speaker })
-    return deskSource({ scenarios, framework, maxTokens })
+    return deskSource({ scenarios, framework, maxTokens, contract })
   }
   const { openTask } = await import('../../tasks/open.js')
   const [asked] = askedTasks([name], flags)
@@ -263,10 +290,13 @@ async function sourceOf(
 
 /** Returns the teacher that acts, the source of the tokens in the rows, and the name and fingerprint of the model that they belong to. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
-  const { temperature, seed, tokenizer } = flags
+  const { temperature, seed, tokenizer, maxTokens, maxCalls } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
-  const given = { ...(flags.contract === 'exact' ? {} : { contract: flags.contract }), ...answerSettings(flags) }
-  const settings = Object.keys(given).length === 0 ? {} : { settings: given }
+  const settings = (endpoint?: { readonly model: string; readonly release: string }) => {
+    const contract = flags.contract === 'exact' ? undefined : flags.contract
+    const given = { ...answerSettings(flags), ...definedFields({ contract, maxTokens, maxCalls, endpoint }) }
+    return Object.keys(given).length === 0 ? {} : { settings: given }
+  }
   if (remote === null) {
     const engine = await loadEngine(flags, notes, interrupt.signal)
     const acting =
@@ -275,7 +305,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
         : ({ teacher: 'script', model: engine } as const)
     const fingerprint = await weightsOf(engine)
     const dispose = () => engine.dispose()
-    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint, ...settings }, dispose }
+    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint, ...settings() }, dispose }
   }
   const engine = await remote.load()
   const own =
@@ -294,7 +324,11 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   return {
     acting: { teacher: 'model', engine, sampling } as const,
     tokens: own === null ? ('engine' as const) : wordingOf(own),
-    model: { name: own === null ? name : own.info.model, fingerprint, ...settings },
+    // With a tokenizer the fingerprint is the tokenizer's, so the endpoint is a setting.
+    model:
+      own === null
+        ? { name, fingerprint, ...settings() }
+        : { name: own.info.model, fingerprint, ...settings({ model: name, release }) },
     dispose: async () => {
       await engine.dispose()
       await own?.dispose()

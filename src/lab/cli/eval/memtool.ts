@@ -64,7 +64,7 @@ Ways of managing tools (--mode):
 ${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
 
 Without --model or --engine a script speaks for the model (--agent taught). The real engine computes every prompt, so tokens are real, but
-correctness is the script's. The same command continues a stopped session.
+correctness is the script's. The same command continues a stopped session, and takes a finished one from its log.
 
 Examples:
   $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice
@@ -149,7 +149,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       const world = new World({ seed, tools: flags.tools, arguments: flags.arguments })
       settings.set(seed, { world, catalogue: await Catalogue.of(world.tools, options) })
     }
-    const [{ memToolSession, together }, { EpisodeFile, playKept }] = await Promise.all([
+    const [{ memToolSession, together }, { playKept }] = await Promise.all([
       import('../../memtool/session.js'),
       import('../../episode/episode.js'),
     ])
@@ -163,19 +163,14 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
         play: (setting: object) => memToolSession(run, { engine, ...settings.get(run.seed)!, ...followed(run), ...setting }),
       })),
     )
-    const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
-    // A repeated command continues unfinished sessions. When all sessions are finished, it removes their logs and runs them anew.
-    if (reached.every((turns) => turns >= flags.turns)) {
-      // Opening a log refuses that of another run.
-      for (const { path, about } of planned) await (await EpisodeFile.open(path, about, commandOf(shell))).close()
-      await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
-    }
     const json = flags.json === true
     const played = await playKept(planned, {
       command: commandOf(shell),
       signal: interrupt.signal,
-      onResumed: ({ path }, turns) => {
-        if (!json) notes.prose(`The session continues in ${path} at turn ${turns + 1}.`)
+      onResumed: ({ path, run }, turns) => {
+        if (json) return
+        if (turns < run.turns) notes.prose(`The session continues in ${path} at turn ${turns + 1}.`)
+        else notes.prose(`${path} has the whole session; delete it to play the session again.`)
       },
       onTurn: ({ run: { way, contract, seed, turns } }, { turn, tokens }) => {
         if (!json)
