@@ -53,8 +53,8 @@ export interface Chat {
   /** The settings of the next request, in any thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
-  /** Sends a question. Does nothing while another request runs. */
-  readonly ask: (wanted: ChatWanted) => void
+  /** Sends a question. Returns false and does nothing while another request runs. */
+  readonly ask: (wanted: ChatWanted) => boolean
   readonly stop: () => void
 }
 
@@ -78,7 +78,10 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
 
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
     const nothing = { reasoning: '', notes: [], problem: null }
-    let state: Pending = { question, thread, before: before ?? 0, text: begun ?? '', ...nothing, state: 'running' }
+    // The page shows the request at once. The thread's export then says how many messages the thread has by now.
+    const inThread = shown?.id === thread ? shown.count : 0
+    const above = before ?? (begun === undefined ? inThread : inThread - 1)
+    let state: Pending = { question, thread, before: above, text: begun ?? '', ...nothing, state: 'running' }
     const drawing = new PacedDrawing(() => {
       setPending(state)
     }, painted)
@@ -88,6 +91,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     }
     let cut = false
     setDone(null)
+    drawing.now()
     try {
       const known = thread === null ? null : await api.get<Export>(threadPath(thread, 'export'), signal)
       const length = known?.messages.length ?? 0
@@ -130,12 +134,13 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   return {
     ...{ pending, done, running, draft, files, setFiles, settings, setSettings },
     ask: (wanted) => {
-      if (control.current !== null) return
+      if (control.current !== null) return false
       const controller = new AbortController()
       control.current = controller
       void run(wanted, controller.signal).finally(() => {
         control.current = null
       })
+      return true
     },
     stop: () => control.current?.abort(),
   }

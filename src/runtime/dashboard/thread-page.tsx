@@ -100,11 +100,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
     onFoldStretch: (of, stretch, what) => {
       foldAll(what, () => cut(of, stretch))
     },
-    onBranch: chat.running
-      ? null
-      : ({ index }, text) => {
-          chat.ask({ thread: id, model: thread.model, before: index, text })
-        },
+    onBranch: chat.running ? null : ({ index }, text) => chat.ask({ thread: id, model: thread.model, before: index, text }),
     isTooLong: chat.done?.thread === id && chat.done.cut,
     onContinue: chat.running
       ? null

@@ -384,6 +384,53 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('shows a question at once, and keeps what is typed while another request runs', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const script: Script = async (_, step) => {
+      if (step > 0) await held
+      return { content: `Answer ${step}.` }
+    }
+    const server = await serving({ engine: () => new ScriptedEngine(script) })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    let fetchOn = (): void => undefined
+    const fetched = new Promise<void>((resolve) => (fetchOn = resolve))
+    await page.route('**/export', async (route) => {
+      await fetched
+      await route.continue()
+    })
+    await button(page, 'Edit message 1').click()
+    await page.getByLabel('Say instead').fill('Another one?')
+    const field = page.getByLabel('Message', { exact: true })
+    await field.fill('Two?')
+    await button(page, 'Send').click()
+    // The export has not come yet.
+    const log = page.getByRole('log')
+    await log.getByText('Two?', { exact: true }).waitFor()
+    await button(page, 'Stop').waitFor()
+    expect(await log.getByText('Answer 0.').count()).toBe(1)
+    await field.fill('Three?')
+    await field.press('Enter')
+    await button(page, 'Ask in a branch').click({ force: true })
+    expect(await field.inputValue()).toBe('Three?')
+    expect(await page.getByLabel('Say instead').inputValue()).toBe('Another one?')
+    const asked = page.waitForRequest('**/v1/chat/completions')
+    fetchOn()
+    await asked
+    await button(page, 'Ask in a branch').click({ force: true })
+    expect(await page.getByLabel('Say instead').inputValue()).toBe('Another one?')
+    goOn()
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    expect(await field.inputValue()).toBe('Three?')
+    await button(page, 'Ask in a branch').click()
+    await page.getByText('This thread, a branch').waitFor()
+    await row(page, 0).getByText('Another one?').waitFor()
+    expect(server.service.threads.list(PUBLIC)).toHaveLength(2)
+    await server.close()
+  })
+
   it('lists threads with their times, filters them, and deletes several', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
