@@ -15,6 +15,8 @@ export interface Pending {
   /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
+  /** Whether the server has begun with it. From then on the thread has the question. */
+  readonly isBegun: boolean
   /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
   readonly before: number | null
   readonly text: string
@@ -77,7 +79,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   }, [isThere])
 
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
-    const nothing = { reasoning: '', notes: [], problem: null }
+    const nothing = { isBegun: false, reasoning: '', notes: [], problem: null }
     // The page shows the request at once. The thread's export then says how many messages the thread has by now.
     const inThread = shown?.id === thread ? shown.count : 0
     const above = before ?? (begun === undefined ? inThread : inThread - 1)
@@ -102,6 +104,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         const chunk = readJson(data) as ChatChunk
         if (chunk.error !== undefined) throw new ApiFailure(500, chunk.error.code ?? '', chunk.error.message)
         const event = chunk.kvfold?.event
+        if (event?.type === 'started') state = { ...state, isBegun: true }
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
           told.current(event.thread)
@@ -161,8 +164,26 @@ const painted = (): Promise<void> =>
 const leastCount = ({ before, question, state }: Pending): number =>
   (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
 
+/**
+ * Divides what the page shows between the thread and the request: `until` says how many messages of the thread are shown, and `rest` is
+ * what is shown below them. After a failure the page shows the whole thread, and of the request only what the thread does not have.
+ */
+export function dividedBetween(
+  thread: Pick<ThreadDetail, 'messages' | 'running'>,
+  pending: Pending,
+): { readonly until: number; readonly rest: Pending } {
+  const { length } = thread.messages
+  const before = messagesBefore(pending, thread)
+  if (pending.state !== 'failed' || thread.running) return { until: before, rest: pending }
+  // Its text can only be that of the cut answer which it was to continue.
+  if (!pending.isBegun) return { until: length, rest: { ...pending, text: '' } }
+  const hasAnswer = length > before + (pending.question === null ? 0 : 1)
+  if (!hasAnswer) return { until: before, rest: pending }
+  return { until: length, rest: { ...pending, question: null, text: '', reasoning: '', notes: [] } }
+}
+
 /** Returns how many messages of the thread come before the question or answer that is pending. */
-export function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
+function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
   if (before !== null) return before
   const last = messages.findLastIndex(({ message }) => message.role === 'user')
   return question === null ? last + 1 : last

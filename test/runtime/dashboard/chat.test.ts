@@ -431,6 +431,55 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('shows the whole conversation after a request that failed before it began', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    await page.route('**/export', (route) => route.abort())
+    const log = page.getByRole('log')
+    const failed = log.getByRole('alert').getByText('The server does not answer.')
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    await failed.waitFor()
+    expect(await log.getByText('Two?', { exact: true }).count()).toBe(1)
+    expect(await row(page, 1).getByText('Answer 0.').count()).toBe(1)
+    await button(page, 'Edit message 1').click()
+    await page.getByLabel('Say instead').fill('Another one?')
+    await button(page, 'Ask in a branch').click()
+    await log.getByText('Another one?', { exact: true }).waitFor()
+    await failed.waitFor()
+    expect(await row(page, 0).getByText('One?').count()).toBe(1)
+    expect(await row(page, 1).getByText('Answer 0.').count()).toBe(1)
+    await server.close()
+  })
+
+  it('shows what the thread has of an answer whose stream broke', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    const chunks = [
+      { choices: [], kvfold: { event: { type: 'started', thread: id } } },
+      { choices: [{ delta: { content: 'Ans' } }] },
+      { error: { code: 'engine/failed', message: 'The stream broke.' } },
+    ]
+    await page.route('**/v1/chat/completions', async (route) => {
+      await begun(server, [user('One?'), assistant('Answer 0.'), user('Two?')])
+      const body = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join('')
+      await route.fulfill({ contentType: 'text/event-stream', body })
+    })
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    const log = page.getByRole('log')
+    await log.getByRole('alert').getByText('The stream broke.').waitFor()
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    expect(await log.getByText('Two?', { exact: true }).count()).toBe(1)
+    expect(await log.getByText('Ans', { exact: true }).count()).toBe(0)
+    await button(page, 'Regenerate message 4').waitFor()
+    await server.close()
+  })
+
   it('lists threads with their times, filters them, and deletes several', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
