@@ -10,7 +10,7 @@ import { Markdown, WithFiles } from './conversation.js'
 import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
-/** A request that runs, that failed, or whose answer the thread does not show yet. */
+/** A request that runs, that failed or never began, or whose answer the thread does not show yet. */
 export interface Pending {
   /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
@@ -126,11 +126,12 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
       }
       show({ state: 'answered' })
     } catch (error) {
-      if (signal.aborted) {
+      // The page keeps a question that no thread has.
+      if (signal.aborted && state.isBegun) {
         show({ state: 'stopped' })
         if (state.text + state.reasoning === '') setPending(null)
-        setDone({ thread: state.thread, text: 'Stopped.', cut: false })
-      } else show({ problem: sentenceOf(error), state: 'failed' })
+      } else show({ problem: signal.aborted ? 'Stopped before it began.' : sentenceOf(error), state: 'failed' })
+      if (signal.aborted) setDone({ thread: state.thread, text: 'Stopped.', cut: false })
     }
   }
   const running = pending?.state === 'running'

@@ -134,6 +134,37 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('keeps a question that was stopped before it began, with its files', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const engine = new ScriptedEngine(async () => {
+      await held
+      return { content: 'Yes.' }
+    })
+    const server = await serving({ engine: () => engine, slots: 1 })
+    const first = begun(server, [user('Go on for long.')])
+    const { page } = await open(browser, server.url)
+    const buffer = Buffer.from('The lamp is on.')
+    await page.locator('input[type=file]').setInputFiles([{ name: 'lamp.txt', mimeType: '', buffer }])
+    await page.getByRole('list', { name: 'Attached files' }).getByText('lamp.txt').waitFor()
+    await page.getByLabel('Message', { exact: true }).fill('Is it on?')
+    await button(page, 'Send').click()
+    const log = page.getByRole('log')
+    await log.getByText(/^Waiting; /).waitFor()
+    await button(page, 'Stop').click()
+    await log.getByRole('alert').getByText('Stopped before it began.').waitFor()
+    await log.getByText('Is it on?').waitFor()
+    await log.getByText('lamp.txt').waitFor()
+    await expect.poll(() => server.service.status().queue.waiting).toBe(0)
+    goOn()
+    await first
+    // The next question goes its way.
+    await ask(page, 'And now?')
+    await row(page, 1).getByText('Yes.').waitFor()
+    expect(server.service.threads.list(PUBLIC)).toHaveLength(2)
+    await server.close()
+  })
+
   it('keeps the text of a stopped answer, and continues it', async () => {
     const server = await serving({ engine: async () => new EndlessEngine(await builtin()) })
     const { page } = await open(browser, server.url)
