@@ -511,6 +511,30 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('keeps a thread on the page while the server fails for a moment, and tries again', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    const error = { code: 'store/failed', message: 'The store could not be read.' }
+    let isFailing = true
+    await page.route(`**/kvfold/threads/${id}`, (route) =>
+      isFailing ? route.fulfill({ status: 500, json: { error } }) : route.continue(),
+    )
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await page.getByRole('alert').getByText(error.message).waitFor()
+    isFailing = false
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    isFailing = true
+    const failed = page.waitForResponse((response) => response.url().endsWith(id) && response.status() === 500)
+    await begun(server, [user('One?'), assistant('Answer 0.'), user('Two?')])
+    await failed
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    isFailing = false
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    await server.service.threads.delete(PUBLIC, id)
+    await page.getByRole('alert').getByText('This thread was deleted.').waitFor()
+    await server.close()
+  })
+
   it('lists threads with their times, filters them, and deletes several', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
