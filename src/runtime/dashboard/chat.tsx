@@ -60,8 +60,12 @@ export interface Chat {
   readonly stop: () => void
 }
 
-/** The hook for the chat of the page. @param shown the thread that the page shows */
-export function useChat(shown: ThreadDetail | null, onThread: (id: string) => void): Chat {
+/**
+ * The hook for the chat of the page.
+ * @param shown the thread that the page shows
+ * @param onThread called when a question gets another thread than the one it was asked in, `from`; null: it began a new one
+ */
+export function useChat(shown: ThreadDetail | null, onThread: (id: string, from: string | null) => void): Chat {
   const { api } = useHouse()
   const [pending, setPending] = useState<Pending | null>(null)
   const [done, setDone] = useState<Chat['done']>(null)
@@ -107,7 +111,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         if (event?.type === 'started') state = { ...state, isBegun: true }
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
-          told.current(event.thread)
+          told.current(event.thread, thread)
           // The server gives the thread its title when the answer has ended. If that fails, the thread keeps its usual title.
           if (title !== undefined) void api.send('PUT', threadPath(event.thread, 'title'), { title }).catch(() => undefined)
         }

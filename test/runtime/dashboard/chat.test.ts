@@ -535,6 +535,37 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('stays where the user went while a question waited', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const script: Script = async (_, step) => {
+      if (step > 0) await held
+      return { content: `Answer ${step}.` }
+    }
+    const server = await serving({ engine: () => new ScriptedEngine(script), slots: 1 })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url)
+    await page
+      .getByRole('navigation', { name: /^Threads/ })
+      .getByRole('link', { name: /^One/ })
+      .waitFor()
+    const other = begun(server, [user('Go on for long.')])
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    await page.getByText(/^Waiting; /).waitFor()
+    await page.getByRole('link', { name: /^One/ }).click()
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    const field = page.getByLabel('Message', { exact: true })
+    await field.fill('Not sent yet.')
+    goOn()
+    await other
+    await page.getByRole('link', { name: /^Two/ }).waitFor()
+    await button(page, 'Send').waitFor()
+    expect(page.url()).toContain(`#/threads/${id}`)
+    expect(await field.inputValue()).toBe('Not sent yet.')
+    await server.close()
+  })
+
   it('lists threads with their times, filters them, and deletes several', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
