@@ -42,7 +42,15 @@ function App() {
   })
   return (
     <>
-      <a class="skip" href="#main">
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          // The address names the place, so it must stay.
+          event.preventDefault()
+          document.getElementById('main')?.focus()
+        }}
+      >
         Skip to the content
       </a>
       <header class="top">

@@ -566,6 +566,19 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('skips to the content of a thread by the keyboard', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await row(page, 1).getByText('Yes.').waitFor()
+    await page.getByRole('link', { name: 'Skip to the content' }).focus()
+    await page.keyboard.press('Enter')
+    await page.locator('#main:focus').waitFor()
+    expect(page.url()).toBe(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Yes.').waitFor()
+    await server.close()
+  })
+
   it('lists threads with their times, filters them, and deletes several', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
