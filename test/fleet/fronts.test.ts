@@ -127,6 +127,37 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     expect((await call(other, 'DELETE', path)).status).toBe(404)
   })
 
+  it('leave nothing of a thread that one deletes while the other writes to it', async () => {
+    let erases = (): void => undefined
+    let goOn = (): void => undefined
+    const erasing = new Promise<void>((resolve) => (erases = resolve))
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const drop = () => {
+      erases()
+      return held
+    }
+    const store = await PostgresStore.open({ url })
+    const slow = await serving({ service: { store, responses: new PostgresResponses(store.database), cells: { drop } } })
+    try {
+      const { kvfold, choices } = await chat(other, [user('Begin.')])
+      expect(await idsAt(slow)).toEqual([kvfold.thread])
+      const deleted = call(slow, 'DELETE', `/kvfold/threads/${kvfold.thread}`)
+      await erasing
+      const { message } = await append(other, kvfold.thread, 'More.')
+      // The deleting server hears of that step before it deletes the thread.
+      expect(await idsAt(slow)).toEqual([kvfold.thread])
+      goOn()
+      expect((await deleted).status).toBe(200)
+      expect(await idsAt(slow)).toEqual([])
+      expect(await idsAt(other)).toEqual([])
+      const said = [choices[0]!.message, user('More.'), { role: 'assistant', content: message.content }]
+      const next = await chat(slow, [user('Begin.'), ...said, user('And now?')])
+      expect(next.kvfold.thread).not.toBe(kvfold.thread)
+    } finally {
+      await slow.close()
+    }
+  })
+
   it('let requests that name a thread wait for each other, on either server', async () => {
     const { kvfold } = await chat(one, [user('Begin.')])
     const words = Array.from({ length: 8 }, (_, at) => `Word ${at}.`)

@@ -162,7 +162,9 @@ export class PostgresStore implements ThreadStore {
   /** Deletes the thread from the database. Does nothing if there is no such thread. */
   async delete(tenant: string, id: string): Promise<void> {
     await this.#erase('tenant = $1 AND id = $2', [tenant, id])
-    for (const map of [this.#held, this.#heard, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
+    // Meanwhile this server may have taken in another one's last change to the thread. So `#heard` keeps the thread, and the next
+    // `#changes` reports that it is deleted.
+    for (const map of [this.#held, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
   }
 
   /** Returns the database's time, in Unix milliseconds. @throws KvfoldError store/unreachable */

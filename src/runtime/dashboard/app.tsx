@@ -8,7 +8,7 @@ import { Composer } from './composer.js'
 import { HouseContext, useHouse, useLive, useThread, type LoadedThread } from './hooks.js'
 import { Live } from './live.js'
 import { Overview } from './overview.js'
-import { linkTo, placeIn, type PagePlace } from './places.js'
+import { isAt, linkTo, placeIn, type PagePlace } from './places.js'
 import { applyTheme, chooseTheme, chosenTheme, type Theme, THEMES } from './theme.js'
 import { ThreadList } from './thread-list.js'
 import { Log, ThreadPage } from './thread-page.js'
@@ -36,12 +36,21 @@ function App() {
   }, [])
   const id = place.kind === 'thread' ? place.id : null
   const loaded = useThread(connection === 'locked' ? null : id)
-  const chat = useChat(loaded.kind === 'thread' ? loaded.thread : null, (thread) => {
-    location.hash = linkTo(thread)
+  const chat = useChat(loaded.kind === 'thread' ? loaded.thread : null, (thread, from) => {
+    // While the question waited, the user may have gone to another page, and may be typing there.
+    if (isAt(placeIn(location.hash), from)) location.hash = linkTo(thread)
   })
   return (
     <>
-      <a class="skip" href="#main">
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          // The address names the place, so it must stay.
+          event.preventDefault()
+          document.getElementById('main')?.focus()
+        }}
+      >
         Skip to the content
       </a>
       <header class="top">

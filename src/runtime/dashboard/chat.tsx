@@ -10,11 +10,13 @@ import { Markdown, WithFiles } from './conversation.js'
 import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
-/** A request that runs, that failed, or whose answer the thread does not show yet. */
+/** A request that runs, that failed or never began, or whose answer the thread does not show yet. */
 export interface Pending {
   /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
+  /** Whether the server has begun with it. From then on the thread has the question. */
+  readonly isBegun: boolean
   /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
   readonly before: number | null
   readonly text: string
@@ -53,13 +55,17 @@ export interface Chat {
   /** The settings of the next request, in any thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
-  /** Sends a question. Does nothing while another request runs. */
-  readonly ask: (wanted: ChatWanted) => void
+  /** Sends a question. Returns false and does nothing while another request runs. */
+  readonly ask: (wanted: ChatWanted) => boolean
   readonly stop: () => void
 }
 
-/** The hook for the chat of the page. @param shown the thread that the page shows */
-export function useChat(shown: ThreadDetail | null, onThread: (id: string) => void): Chat {
+/**
+ * The hook for the chat of the page.
+ * @param shown the thread that the page shows
+ * @param onThread called when a question gets another thread than the one it was asked in, `from`; null: it began a new one
+ */
+export function useChat(shown: ThreadDetail | null, onThread: (id: string, from: string | null) => void): Chat {
   const { api } = useHouse()
   const [pending, setPending] = useState<Pending | null>(null)
   const [done, setDone] = useState<Chat['done']>(null)
@@ -77,8 +83,11 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   }, [isThere])
 
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
-    const nothing = { reasoning: '', notes: [], problem: null }
-    let state: Pending = { question, thread, before: before ?? 0, text: begun ?? '', ...nothing, state: 'running' }
+    const nothing = { isBegun: false, reasoning: '', notes: [], problem: null }
+    // The page shows the request at once. The thread's export then says how many messages the thread has by now.
+    const inThread = shown?.id === thread ? shown.count : 0
+    const above = before ?? (begun === undefined ? inThread : inThread - 1)
+    let state: Pending = { question, thread, before: above, text: begun ?? '', ...nothing, state: 'running' }
     const drawing = new PacedDrawing(() => {
       setPending(state)
     }, painted)
@@ -88,6 +97,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     }
     let cut = false
     setDone(null)
+    drawing.now()
     try {
       const known = thread === null ? null : await api.get<Export>(threadPath(thread, 'export'), signal)
       const length = known?.messages.length ?? 0
@@ -98,9 +108,10 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         const chunk = readJson(data) as ChatChunk
         if (chunk.error !== undefined) throw new ApiFailure(500, chunk.error.code ?? '', chunk.error.message)
         const event = chunk.kvfold?.event
+        if (event?.type === 'started') state = { ...state, isBegun: true }
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
-          told.current(event.thread)
+          told.current(event.thread, thread)
           // The server gives the thread its title when the answer has ended. If that fails, the thread keeps its usual title.
           if (title !== undefined) void api.send('PUT', threadPath(event.thread, 'title'), { title }).catch(() => undefined)
         }
@@ -119,23 +130,25 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
       }
       show({ state: 'answered' })
     } catch (error) {
-      if (signal.aborted) {
+      // The page keeps a question that no thread has.
+      if (signal.aborted && state.isBegun) {
         show({ state: 'stopped' })
         if (state.text + state.reasoning === '') setPending(null)
-        setDone({ thread: state.thread, text: 'Stopped.', cut: false })
-      } else show({ problem: sentenceOf(error), state: 'failed' })
+      } else show({ problem: signal.aborted ? 'Stopped before it began.' : sentenceOf(error), state: 'failed' })
+      if (signal.aborted) setDone({ thread: state.thread, text: 'Stopped.', cut: false })
     }
   }
   const running = pending?.state === 'running'
   return {
     ...{ pending, done, running, draft, files, setFiles, settings, setSettings },
     ask: (wanted) => {
-      if (control.current !== null) return
+      if (control.current !== null) return false
       const controller = new AbortController()
       control.current = controller
       void run(wanted, controller.signal).finally(() => {
         control.current = null
       })
+      return true
     },
     stop: () => control.current?.abort(),
   }
@@ -156,8 +169,26 @@ const painted = (): Promise<void> =>
 const leastCount = ({ before, question, state }: Pending): number =>
   (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
 
+/**
+ * Divides what the page shows between the thread and the request: `until` says how many messages of the thread are shown, and `rest` is
+ * what is shown below them. After a failure the page shows the whole thread, and of the request only what the thread does not have.
+ */
+export function dividedBetween(
+  thread: Pick<ThreadDetail, 'messages' | 'running'>,
+  pending: Pending,
+): { readonly until: number; readonly rest: Pending } {
+  const { length } = thread.messages
+  const before = messagesBefore(pending, thread)
+  if (pending.state !== 'failed' || thread.running) return { until: before, rest: pending }
+  // Its text can only be that of the cut answer which it was to continue.
+  if (!pending.isBegun) return { until: length, rest: { ...pending, text: '' } }
+  const hasAnswer = length > before + (pending.question === null ? 0 : 1)
+  if (!hasAnswer) return { until: before, rest: pending }
+  return { until: length, rest: { ...pending, question: null, text: '', reasoning: '', notes: [] } }
+}
+
 /** Returns how many messages of the thread come before the question or answer that is pending. */
-export function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
+function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
   if (before !== null) return before
   const last = messages.findLastIndex(({ message }) => message.role === 'user')
   return question === null ? last + 1 : last

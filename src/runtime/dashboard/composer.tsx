@@ -59,7 +59,7 @@ export function Composer({ chat, thread, model }: ComposerProps) {
         if (running || used === '' || (typed.trim() === '' && files.length === 0)) return
         // The title is the question: by default it would be the message's beginning, which is a file.
         const title = thread === null && files.length > 0 && typed.trim() !== '' ? { title: typed.trim().slice(0, 80) } : {}
-        chat.ask({ thread, model: used, text: withFiles(typed, files), ...title })
+        if (!chat.ask({ thread, model: used, text: withFiles(typed, files), ...title })) return
         setTyped('')
         setFiles([])
       }}

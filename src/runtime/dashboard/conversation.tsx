@@ -29,9 +29,9 @@ export interface MessageActions {
   readonly onFoldStretch: (message: ThreadMessage, stretch: { start: number; end: number }, what: string) => void
   /**
    * Makes a branch with the messages before the given one, and asks `text` in it. With `text` null, it answers the last question again. The
-   * action is null while it is not possible.
+   * action is null while it is not possible. It returns false when the question was not sent.
    */
-  readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
+  readonly onBranch: ((message: ThreadMessage, text: string | null) => boolean) | null
   /**
    * Continues the answer at the thread's end, in a branch if the answer had ended by itself. The action is null while it is not possible.
    */
@@ -127,9 +127,9 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
         ) : (
           <EditForm
             text={edited}
+            canAsk={actions.onBranch !== null}
             onAsk={(text) => {
-              actions.onBranch?.(message, text)
-              setEdited(null)
+              if (actions.onBranch?.(message, text) === true) setEdited(null)
             }}
             onClose={() => {
               setEdited(null)
@@ -360,10 +360,13 @@ function Piece({
 /** The form in which the user changes a question and asks it again. The thread stays as it is, and a branch gets the answer. */
 function EditForm({
   text,
+  canAsk,
   onAsk,
   onClose,
 }: {
   readonly text: string
+  /** False while another request runs. The form then keeps its text. */
+  readonly canAsk: boolean
   readonly onAsk: (text: string) => void
   readonly onClose: () => void
 }) {
@@ -372,7 +375,7 @@ function EditForm({
     <form
       onSubmit={(event) => {
         event.preventDefault()
-        if (typed.trim() !== '') onAsk(typed)
+        if (canAsk && typed.trim() !== '') onAsk(typed)
       }}
     >
       <textarea
@@ -387,7 +390,9 @@ function EditForm({
         }}
       />
       <div class="controls">
-        <button type="submit">Ask in a branch</button>
+        <button type="submit" aria-disabled={!canAsk}>
+          Ask in a branch
+        </button>
         <button type="button" onClick={onClose}>
           Cancel
         </button>

@@ -2,7 +2,7 @@
 import { createContext } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
-import type { Live, LiveState } from './live.js'
+import { AGAIN, type Live, type LiveState } from './live.js'
 import type { ThreadDetail } from './wire.js'
 
 export interface House {
@@ -32,8 +32,12 @@ export function useLive(): LiveState {
 
 export type LoadedThread =
   | { readonly kind: 'loading' }
+  /** The thread cannot be shown, perhaps only for now. */
   | { readonly kind: 'gone'; readonly reason: string }
   | { readonly kind: 'thread'; readonly thread: ThreadDetail }
+
+/** Whether the same request may succeed later: the server is busy or fails for now, and the thread is not damaged. */
+const isPassing = ({ status, code }: ApiFailure): boolean => status === 429 || (status >= 500 && code !== 'store/damaged-thread')
 
 /** The hook for a thread, which it fetches again after every change. `id` null: no thread. */
 export function useThread(id: string | null): LoadedThread {
@@ -45,6 +49,7 @@ export function useThread(id: string | null): LoadedThread {
     const ended = new AbortController()
     let loading: Promise<void> | null = null
     let isStale = false
+    let again: ReturnType<typeof setTimeout> | null = null
     const load = async () => {
       try {
         while (isStale) {
@@ -53,8 +58,18 @@ export function useThread(id: string | null): LoadedThread {
           setLoaded({ kind: 'thread', thread })
         }
       } catch (error) {
-        if (ended.signal.aborted) return
-        if (error instanceof ApiFailure) setLoaded({ kind: 'gone', reason: sentenceOf(error) })
+        // A server that does not answer is tried again by `live`.
+        if (ended.signal.aborted || !(error instanceof ApiFailure)) return
+        const gone = { kind: 'gone', reason: sentenceOf(error) } as const
+        if (!isPassing(error)) {
+          setLoaded(gone)
+          return
+        }
+        setLoaded((before) => (before.kind === 'thread' ? before : gone))
+        again ??= setTimeout(() => {
+          again = null
+          if (!ended.signal.aborted) reload()
+        }, AGAIN)
       }
     }
     const reload = () => {

@@ -29,9 +29,9 @@ export interface LiveState {
 /** Milliseconds between samples, and how many are kept. */
 const EVERY = 1000
 const KEPT = 180
-/** Milliseconds in which changes are collected, and until a lost connection is tried again. */
+/** Milliseconds in which changes are collected, and until what failed is tried again. */
 const TOGETHER = 150
-const AGAIN = 2000
+export const AGAIN = 2000
 
 export class Live {
   #state: LiveState = {

@@ -18,6 +18,10 @@ export function placeIn(hash: string): PagePlace {
   return { kind: 'thread', id, tab, message: message === undefined ? null : Number(message) }
 }
 
+/** Whether the place is in this thread; null: whether it is the page of a new thread. */
+export const isAt = (place: PagePlace, thread: string | null): boolean =>
+  place.kind === 'thread' ? place.id === thread : place.kind === 'new' && thread === null
+
 /** Returns the address of a thread's page; null: of a new thread. */
 export const linkTo = (thread: string | null, tab: Tab = 'chat'): string =>
   thread === null ? '#/' : `#/threads/${thread}${tab === 'chat' ? '' : `/${tab}`}`

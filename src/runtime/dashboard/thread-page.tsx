@@ -5,7 +5,7 @@ import { writeJson } from '../core/written-json.js'
 import { count } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'
-import { Answering, messagesBefore, type Chat } from './chat.js'
+import { Answering, dividedBetween, type Chat } from './chat.js'
 import { Choose, Composer, CONTRACTS } from './composer.js'
 import { Conversation, type MessageActions } from './conversation.js'
 import { useAction, useEdits, useHouse, useLive } from './hooks.js'
@@ -100,11 +100,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
     onFoldStretch: (of, stretch, what) => {
       foldAll(what, () => cut(of, stretch))
     },
-    onBranch: chat.running
-      ? null
-      : ({ index }, text) => {
-          chat.ask({ thread: id, model: thread.model, before: index, text })
-        },
+    onBranch: chat.running ? null : ({ index }, text) => chat.ask({ thread: id, model: thread.model, before: index, text }),
     isTooLong: chat.done?.thread === id && chat.done.cut,
     onContinue: chat.running
       ? null
@@ -112,7 +108,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
           chat.ask({ thread: id, model: thread.model, text: null, begun: content })
         },
   }
-  const until = mine === null ? messages.length : messagesBefore(mine, thread)
+  const { until, rest } = mine === null ? { until: messages.length, rest: null } : dividedBetween(thread, mine)
   // Memoised, so that hundreds of messages are not rendered again for every token and key.
   const conversation = useMemo(
     () => <Conversation {...{ thread, until, actions, hidden, found }} />,
@@ -154,7 +150,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
             <Log at={`${id} ${length} ${mine?.text.length ?? ''} ${mine?.notes.length ?? ''}`}>
               <Legend />
               {conversation}
-              {mine === null ? null : <Answering pending={mine} />}
+              {rest === null ? null : <Answering pending={rest} />}
             </Log>
             <Composer chat={chat} thread={id} model={thread.model} />
           </>

@@ -134,6 +134,37 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('keeps a question that was stopped before it began, with its files', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const engine = new ScriptedEngine(async () => {
+      await held
+      return { content: 'Yes.' }
+    })
+    const server = await serving({ engine: () => engine, slots: 1 })
+    const first = begun(server, [user('Go on for long.')])
+    const { page } = await open(browser, server.url)
+    const buffer = Buffer.from('The lamp is on.')
+    await page.locator('input[type=file]').setInputFiles([{ name: 'lamp.txt', mimeType: '', buffer }])
+    await page.getByRole('list', { name: 'Attached files' }).getByText('lamp.txt').waitFor()
+    await page.getByLabel('Message', { exact: true }).fill('Is it on?')
+    await button(page, 'Send').click()
+    const log = page.getByRole('log')
+    await log.getByText(/^Waiting; /).waitFor()
+    await button(page, 'Stop').click()
+    await log.getByRole('alert').getByText('Stopped before it began.').waitFor()
+    await log.getByText('Is it on?').waitFor()
+    await log.getByText('lamp.txt').waitFor()
+    await expect.poll(() => server.service.status().queue.waiting).toBe(0)
+    goOn()
+    await first
+    // The next question goes its way.
+    await ask(page, 'And now?')
+    await row(page, 1).getByText('Yes.').waitFor()
+    expect(server.service.threads.list(PUBLIC)).toHaveLength(2)
+    await server.close()
+  })
+
   it('keeps the text of a stopped answer, and continues it', async () => {
     const server = await serving({ engine: async () => new EndlessEngine(await builtin()) })
     const { page } = await open(browser, server.url)
@@ -381,6 +412,170 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     const [download] = await Promise.all([page.waitForEvent('download'), button(page, 'Export').click()])
     const exported = readFileSync(await download.path(), 'utf8')
     expect(exported.replaceAll(/\s/g, '')).toContain(`"parameters":${json}`)
+    await server.close()
+  })
+
+  it('shows a question at once, and keeps what is typed while another request runs', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const script: Script = async (_, step) => {
+      if (step > 0) await held
+      return { content: `Answer ${step}.` }
+    }
+    const server = await serving({ engine: () => new ScriptedEngine(script) })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    let fetchOn = (): void => undefined
+    const fetched = new Promise<void>((resolve) => (fetchOn = resolve))
+    await page.route('**/export', async (route) => {
+      await fetched
+      await route.continue()
+    })
+    await button(page, 'Edit message 1').click()
+    await page.getByLabel('Say instead').fill('Another one?')
+    const field = page.getByLabel('Message', { exact: true })
+    await field.fill('Two?')
+    await button(page, 'Send').click()
+    // The export has not come yet.
+    const log = page.getByRole('log')
+    await log.getByText('Two?', { exact: true }).waitFor()
+    await button(page, 'Stop').waitFor()
+    expect(await log.getByText('Answer 0.').count()).toBe(1)
+    await field.fill('Three?')
+    await field.press('Enter')
+    await button(page, 'Ask in a branch').click({ force: true })
+    expect(await field.inputValue()).toBe('Three?')
+    expect(await page.getByLabel('Say instead').inputValue()).toBe('Another one?')
+    const asked = page.waitForRequest('**/v1/chat/completions')
+    fetchOn()
+    await asked
+    await button(page, 'Ask in a branch').click({ force: true })
+    expect(await page.getByLabel('Say instead').inputValue()).toBe('Another one?')
+    goOn()
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    expect(await field.inputValue()).toBe('Three?')
+    await button(page, 'Ask in a branch').click()
+    await page.getByText('This thread, a branch').waitFor()
+    await row(page, 0).getByText('Another one?').waitFor()
+    expect(server.service.threads.list(PUBLIC)).toHaveLength(2)
+    await server.close()
+  })
+
+  it('shows the whole conversation after a request that failed before it began', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    await page.route('**/export', (route) => route.abort())
+    const log = page.getByRole('log')
+    const failed = log.getByRole('alert').getByText('The server does not answer.')
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    await failed.waitFor()
+    expect(await log.getByText('Two?', { exact: true }).count()).toBe(1)
+    expect(await row(page, 1).getByText('Answer 0.').count()).toBe(1)
+    await button(page, 'Edit message 1').click()
+    await page.getByLabel('Say instead').fill('Another one?')
+    await button(page, 'Ask in a branch').click()
+    await log.getByText('Another one?', { exact: true }).waitFor()
+    await failed.waitFor()
+    expect(await row(page, 0).getByText('One?').count()).toBe(1)
+    expect(await row(page, 1).getByText('Answer 0.').count()).toBe(1)
+    await server.close()
+  })
+
+  it('shows what the thread has of an answer whose stream broke', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    const chunks = [
+      { choices: [], kvfold: { event: { type: 'started', thread: id } } },
+      { choices: [{ delta: { content: 'Ans' } }] },
+      { error: { code: 'engine/failed', message: 'The stream broke.' } },
+    ]
+    await page.route('**/v1/chat/completions', async (route) => {
+      await begun(server, [user('One?'), assistant('Answer 0.'), user('Two?')])
+      const body = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join('')
+      await route.fulfill({ contentType: 'text/event-stream', body })
+    })
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    const log = page.getByRole('log')
+    await log.getByRole('alert').getByText('The stream broke.').waitFor()
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    expect(await log.getByText('Two?', { exact: true }).count()).toBe(1)
+    expect(await log.getByText('Ans', { exact: true }).count()).toBe(0)
+    await button(page, 'Regenerate message 4').waitFor()
+    await server.close()
+  })
+
+  it('keeps a thread on the page while the server fails for a moment, and tries again', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    const id = await begun(server, [user('One?')])
+    const error = { code: 'store/failed', message: 'The store could not be read.' }
+    let isFailing = true
+    await page.route(`**/kvfold/threads/${id}`, (route) =>
+      isFailing ? route.fulfill({ status: 500, json: { error } }) : route.continue(),
+    )
+    await page.goto(`${server.url}/#/threads/${id}`)
+    await page.getByRole('alert').getByText(error.message).waitFor()
+    isFailing = false
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    isFailing = true
+    const failed = page.waitForResponse((response) => response.url().endsWith(id) && response.status() === 500)
+    await begun(server, [user('One?'), assistant('Answer 0.'), user('Two?')])
+    await failed
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    isFailing = false
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    await server.service.threads.delete(PUBLIC, id)
+    await page.getByRole('alert').getByText('This thread was deleted.').waitFor()
+    await server.close()
+  })
+
+  it('stays where the user went while a question waited', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const script: Script = async (_, step) => {
+      if (step > 0) await held
+      return { content: `Answer ${step}.` }
+    }
+    const server = await serving({ engine: () => new ScriptedEngine(script), slots: 1 })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url)
+    await page
+      .getByRole('navigation', { name: /^Threads/ })
+      .getByRole('link', { name: /^One/ })
+      .waitFor()
+    const other = begun(server, [user('Go on for long.')])
+    await page.getByLabel('Message', { exact: true }).fill('Two?')
+    await button(page, 'Send').click()
+    await page.getByText(/^Waiting; /).waitFor()
+    await page.getByRole('link', { name: /^One/ }).click()
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    const field = page.getByLabel('Message', { exact: true })
+    await field.fill('Not sent yet.')
+    goOn()
+    await other
+    await page.getByRole('link', { name: /^Two/ }).waitFor()
+    await button(page, 'Send').waitFor()
+    expect(page.url()).toContain(`#/threads/${id}`)
+    expect(await field.inputValue()).toBe('Not sent yet.')
+    await server.close()
+  })
+
+  it('skips to the content of a thread by the keyboard', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const id = await begun(server, [user('One?')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await row(page, 1).getByText('Yes.').waitFor()
+    await page.getByRole('link', { name: 'Skip to the content' }).focus()
+    await page.keyboard.press('Enter')
+    await page.locator('#main:focus').waitFor()
+    expect(page.url()).toBe(`${server.url}/#/threads/${id}`)
+    await row(page, 1).getByText('Yes.').waitFor()
     await server.close()
   })
 

@@ -190,7 +190,11 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
       reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
-  if (managed !== null) thread.account(await managed.begin(signal))
+  if (managed !== null) {
+    thread.account(await managed.begin(signal))
+    // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
+    thread.answered(thread.seen.length, null)
+  }
   const { conversation } = thread
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')

@@ -127,16 +127,19 @@ export class ThreadFinder {
     return best && thread && { ...best, thread }
   }
 
-  /** Loads the thread. Returns null when it turns out damaged and the request did not name it. */
+  /** Loads the thread. Returns null when it turns out damaged or deleted, and the request did not name it. */
   #loaded(entry: ThreadEntry, named: string | undefined): Thread | null {
     try {
       return this.index.load(entry)
     } catch (error) {
-      if (named === undefined && error instanceof KvfoldError && error.code === 'store/damaged-thread') return null
+      if (named === undefined && error instanceof KvfoldError && NOT_THERE.has(error.code)) return null
       throw error
     }
   }
 }
+
+/** The errors of a thread that no request can continue. Another server may have deleted it just now. */
+const NOT_THERE: ReadonlySet<string> = new Set(['store/damaged-thread', 'server/no-thread'])
 
 /** What is known of a request before it is compared with threads. */
 interface Known {

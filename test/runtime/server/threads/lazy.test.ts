@@ -386,6 +386,23 @@ describe('threads that are loaded on demand', () => {
     expect(read('t', one.thread)).toBeNull()
   })
 
+  it('that the store no longer has are not continued, unless a request names them', async () => {
+    const store = new MemoryStore()
+    const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
+    const service = await ThreadService.open({ models, store, idleBytes: 0 })
+    const ask = (messages: readonly ChatMessage[], thread: { readonly thread?: string } = {}) =>
+      service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto', ...thread }).answer
+    const one = await ask([user('One?')])
+    await ask([user('Two?')])
+    // On a shared store another server may delete it between two looks at the changes.
+    await store.delete('t', one.thread)
+    const more = [user('One?'), one.message, user('And now?')]
+    await expect(ask(more, { thread: one.thread })).rejects.toMatchObject({ code: 'server/no-thread' })
+    const other = await ask(more)
+    expect(other.thread).not.toBe(one.thread)
+    expect(service.threads.view('t', other.thread).map(({ content }) => content)).toEqual(['One?', 'So.', 'And now?', 'So.'])
+  })
+
   it('that cannot be read or written for a while are there afterwards, as they were stored', async () => {
     const store = new MemoryStore()
     const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]

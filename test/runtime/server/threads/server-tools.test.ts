@@ -5,6 +5,7 @@ import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/m
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { Embedder } from '../../../../src/runtime/engine/embedder.js'
@@ -106,6 +107,53 @@ it('a question aside has no text that a person had forgotten, when the request c
   const asked = engine.requests.slice(before)
   expect(asked.map(({ kind }) => kind)).toEqual(['summary', undefined])
   for (const each of asked) expect(engine.prompt(each)).not.toContain('swordfish')
+})
+
+it('a search by the server stays unknown to clients when a compaction fails after it', async () => {
+  const play = ({ messages, schema }: EngineRequest): ScriptedReply => {
+    const last = messages.at(-1)!.content
+    const asks = Object.keys((schema as { properties?: object } | undefined)?.properties ?? {})[0]
+    if (asks === 'remove') return { content: '{"remove": []}' }
+    if (asks === 'keywords') return { content: JSON.stringify({ keywords: last.includes('size moon') ? ['size moon'] : [] }) }
+    return last.startsWith('Stop here') ? { content: '', finish: 'cancelled' } : { content: 'Yes.' }
+  }
+  const store = new MemoryStore()
+  const open = () =>
+    ThreadService.open({
+      models: [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(play)) }],
+      defaults: { acm: 'memtool', memToolMode: 'workflow' },
+      store,
+    })
+  const service = await open()
+  const commons = { tenant: 't', tools, toolChoice: 'auto' } as const
+  const user = (content: string): ChatMessage => ({ role: 'user', content })
+  const { thread, message } = await service.ask({ ...commons, messages: [user('hello')] }).answer
+  const messages = [user('hello'), message, user('size moon')]
+  const compaction = { above: null, pauses: false, keepsUser: false }
+  await expect(service.ask({ ...commons, messages, compaction }).answer).rejects.toMatchObject({ code: 'engine/cancelled' })
+  const next = await service.ask({ ...commons, messages: [...messages, user('and now?')] }).answer
+  expect(next.thread).toBe(thread)
+  for (const each of [service, await open()]) {
+    const all = each.threads
+      .export('t', thread)
+      .messages.map(({ message: { role, content }, seen }) => [
+        role === 'user' ? content : role,
+        typeof seen === 'string' ? seen : 'other',
+      ])
+    expect(all.slice(2, 6)).toEqual([
+      ['size moon', 'same'],
+      ['assistant', 'nothing'],
+      ['tool', 'nothing'],
+      ['and now?', 'same'],
+    ])
+    expect(each.threads.view('t', thread).map(({ content }) => content)).toEqual([
+      'hello',
+      'Yes.',
+      'size moon',
+      'and now?',
+      'Yes.',
+    ])
+  }
 })
 
 it('a call of a tool that is not loaded gets an error, and no tool can be forced', async () => {
