@@ -9,6 +9,7 @@ import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
 import { type FreshText, WORDS } from './cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from './ports.js'
+import { isMarker, sourcePlace } from './prompt.js'
 import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
@@ -330,14 +331,18 @@ export class OffloadedSequence implements HeldSequence {
   }
 }
 
-/** Returns everything about the sequence except its cells' values. */
+/**
+ * Returns everything about the sequence except its cells' values. The unedited prompt ends where the last entry comes from. The text behind
+ * that place may be forgotten later, and the record must not keep it.
+ */
 export function offloadRecordOf(sequence: Sequence): OffloadRecord {
-  const { conversation, unedited: base } = sequence
+  const { conversation, sourceIds, unedited: base } = sequence
+  const last = sourceIds.at(-1) ?? 0
   return {
     conversation,
-    unedited: base,
+    unedited: base.subarray(0, sourcePlace(last) + (isMarker(last) ? 0 : 1)),
     tokens: sequence.tokens.slice(),
-    sourceIds: sequence.sourceIds.slice(),
+    sourceIds: sourceIds.slice(),
     ...sequence.readCells(),
   }
 }

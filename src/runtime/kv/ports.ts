@@ -59,7 +59,7 @@ export interface KvMemory {
  */
 export interface OffloadRecord {
   readonly conversation: ConversationId
-  /** The unedited prompt that the source ids point into. */
+  /** The unedited prompt that the source ids point into, up to the place of the last entry. */
   readonly unedited: Int32Array
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array
