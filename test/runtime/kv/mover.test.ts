@@ -19,16 +19,16 @@ const COSTS = {
 
 const harnessWith = (offload: OffloadTiers) => new CacheHarness({ cells: 4096, options: { offload, fewest: 30, costs: COSTS } })
 
-const step = async (harness: CacheHarness, name: string, tokens: readonly number[]) => {
+const step = async (harness: CacheHarness, name: string, tokens: readonly number[], last = false) => {
   const running = (await harness.fetch(name, shownOf(tokens))) ?? expect.fail('no sequence')
   while (missing(running) > 0) expect(harness.decode(running, 1000)).toBe(true)
-  return harness.finish(name)
+  return harness.finish(name, 'done', 0, last)
 }
 
 /** A conversation that was asked for once, and a step of another one, which has it moved. */
-const begun = async (offload = new OffloadTiers({ hostBytes: 1e6 })) => {
+const begun = async (offload = new OffloadTiers({ hostBytes: 1e6 }), last = false) => {
   const harness = harnessWith(offload)
-  await step(harness, 'a', long)
+  await step(harness, 'a', long, last)
   const running = (await harness.fetch('b', shownOf(text(5000, 40)))) ?? expect.fail('no sequence')
   expect(harness.cache.moving).toBe(true)
   return { harness, running }
@@ -87,6 +87,19 @@ describe('an idle conversation that leaves the device', () => {
     expect(await step(harness, 'a', [...long, 7])).toMatchObject({ submitted: 1, tiers: { host: 0 } })
     await harness.moveOn()
     expect([isOnDevice(harness), harness.cache.totals.tiers.host.tokens]).toEqual([true, 0])
+  })
+
+  it('never joins old and new cells, although no later step is expected each time', async () => {
+    const { harness, running } = await begun(undefined, true)
+    await slice(harness)
+    const changed = long.with(100, 7)
+    expect(await step(harness, 'a', changed, true)).toMatchObject({ reused: 100, submitted: 800 })
+    while (harness.cache.moving === true) await slice(harness)
+    while (missing(running) > 0) harness.decode(running, 100)
+    harness.finish('b')
+    await harness.moveOn()
+    // The harness compares its cells with those of a fresh prefill.
+    expect(await step(harness, 'a', changed)).toMatchObject({ submitted: 1, reused: 900 })
   })
 
   it('leaves nothing where it is forgotten meanwhile', async () => {
