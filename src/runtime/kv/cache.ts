@@ -340,7 +340,7 @@ export class KvCache implements StepCache {
 
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
-    return own === null || own.running ? 0 : this.#table.compact(own)
+    return own === null || own.running ? 0 : this.#table.uncounted(() => this.#table.compact(own))
   }
 
   closeGaps(conversation: ConversationId): number {

@@ -195,6 +195,7 @@ export class CheckpointCache implements StepCache {
     const started = performance.now()
     this.#checkpoints.save(step.sequence)
     step.spend('cache', performance.now() - started)
+    step.copying += this.#table.takeCopied()
   }
 
   /**
@@ -264,7 +265,7 @@ export class CheckpointCache implements StepCache {
   /** Rewrites the cells of an idle conversation next to each other. In a model without attention this changes nothing. */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
-    return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
+    return own === null || own.running || own.held === 0 ? 0 : this.#table.uncounted(() => this.#table.compact(own))
   }
 
   ledger(conversation: ConversationId): readonly LedgerEntry[] {

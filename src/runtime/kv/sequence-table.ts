@@ -107,6 +107,16 @@ export class SequenceTable {
     return copied
   }
 
+  /** Runs `work`, for which no step waits. The time of its copies is not counted. */
+  uncounted<T>(work: () => T): T {
+    const copied = this.#copied
+    try {
+      return work()
+    } finally {
+      this.#copied = copied
+    }
+  }
+
   /** Returns how many milliseconds copies took since the last call. */
   takeCopied(): number {
     const copied = this.#copied
