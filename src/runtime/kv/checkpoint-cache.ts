@@ -94,7 +94,9 @@ export class CheckpointCache implements StepCache {
   }
 
   fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
+    const started = performance.now()
     const [head] = this.plan(sequence, prompt, terms).parts
+    this.#evictor.spend(performance.now() - started)
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
@@ -107,10 +109,13 @@ export class CheckpointCache implements StepCache {
     const without = new Map<HeldSequence, string>()
     for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
     for (;;) {
+      const started = performance.now()
       const plan = { ...this.plan(sequence, prompt, terms, without), without }
       const [head] = plan.parts
-      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
-      const started = performance.now()
+      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) {
+        this.#evictor.spend(performance.now() - started)
+        return plan
+      }
       const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
       const reason = state instanceof Uint8Array ? this.#goBack(this.#own(sequence), prompt, head.from, state) : LOST_BELOW
       this.#evictor.spend(performance.now() - started)

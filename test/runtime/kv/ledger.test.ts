@@ -2,6 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, vi } from 'vitest'
 import type { Span } from '../../../src/runtime/core/span.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
 import { messageCosts, withGenerated } from '../../../src/runtime/kv/ledger.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { commonPrefix } from '../../../src/runtime/kv/prompt.js'
@@ -144,4 +145,24 @@ describe('the milliseconds of copies', () => {
     const { copying, milliseconds } = harness.finish('b')
     expect(copying).toBeLessThanOrEqual(milliseconds.cache)
   })
+})
+
+it.each([CacheHarness, CheckpointHarness])('the milliseconds of the cache include planning (%o)', async (Harness) => {
+  const offload = new OffloadTiers({ hostBytes: 1e6 })
+  const { cache } = new Harness({ options: { offload } })
+  const opened = cache.open(conversationId('a'))
+  const sequence = opened.kind === 'live' ? opened.sequence : expect.fail(opened.reason)
+  const prompt = shownOf([1, 2, 3, 4, 5, 6])
+  // A plan looks at all stored sequences.
+  const looks = vi.spyOn(offload, 'all', 'get').mockImplementation(() => {
+    waitSlow()
+    return []
+  })
+  const disk = vi.spyOn(offload, 'hasDisk', 'get').mockReturnValue(true)
+  expect(cache.fetch(sequence, prompt)).toBeNull()
+  const plan = await cache.prepare(sequence, prompt)
+  expect(looks).toHaveBeenCalledTimes(2)
+  for (const spy of [looks, disk]) spy.mockRestore()
+  const { milliseconds } = cache.finish(cache.begin(sequence, plan, 'answer'), 'cancelled', 0)
+  expect(milliseconds.cache).toBeGreaterThanOrEqual(2 * SLOW)
 })
