@@ -1,5 +1,5 @@
 /** Sequences that leave the device in slices between decodes: what the lower tier then has, and what ends a move; case by case. */
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
@@ -79,6 +79,26 @@ describe('an idle conversation that leaves the device', () => {
     await offload.settle()
     expect(harness.cache.totals.tiers.disk.tokens).toBeGreaterThanOrEqual(900)
     expect(await step(harness, 'a', long)).toMatchObject({ submitted: 1, tiers: { disk: 899 } })
+  })
+
+  it('is lost when memory is too short to write its pieces to disk, and nothing else is', async () => {
+    const offload = new OffloadTiers({ hostBytes: 15_000, disk: new NaiveDiskTier(9, false) })
+    const { harness, running } = await begun(offload)
+    while (harness.cache.moving === true) await slice(harness)
+    while (missing(running) > 0) harness.decode(running, 100)
+    harness.finish('b')
+    const allocate = vi.spyOn(Buffer, 'allocUnsafeSlow').mockImplementation(() => {
+      throw new RangeError('Array buffer allocation failed')
+    })
+    await step(harness, 'c', text(7000, 400))
+    await harness.moveOn()
+    await step(harness, 'd', text(9000, 40))
+    await harness.moveOn()
+    await offload.settle()
+    expect(allocate).toHaveBeenCalled()
+    allocate.mockRestore()
+    expect(harness.cache.totals.tiers).toMatchObject({ lost: 1 })
+    expect(await step(harness, 'a', long)).toMatchObject({ submitted: 900 })
   })
 
   it('stays where it is used meanwhile', async () => {
