@@ -3,7 +3,7 @@
  * only after its checksums, and its HMAC under the secret, were verified.
  */
 import { createHmac, randomBytes } from 'node:crypto'
-import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { steady } from '../../runtime/core/clock.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -122,7 +122,7 @@ export class SharedCellsFolder implements SharedTier {
       }
       const path = this.#path(record)
       try {
-        if (await isThere(path)) return true
+        if (await this.renew(record)) return true
         await this.#makeRoom(bytes)
         await checksum(head, state, this.options.secret)
         const isKept = await this.#write(path, head, state, isWanted)
@@ -134,6 +134,17 @@ export class SharedCellsFolder implements SharedTier {
         return false
       }
     })
+  }
+
+  async renew(wanted: WantedBlock): Promise<boolean> {
+    const path = this.#path(wanted)
+    const found = await stat(path).catch(() => null)
+    if (found === null) return false
+    const now = steady.now()
+    const used = usedAt(wanted.positions, now) / 1000
+    // The difference may be negative: the clock may have been ahead at the last use.
+    if (Math.abs(now - found.mtimeMs) > TOUCHED) await utimes(path, used, used).catch(() => undefined)
+    return true
   }
 
   async take(wanted: WantedBlock): Promise<Uint8Array | null> {

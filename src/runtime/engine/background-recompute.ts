@@ -55,15 +55,27 @@ export async function refresh(
   const slice = SLICE_UBATCHES * ports.ubatch
   const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
-  /** Submits a step that only computes. Returns false if the step was interrupted before its turn. */
-  const show = async (of: ConversationId, prompt: Prompt): Promise<boolean> => {
+  /**
+   * Submits a step that only computes. It may wait for another step of the conversation, after which the prompt is an old one. Then it does
+   * not begin (`outdated`). `interrupted`: it was interrupted before its turn.
+   */
+  const show = async (of: ConversationId, prompt: Prompt): Promise<'shown' | 'outdated' | 'interrupted'> => {
+    const at = { isOutdated: false }
+    const isWanted = () => {
+      at.isOutdated = of === conversation && cache.prompt(of) !== prompt
+      return !at.isOutdated
+    }
     try {
       const salt = cache.live(conversation)?.salt
       const asked = { conversation: of, maxTokens: 0, kind: 'refresh' as const, ...(signal === undefined ? {} : { signal }) }
-      ledger.push((await ports.submit({ asked, prompt, sampler: {}, ...(salt === undefined ? {} : { salt }) })).ledger)
-      return true
+      const { ledger: entry } = await ports.submit({
+        ...{ asked, prompt, sampler: {}, isWanted },
+        ...(salt === undefined ? {} : { salt }),
+      })
+      ledger.push(entry)
+      return 'shown'
     } catch (error) {
-      if (error instanceof KvfoldError && error.code === 'engine/cancelled') return false
+      if (error instanceof KvfoldError && error.code === 'engine/cancelled') return at.isOutdated ? 'outdated' : 'interrupted'
       throw error
     }
   }
@@ -75,19 +87,20 @@ export async function refresh(
     if (sequence.exact === sequence.held) return { exact: true, ledger }
     const missing = computedIn(cache.plan(sequence, prompt, EXACT))
     if (missing <= slice) {
-      if (!(await show(conversation, prompt))) return { exact: false, ledger }
-      ports.forget(shadow)
+      const outcome = await show(conversation, prompt)
+      if (outcome === 'interrupted') return { exact: false, ledger }
+      if (outcome === 'shown') ports.forget(shadow)
       continue
     }
     const { used, cells } = cache.totals
     if (missing > cells - used) {
       // The shadow would push out other conversations, and this one before it.
-      if (when === 'idle' || !(await show(conversation, prompt))) return { exact: false, ledger }
+      if (when === 'idle' || (await show(conversation, prompt)) === 'interrupted') return { exact: false, ledger }
       continue
     }
     const tokens = prompt.tokens.slice(0, prompt.tokens.length - missing + slice)
     const part = { tokens, messages: [{ index: 0, role: 'refresh', span: { start: 0, end: tokens.length } }] }
-    if (!(await show(shadow, part))) return { exact: false, ledger }
+    if ((await show(shadow, part)) === 'interrupted') return { exact: false, ledger }
   }
 }
 

@@ -57,6 +57,8 @@ export interface JobRequest {
   /** How tokens are drafted. Default: none are. */
   readonly speculate?: Required<SpeculateOptions>
   readonly sampler: SamplerOptions
+  /** Asked when it is the job's turn. If it returns false, the job ends as cancelled. Default: the job is wanted. */
+  readonly isWanted?: () => boolean
 }
 
 export const cancelledBeforeBegin = (): KvfoldError =>

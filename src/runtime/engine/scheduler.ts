@@ -217,6 +217,10 @@ export class Scheduler {
         continue
       }
       if (opened.sequence.running) continue
+      if (job.request.isWanted?.() === false) {
+        this.#end(job, 'cancelled')
+        continue
+      }
       try {
         if (this.#fetching.begin(job, opened.sequence)) continue
         const plan = await this.cache.prepare(opened.sequence, job.request.prompt, termsOf(job), job.fetched ?? undefined)

@@ -97,7 +97,9 @@ export class KvCache implements StepCache {
 
   fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
     if (!this.#offload.hasDisk && this.#shared === null) return null
+    const started = performance.now()
     const plan = this.plan(sequence, prompt, terms)
+    this.#evictor.spend(performance.now() - started)
     const below = this.#offload.fetch(borrowedFrom(plan).keys())
     return this.#shared?.fetch(this.#own(sequence), plan, below) ?? below
   }
@@ -126,12 +128,15 @@ export class KvCache implements StepCache {
     let redecoded: 0 | 1 = 0
     try {
       for (;;) {
+        const started = performance.now() - this.#evictor.evicting
         const plan = this.#planner.plan(own, prompt, terms, without, incoming)
         const wanted = [...borrowedFrom(plan).keys()]
         const [first] = wanted
-        if (first === undefined) return withRedecoded(plan, redecoded)
+        if (first === undefined) {
+          this.#evictor.spend(performance.now() - started - this.#evictor.evicting)
+          return withRedecoded(plan, redecoded)
+        }
         redecoded = plan.redecoded
-        const started = performance.now() - this.#evictor.evicting
         // Loading the first sequence may push the others out of host memory, so all of them are read before.
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.#offload.read(each))
@@ -340,7 +345,7 @@ export class KvCache implements StepCache {
 
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
-    return own === null || own.running ? 0 : this.#table.compact(own)
+    return own === null || own.running ? 0 : this.#table.uncounted(() => this.#table.compact(own))
   }
 
   closeGaps(conversation: ConversationId): number {

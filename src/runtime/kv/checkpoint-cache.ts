@@ -94,7 +94,9 @@ export class CheckpointCache implements StepCache {
   }
 
   fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
+    const started = performance.now()
     const [head] = this.plan(sequence, prompt, terms).parts
+    this.#evictor.spend(performance.now() - started)
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
@@ -107,10 +109,13 @@ export class CheckpointCache implements StepCache {
     const without = new Map<HeldSequence, string>()
     for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
     for (;;) {
+      const started = performance.now()
       const plan = { ...this.plan(sequence, prompt, terms, without), without }
       const [head] = plan.parts
-      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
-      const started = performance.now()
+      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) {
+        this.#evictor.spend(performance.now() - started)
+        return plan
+      }
       const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
       const reason = state instanceof Uint8Array ? this.#goBack(this.#own(sequence), prompt, head.from, state) : LOST_BELOW
       this.#evictor.spend(performance.now() - started)
@@ -195,6 +200,7 @@ export class CheckpointCache implements StepCache {
     const started = performance.now()
     this.#checkpoints.save(step.sequence)
     step.spend('cache', performance.now() - started)
+    step.copying += this.#table.takeCopied()
   }
 
   /**
@@ -264,7 +270,7 @@ export class CheckpointCache implements StepCache {
   /** Rewrites the cells of an idle conversation next to each other. In a model without attention this changes nothing. */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
-    return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
+    return own === null || own.running || own.held === 0 ? 0 : this.#table.uncounted(() => this.#table.compact(own))
   }
 
   ledger(conversation: ConversationId): readonly LedgerEntry[] {

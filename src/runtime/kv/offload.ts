@@ -9,6 +9,7 @@ import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
 import { type FreshText, WORDS } from './cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from './ports.js'
+import { isMarker, sourcePlace } from './prompt.js'
 import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
@@ -210,15 +211,17 @@ export class OffloadTiers {
     }
     this.#leaving.add(stored)
     this.#follow(
-      this.#write(record, place.state).then((item) => {
-        this.revision++
-        this.#leaving.delete(stored)
-        const wanted = this.#host.delete(stored)
-        if (item === null) this.#lost++
-        else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
-        else this.#follow(this.#store?.drop(item.id))
-        this.#dropEvicted()
-      }),
+      this.#write(record, place.state)
+        .catch(nullIfShort)
+        .then((item) => {
+          this.revision++
+          this.#leaving.delete(stored)
+          const wanted = this.#host.delete(stored)
+          if (item === null) this.#lost++
+          else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
+          else this.#follow(this.#store?.drop(item.id))
+          this.#dropEvicted()
+        }),
     )
   }
 
@@ -232,7 +235,7 @@ export class OffloadTiers {
    * Writes a state to the disk tier. A state in pieces is joined first, which takes its memory twice. So only one state is joined at a
    * time.
    */
-  #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
+  async #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
     const store = this.#store!
     if (state instanceof Uint8Array) return store.put(record, state)
     const writing = this.#joining.then(async () => {
@@ -330,14 +333,18 @@ export class OffloadedSequence implements HeldSequence {
   }
 }
 
-/** Returns everything about the sequence except its cells' values. */
+/**
+ * Returns everything about the sequence except its cells' values. The unedited prompt ends where the last entry comes from. The text behind
+ * that place may be forgotten later, and the record must not keep it.
+ */
 export function offloadRecordOf(sequence: Sequence): OffloadRecord {
-  const { conversation, unedited: base } = sequence
+  const { conversation, sourceIds, unedited: base } = sequence
+  const last = sourceIds.at(-1) ?? 0
   return {
     conversation,
-    unedited: base,
+    unedited: base.subarray(0, sourcePlace(last) + (isMarker(last) ? 0 : 1)),
     tokens: sequence.tokens.slice(),
-    sourceIds: sequence.sourceIds.slice(),
+    sourceIds: sourceIds.slice(),
     ...sequence.readCells(),
   }
 }
@@ -347,6 +354,12 @@ export type SavedState = Uint8Array | readonly Uint8Array[]
 
 const bytesOf = (state: SavedState): number =>
   state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
+
+/** Returns null for the error of an array for which there is no memory. @throws every other error */
+function nullIfShort(error: unknown): null {
+  if (error instanceof RangeError) return null
+  throw error
+}
 
 // On disk, a state in pieces becomes one array of bytes: first JOINED, then the number of pieces, the length of each piece, and the pieces.
 // The number and the lengths take 8 bytes each.

@@ -59,7 +59,7 @@ export interface KvMemory {
  */
 export interface OffloadRecord {
   readonly conversation: ConversationId
-  /** The unedited prompt that the source ids point into. */
+  /** The unedited prompt that the source ids point into, up to the place of the last entry. */
   readonly unedited: Int32Array
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array
@@ -154,6 +154,8 @@ export interface SharedTier {
    * @param isWanted called before any other engine can see the block; if it returns false, the block is not kept
    */
   put(record: OffloadRecord, state: Uint8Array, isWanted: () => boolean): Promise<boolean>
+  /** Notes a use of this block, so that it is evicted later. Returns false when there is none. */
+  renew(wanted: WantedBlock): Promise<boolean>
   /** Returns the state of exactly this block; null when there is none. */
   take(wanted: WantedBlock): Promise<Uint8Array | null>
   /** Deletes the conversation's blocks, including those being written, except those that `keeps` accepts. Resolves when none is left. */

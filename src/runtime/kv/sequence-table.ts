@@ -13,6 +13,9 @@ import { Views } from './views.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
 
+/** Subtracted from the last use of a sequence that counts as longest unused: more ticks than the clock ever has. */
+const LONG_AGO = 2 ** 52
+
 /** Errors of a save that memory or llama.cpp refuses. The sequence stays as it is. */
 const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
@@ -83,9 +86,11 @@ export class SequenceTable {
 
   /** Notes that no later step of the conversation is expected: all its sequences count as the longest unused. */
   retire({ conversation }: Sequence): void {
+    // The number is new each time, so that code that remembers a last use sees that the sequence was used since.
+    const lastUse = ++this.#clock - LONG_AGO
     for (const sequence of this.all)
       if (sequence.conversation === conversation) {
-        sequence.lastUse = 0
+        sequence.lastUse = lastUse
         sequence.passedBefore = { prompt: 0, generated: 0 }
       }
   }
@@ -100,6 +105,16 @@ export class SequenceTable {
     if (copied instanceof Promise) void copied.then(count, count)
     else count()
     return copied
+  }
+
+  /** Runs `work`, for which no step waits. The time of its copies is not counted. */
+  uncounted<T>(work: () => T): T {
+    const copied = this.#copied
+    try {
+      return work()
+    } finally {
+      this.#copied = copied
+    }
   }
 
   /** Returns how many milliseconds copies took since the last call. */

@@ -69,7 +69,7 @@ export type LiveSequence = Readonly<
 export class Sequence implements HeldSequence {
   /** The tier that held the cells before the current step, for the ledger. */
   tier: Tier = 'device'
-  /** When it was last used, in ticks of SequenceTable's clock. The smaller the number, the longer it was unused. */
+  /** When it was last used, in ticks of SequenceTable's clock. The smaller the number, the longer it was unused; it may be negative. */
   lastUse = 0
   /** How many tokens all conversations had computed when this sequence was last used. */
   passedBefore: Passed = { prompt: 0, generated: 0 }

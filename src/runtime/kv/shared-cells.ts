@@ -2,13 +2,14 @@
  * Shares cells between engines: chooses which of a conversation's cells are published, and fetches published ones for a step. Only exact
  * cells are shared, in blocks. So an engine finds a block by its hash, and any engine may have computed it.
  */
+import { steady } from '../core/clock.js'
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
 import { type CellHashes, sameHash, WORDS } from './cell-hash.js'
 import { OffloadedSequence, type ReadStates } from './offload.js'
 import { computedIn, type Plan } from './plan/plan.js'
-import { BLOCK, type OffloadRecord, type SharedCounts, type SharedTier } from './ports.js'
+import { BLOCK, type OffloadRecord, type SharedCounts, type SharedTier, type WantedBlock } from './ports.js'
 import { type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { Sequence } from './sequence.js'
@@ -31,10 +32,12 @@ interface Outgoing {
 const AHEAD = 4
 /** The most published blocks whose keys are remembered. */
 const MOST_KNOWN = 100_000
+/** After this many milliseconds, a published block of a conversation is looked for again, because it may have been evicted. */
+const KNOWN_FOR = 600_000
 
 export class SharedCells {
-  /** Keys of blocks that the shared tier has, as far as we know. */
-  readonly #known = new Set<string>()
+  /** Keys of blocks that the shared tier has, as far as we know, each with the time when it was seen there. */
+  readonly #known = new Map<string, number>()
   /** For each conversation, how often text of it was forgotten. A block that was copied out before the last time is no longer published. */
   readonly #epochs = new Map<ConversationId, number>()
   /** Per conversation, the last unedited prompt whose forgotten text was deleted from the shared tier. */
@@ -77,6 +80,7 @@ export class SharedCells {
       for (; reading.length < AHEAD && next + BLOCK <= tokens.length; next += BLOCK)
         reading.push(tier.take(blockOf(tokens, hashes, span(next, next + BLOCK))))
       const state = await reading.shift()
+      if (state === null) this.#known.delete(keyOf(hashes, from + BLOCK * pieces.length))
       if (state == null || (bytes += state.byteLength) > most) break
       pieces.push(state)
     }
@@ -90,10 +94,18 @@ export class SharedCells {
   }
 
   /**
-   * Publishes the conversation's blocks that the shared tier may lack, one at a time.
+   * Publishes the conversation's blocks that the shared tier may lack, one at a time. Blocks that were not seen there for long are looked
+   * for first, which also keeps them from being evicted.
    * @param between runs its argument when no decode is in progress
    */
   async publish(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void> {
+    const epoch = this.#epoch(conversation)
+    for (const [key, wanted] of await between(() => this.#unseen(conversation))) {
+      const isThere = await this.options.tier.renew(wanted)
+      if (epoch !== this.#epoch(conversation)) break
+      if (isThere) this.#note(key)
+      else this.#known.delete(key)
+    }
     for (;;) {
       const block = await between(() => this.#outgoing(conversation))
       if (block === null || !(await this.options.tier.put(block.record, block.state, block.isWanted))) return
@@ -138,6 +150,22 @@ export class SharedCells {
     return !base.includes(FORGOTTEN) || (done !== undefined && sameForgotten(done, base))
   }
 
+  /** Returns the conversation's blocks that were published, but not seen in the shared tier for long. */
+  #unseen(conversation: ConversationId): readonly (readonly [string, WantedBlock])[] {
+    const own = this.conversations.live(conversation)
+    const unseen: (readonly [string, WantedBlock])[] = []
+    if (own === null) return unseen
+    const tokens = own.tokens.slice(0, own.exact)
+    const { hashes } = own.freshText(tokens)
+    for (let place = 0; place + BLOCK <= tokens.length; place += BLOCK) {
+      const key = keyOf(hashes, place)
+      const seen = this.#known.get(key)
+      if (seen === undefined || steady.now() - seen < KNOWN_FOR) continue
+      unseen.push([key, blockOf(tokens, hashes, span(place, place + BLOCK))])
+    }
+    return unseen
+  }
+
   /**
    * Copies the next block that the shared tier may lack out of the cache. Returns null when there is none, or no sequence id to copy it
    * with.
@@ -180,7 +208,7 @@ export class SharedCells {
 
   #note(key: string): void {
     if (this.#known.size >= MOST_KNOWN) this.#known.clear()
-    this.#known.add(key)
+    this.#known.set(key, steady.now())
   }
 }
 

@@ -9,10 +9,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import fc from 'fast-check'
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { portsOf } from '../../../src/runtime/context/ports.js'
+import { steady } from '../../../src/runtime/core/clock.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -112,6 +113,23 @@ describe('two engines', () => {
     expect(back).toMatchObject({ shared: 4 * BLOCK - 700, computed: 1101 - 4 * BLOCK })
     await expectFresh(back, longer)
     for (const engine of [one, other]) await engine.check('full')
+  })
+
+  it('publish evicted blocks again, and keep those of an active conversation', async () => {
+    const one = await load()
+    await answer(one, ask())
+    await one.published()
+    const [gone, old] = blocksIn().map((name) => join(folder, name))
+    rmSync(gone!)
+    utimesSync(old!, 1, 1)
+    const later = steady.now() + 11 * 60_000
+    const clock = vi.spyOn(steady, 'now').mockReturnValue(later)
+    await answer(one, ask({ length: 800 }))
+    await one.published()
+    clock.mockRestore()
+    expect(blocksIn()).toHaveLength(3)
+    expect(statSync(gone!).size).toBeGreaterThan(0)
+    expect(statSync(old!).mtimeMs).toBeGreaterThan(later - 1000)
   })
 
   it('delete a forgotten text from the folder, and do so again after it was restored', async () => {

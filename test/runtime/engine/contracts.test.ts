@@ -302,6 +302,20 @@ describe('refresh', () => {
     expect(await running).toEqual({ exact: false, ledger: [] })
   })
 
+  it('takes back no step of its conversation that runs meanwhile', async () => {
+    await load({ ubatch: 64 })
+    const base = text(300, 17)
+    const hole = { start: 100, end: 220, marker: text(10, 18) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const longer = Int32Array.from([...base, ...text(40, 19)])
+    const [{ ledger: step }, { exact, ledger }] = await Promise.all([show(longer, [hole], SPLICE), engine.refresh(ID)])
+    expect(step.approximate).toBeGreaterThan(0)
+    expect(exact).toBe(true)
+    expect(ledger.at(-1)!.shown).toBeGreaterThanOrEqual(step.shown)
+    expect((await show(longer, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
+  })
+
   it('pushes no conversation out while the engine is idle, and without room computes in place when asked', async () => {
     const { base, hole } = await spliced({ cells: 1200, hostBytes: 0 })
     const other = text(50, 19)

@@ -1,7 +1,7 @@
 /**
  * Tests a fold that forgets: no cell of the hidden text, or of tokens that have seen it, stays on the device, in host memory or on disk.
  */
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it, vi } from 'vitest'
@@ -13,6 +13,7 @@ import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
+import { synthesizeOther } from '../../support/synthetic-others.js'
 
 const ID = conversationId('c')
 const SECRET = 'The password of the harbour is coralgate.'
@@ -30,24 +31,30 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-async function load(options: LlamaEngineOptions = {}): Promise<void> {
+async function load(options: LlamaEngineOptions = {}, model = builtinModel()): Promise<void> {
   const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, contract: 'splice' } as const
-  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { ...settings, ...options })
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), model, { ...settings, ...options })
 }
 
-function talk() {
+function talk(said: readonly ChatMessage[] = messages) {
   const conversation = new Conversation(ID, portsOf(engine, ID))
-  for (const message of messages) conversation.add(message)
+  for (const message of said) conversation.add(message)
   const cut = conversation.fragment({ startMarker: 'The password', endMarker: 'coralgate.', numFragments: 1 })
   if (!cut.ok) throw new Error(cut.message)
   const { id } = cut.fragments[0]!
   const show = async () => {
     const edits = conversation.edits()
-    const { ledger } = await engine.respond({ conversation: ID, messages, edits, maxTokens: 4 }).reply
+    const { ledger } = await engine.respond({ conversation: ID, messages: said, edits, maxTokens: 4 }).reply
     return ledger
   }
   const where = () => engine.residency(ID, messages, [], plainly(conversation.edits()))![0]!
-  return { conversation, id, show, where }
+  /** The tokens of the folded text that comes last. */
+  const secretOf = () => {
+    const { base, holes } = engine.format.render({ messages: said, edits: plainly(conversation.edits()) }).origin
+    const { start, end } = holes.at(-1)!.span
+    return base.slice(start, end)
+  }
+  return { conversation, id, show, where, secretOf }
 }
 
 /** Returns the edits without `forget`, to ask where the text's cells are. */
@@ -55,9 +62,9 @@ const plainly = (edits: ReturnType<Conversation['edits']>) =>
   edits.map(({ message, span, replacement }) => ({ message, span, replacement }))
 
 /** Returns how often the secret's tokens occur in the files of the disk cache. */
-function onDisk(tokens: Int32Array): number {
+function onDisk(tokens: Int32Array, within = folder): number {
   const bytes = Buffer.from(tokens.buffer)
-  return readdirSync(folder).filter((name) => readFileSync(join(folder, name)).includes(bytes)).length
+  return readdirSync(within).filter((name) => readFileSync(join(within, name)).includes(bytes)).length
 }
 
 describe('a fold that forgets', () => {
@@ -123,12 +130,11 @@ describe('a fold that forgets', () => {
 
   it('drops cells in host memory and on disk at once; later files do not have its tokens', async () => {
     await load({ cells: 2048, hostBytes: 2 ** 17, disk: { folder, bytes: 2 ** 28 } })
-    const { conversation, id, show } = talk()
+    const { conversation, id, show, secretOf } = talk()
     await show()
     conversation.fold(id)
     await show()
-    const { base, holes } = engine.format.render({ messages, edits: conversation.edits() }).origin
-    const secret = base.slice(holes[0]!.span.start, holes[0]!.span.end)
+    const secret = secretOf()
     // Other conversations push it off the device, and then out of memory.
     for (let at = 0; at < 4; at++) {
       const content = `Somebody ${at} writes quite other words. `.repeat(60)
@@ -148,6 +154,45 @@ describe('a fold that forgets', () => {
     await engine.dispose()
     expect(readdirSync(folder).length).toBeGreaterThan(1)
     expect(onDisk(secret)).toBe(0)
+  })
+
+  it('leaves none of its tokens in files of an earlier fold, which hold other text', async () => {
+    await load({ cells: 2048, disk: { folder, bytes: 2 ** 28 } })
+    const said = [...messages]
+    const { conversation, id, show, secretOf } = talk(said)
+    const { message } = await engine.respond({ conversation: ID, messages: said, maxTokens: 4 }).reply
+    for (const next of [message, { role: 'user', content: 'Go on.' } as const]) {
+      said.push(next)
+      conversation.add(next)
+    }
+    const other = conversation.fragment({ startMarker: 'Line 2 is', endMarker: 'Line 4 is', numFragments: 1 })
+    conversation.fold(other.ok ? other.fragments[0]!.id : '')
+    await show()
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show()
+    expect(engine.cacheTotals.versions).toBeGreaterThan(0)
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
+  })
+
+  it.each(['mamba', 'jamba'] as const)('leaves none of its tokens in the checkpoints of %s', async (architecture) => {
+    mkdirSync(folder, { recursive: true })
+    const path = join(folder, 'model.gguf')
+    await synthesizeOther(path, architecture)
+    await load({ cells: 2048, contract: 'exact', disk: { folder: join(folder, 'cells'), bytes: 2 ** 28 } }, path)
+    const { conversation, id, show, secretOf } = talk([{ role: 'system', content: 'You keep the log.' }, ...messages])
+    await show()
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show()
+    await engine.dispose()
+    // The checkpoint at the end of the system message stays.
+    expect(readdirSync(join(folder, 'cells')).length).toBeGreaterThan(1)
+    expect(onDisk(secret, join(folder, 'cells'))).toBe(0)
   })
 
   it('is refused under splice, and may be undone by computing the text again', async () => {

@@ -1,10 +1,13 @@
 /** Tests how a step's tokens are split among messages, against a naive count. */
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import type { Span } from '../../../src/runtime/core/span.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
 import { messageCosts, withGenerated } from '../../../src/runtime/kv/ledger.js'
+import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { commonPrefix } from '../../../src/runtime/kv/prompt.js'
-import { shownOf } from './support/cache-harness.js'
+import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
+import { CheckpointHarness } from './support/checkpoint-harness.js'
 
 const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })
 const messages = fc.array(tokens, { minLength: 1, maxLength: 5 })
@@ -95,4 +98,71 @@ describe('the common prefix', () => {
       }),
     )
   })
+})
+
+/** How long a slowed call takes. */
+const SLOW = 20
+
+function waitSlow(): void {
+  const until = performance.now() + SLOW
+  while (performance.now() < until);
+}
+
+/** Makes each save of a sequence slow until the returned function is called. */
+function slowSaves({ memory }: CacheHarness): () => void {
+  const save = memory.saveSequence.bind(memory)
+  const spy = vi.spyOn(memory, 'saveSequence').mockImplementation((seq) => {
+    waitSlow()
+    return save(seq)
+  })
+  return () => {
+    expect(spy).toHaveBeenCalled()
+    spy.mockRestore()
+  }
+}
+
+describe('the milliseconds of copies', () => {
+  const prompt = shownOf([1, 2, 3, 4, 5, 6])
+
+  it.each([CacheHarness, CheckpointHarness])('count for no step where a compaction made them (%o)', (Harness) => {
+    const harness = new Harness()
+    harness.step('a', prompt)
+    const end = slowSaves(harness)
+    expect(harness.compact('a')).toBe(6)
+    end()
+    const { copying, milliseconds } = harness.step('b', prompt)
+    expect(copying).toBeLessThanOrEqual(milliseconds.cache)
+  })
+
+  it('count for the step that saves a checkpoint, not for one beside it', () => {
+    const harness = new CheckpointHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } })
+    const [a, b] = ['a', 'b'].map((name) => harness.start(name, prompt) ?? expect.fail('no sequence'))
+    const end = slowSaves(harness)
+    harness.decode(a!, 6)
+    end()
+    for (const running of [b!, a!]) while (missing(running) > 0) harness.decode(running, 6)
+    expect(harness.finish('a').copying).toBeGreaterThanOrEqual(SLOW)
+    const { copying, milliseconds } = harness.finish('b')
+    expect(copying).toBeLessThanOrEqual(milliseconds.cache)
+  })
+})
+
+it.each([CacheHarness, CheckpointHarness])('the milliseconds of the cache include planning (%o)', async (Harness) => {
+  const offload = new OffloadTiers({ hostBytes: 1e6 })
+  const { cache } = new Harness({ options: { offload } })
+  const opened = cache.open(conversationId('a'))
+  const sequence = opened.kind === 'live' ? opened.sequence : expect.fail(opened.reason)
+  const prompt = shownOf([1, 2, 3, 4, 5, 6])
+  // A plan looks at all stored sequences.
+  const looks = vi.spyOn(offload, 'all', 'get').mockImplementation(() => {
+    waitSlow()
+    return []
+  })
+  const disk = vi.spyOn(offload, 'hasDisk', 'get').mockReturnValue(true)
+  expect(cache.fetch(sequence, prompt)).toBeNull()
+  const plan = await cache.prepare(sequence, prompt)
+  expect(looks).toHaveBeenCalledTimes(2)
+  for (const spy of [looks, disk]) spy.mockRestore()
+  const { milliseconds } = cache.finish(cache.begin(sequence, plan, 'answer'), 'cancelled', 0)
+  expect(milliseconds.cache).toBeGreaterThanOrEqual(2 * SLOW)
 })

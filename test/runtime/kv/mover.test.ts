@@ -1,5 +1,5 @@
 /** Sequences that leave the device in slices between decodes: what the lower tier then has, and what ends a move; case by case. */
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
@@ -19,16 +19,16 @@ const COSTS = {
 
 const harnessWith = (offload: OffloadTiers) => new CacheHarness({ cells: 4096, options: { offload, fewest: 30, costs: COSTS } })
 
-const step = async (harness: CacheHarness, name: string, tokens: readonly number[]) => {
+const step = async (harness: CacheHarness, name: string, tokens: readonly number[], last = false) => {
   const running = (await harness.fetch(name, shownOf(tokens))) ?? expect.fail('no sequence')
   while (missing(running) > 0) expect(harness.decode(running, 1000)).toBe(true)
-  return harness.finish(name)
+  return harness.finish(name, 'done', 0, last)
 }
 
 /** A conversation that was asked for once, and a step of another one, which has it moved. */
-const begun = async (offload = new OffloadTiers({ hostBytes: 1e6 })) => {
+const begun = async (offload = new OffloadTiers({ hostBytes: 1e6 }), last = false) => {
   const harness = harnessWith(offload)
-  await step(harness, 'a', long)
+  await step(harness, 'a', long, last)
   const running = (await harness.fetch('b', shownOf(text(5000, 40)))) ?? expect.fail('no sequence')
   expect(harness.cache.moving).toBe(true)
   return { harness, running }
@@ -81,12 +81,45 @@ describe('an idle conversation that leaves the device', () => {
     expect(await step(harness, 'a', long)).toMatchObject({ submitted: 1, tiers: { disk: 899 } })
   })
 
+  it('is lost when memory is too short to write its pieces to disk, and nothing else is', async () => {
+    const offload = new OffloadTiers({ hostBytes: 15_000, disk: new NaiveDiskTier(9, false) })
+    const { harness, running } = await begun(offload)
+    while (harness.cache.moving === true) await slice(harness)
+    while (missing(running) > 0) harness.decode(running, 100)
+    harness.finish('b')
+    const allocate = vi.spyOn(Buffer, 'allocUnsafeSlow').mockImplementation(() => {
+      throw new RangeError('Array buffer allocation failed')
+    })
+    await step(harness, 'c', text(7000, 400))
+    await harness.moveOn()
+    await step(harness, 'd', text(9000, 40))
+    await harness.moveOn()
+    await offload.settle()
+    expect(allocate).toHaveBeenCalled()
+    allocate.mockRestore()
+    expect(harness.cache.totals.tiers).toMatchObject({ lost: 1 })
+    expect(await step(harness, 'a', long)).toMatchObject({ submitted: 900 })
+  })
+
   it('stays where it is used meanwhile', async () => {
     const { harness } = await begun()
     await slice(harness)
     expect(await step(harness, 'a', [...long, 7])).toMatchObject({ submitted: 1, tiers: { host: 0 } })
     await harness.moveOn()
     expect([isOnDevice(harness), harness.cache.totals.tiers.host.tokens]).toEqual([true, 0])
+  })
+
+  it('never joins old and new cells, although no later step is expected each time', async () => {
+    const { harness, running } = await begun(undefined, true)
+    await slice(harness)
+    const changed = long.with(100, 7)
+    expect(await step(harness, 'a', changed, true)).toMatchObject({ reused: 100, submitted: 800 })
+    while (harness.cache.moving === true) await slice(harness)
+    while (missing(running) > 0) harness.decode(running, 100)
+    harness.finish('b')
+    await harness.moveOn()
+    // The harness compares its cells with those of a fresh prefill.
+    expect(await step(harness, 'a', changed)).toMatchObject({ submitted: 1, reused: 900 })
   })
 
   it('leaves nothing where it is forgotten meanwhile', async () => {
