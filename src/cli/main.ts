@@ -9,4 +9,8 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   throw error
 })
 
-process.exit(await kvfold(openShell()))
+const shell = openShell()
+const code = await kvfold(shell)
+// What a slow reader of a pipe has not taken yet would be lost at the exit.
+await Promise.all([shell.out.flushed(), shell.notes.flushed()])
+process.exit(code)
