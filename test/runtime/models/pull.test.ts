@@ -283,6 +283,26 @@ describe('the folder', () => {
     expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
   })
 
+  it('takes a name as it is written before others, and refuses one that several models have', async () => {
+    for (const place of ['a/Tiny.gguf', 'tiny.gguf', 'acme/Two/first-Q4_K_M.gguf', 'acme/Two/other-Q4_K_M.gguf']) {
+      mkdirSync(join(folder, dirname(place)), { recursive: true })
+      writeFileSync(join(folder, place), 'x')
+    }
+    const found = (name: string) => modelCalled(name, modelsIn(folder))?.name
+    expect([found('tiny'), found('Tiny')]).toEqual(['tiny', 'Tiny'])
+    for (const [name, names] of [
+      ['TINY', 'Tiny, tiny'],
+      ['hf:acme/Two:Q4_K_M', 'first-Q4_K_M, other-Q4_K_M'],
+    ] as const) {
+      expect(() => found(name)).toThrow(names)
+      const error = await failure(removeModel(name, folder))
+      expect([error.code, error.message]).toEqual(['cli/bad-usage', expect.stringContaining(names)])
+    }
+    expect(modelsIn(folder).length).toBe(4)
+    await removeModel('tiny', folder)
+    expect([found('tiny'), found('TINY')]).toEqual(['Tiny', 'Tiny'])
+  })
+
   it('leaves the oldest of several files with the same name its name', () => {
     const add = (place: string, time: number) => {
       const path = join(folder, ...place.split('/'))
