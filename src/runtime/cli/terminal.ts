@@ -29,6 +29,8 @@ export class Terminal {
   readonly colours: Colours
   readonly live: boolean
   readonly unicode: boolean
+  /** Whether the program goes on when this stream has lost its reader. */
+  isOptional = false
   #frame = 0
   #drawn = 0
   #hidden = false
