@@ -198,6 +198,20 @@ describe('a pull', () => {
     expect(answered).toBe(before)
   })
 
+  it('takes a signed address that only GET may read, and gives no advice about the hub', async () => {
+    const server = createServer(({ method, url }, answer) => {
+      if (method === 'GET' && url!.startsWith('/shown/')) answer.end(small)
+      else answer.writeHead(403, { 'content-length': 9 }).end('forbidden')
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const path = await pulled(`${base}/shown/model.gguf?X-Amz-Signature=ab`)
+    expect(readFileSync(path).equals(small)).toBe(true)
+    const error = await failure(pulled(`${base}/hidden/model.gguf?X-Amz-Signature=ab`))
+    expect([error.code, error.message]).toEqual(['model/not-found', expect.stringMatching(/403.*expired/)])
+    server.close()
+  })
+
   it('never joins the parts of two versions of a file', async () => {
     const versions = ['first version', 'other version'].map((text) => Buffer.from(text))
     let [at, isNamed, breaks] = [0, true, 0]
