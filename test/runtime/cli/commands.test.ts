@@ -141,6 +141,8 @@ describe('usage', () => {
       [['run', '--temperature', '-3', '-p', 'x'], /number from 0 to 100/],
       [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
+      [['calibrate', '--quick', '--fidelity'], /cannot be used with option/],
+      [['calibrate', '--questions', '9'], /--questions needs --fidelity/],
       [['fold'], /unknown command/],
       [['compile', '--cuda-architectures', '90'], /--cuda-architectures needs --gpu cuda/],
       [['compile', '--gpu', 'metal'], /Allowed choices are cpu, cuda, vulkan/],
