@@ -3,10 +3,16 @@
 import { kvfold } from './kvfold.js'
 import { openShell } from '../runtime/cli/shell.js'
 
+const shell = openShell()
 // The program that reads our output may stop reading (`kvfold ... | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code === 'EPIPE') process.exit(0)
-  throw error
+  if (error.code !== 'EPIPE') throw error
+  if (!shell.out.isOptional) process.exit(0)
 })
+// Remarks that have no reader are lost. A command never ends for that.
+process.stderr.on('error', () => undefined)
 
-process.exit(await kvfold(openShell()))
+const code = await kvfold(shell)
+// What a slow reader of a pipe has not taken yet would be lost at the exit.
+await Promise.all([shell.out.flushed(), shell.notes.flushed()])
+process.exit(code)

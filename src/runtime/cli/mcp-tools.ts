@@ -1,4 +1,5 @@
 /** MCP servers' tools on the command line: the options, starting and stopping the servers, and the session of a model with these tools. */
+import { KvfoldError } from '../core/errors.js'
 import { definedFields } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -121,6 +122,7 @@ export function toolsOf({ tools, servers }: McpHost): string {
 /**
  * Makes a session with the servers' tools, and with context tools if `options` ask for them. The model is free to call no tool.
  * @param earlier goes on from these loaded tools, if the session goes on from a conversation. Default: none are loaded
+ * @throws KvfoldError cli/bad-usage if the first step must call a tool, and the model searches the tools
  */
 export function sessionWith(
   { host, way }: McpTools,
@@ -138,6 +140,11 @@ export function sessionWith(
     }))
     return new Session({ firstStep: 'auto', ...options, ...definedFields({ system }), clientTools })
   }
+  if (options.firstStep === 'required')
+    throw new KvfoldError(
+      'cli/bad-usage',
+      "--first-step required needs --tool-memory off, because the model searches the servers' tools here; add that, or leave --first-step out.",
+    )
   const { engine, id, generation, conversation, maxCalls } = options
   const { catalogue } = host
   return new MemToolSession({

@@ -25,7 +25,8 @@ import type { Terminal } from './terminal.js'
 
 /**
  * Returns the file that `--model` names: a path, a model of the folder of models, or a model of the hub, which is downloaded into that
- * folder once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled
+ * folder once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled, or as
+ * modelCalled
  */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   if (model === BUILTIN) {

@@ -10,7 +10,7 @@ export type Colours = ReturnType<typeof pc.createColors>
 export interface Output {
   readonly isTTY?: boolean
   readonly columns?: number
-  write(text: string): unknown
+  write(text: string, written?: () => void): unknown
 }
 
 const HIDE_CURSOR = '\u001b[?25l'
@@ -29,6 +29,8 @@ export class Terminal {
   readonly colours: Colours
   readonly live: boolean
   readonly unicode: boolean
+  /** Whether the program goes on when this stream has lost its reader. */
+  isOptional = false
   #frame = 0
   #drawn = 0
   #hidden = false
@@ -58,9 +60,16 @@ export class Terminal {
     this.output.write(text)
   }
 
-  /** Writes a line that stays, above the live region if there is one. */
-  print(line = ''): void {
-    this.output.write(this.#erased() + line + '\n')
+  /** Writes a line that stays, above the live region if there is one. Returns false while the reader is behind. */
+  print(line = ''): boolean {
+    return this.output.write(this.#erased() + line + '\n') !== false
+  }
+
+  /** Waits until the reader has everything that was written, or is gone. */
+  flushed(): Promise<void> {
+    return new Promise((resolve) => {
+      this.output.write('', resolve)
+    })
   }
 
   /** Prints prose. On a terminal, lines break only between words. */

@@ -2,6 +2,7 @@
 import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
+import { KvfoldError } from '../core/errors.js'
 import { checked } from '../core/schema.js'
 import { calibrationFolder, readMeasured, writeMeasured } from '../engine/calibration.js'
 import type { LlamaEngine } from '../engine/llama.js'
@@ -55,8 +56,18 @@ export interface FidelityOptions {
   readonly onProgress?: (share: number, what: string) => void
 }
 
-/** Measures the engine's model. The same model gives the same result on the same device. @throws KvfoldError engine/cancelled */
+/**
+ * Measures the engine's model. The same model gives the same result on the same device.
+ * @throws KvfoldError engine/cancelled; model/unsupported when the engine keeps only `exact` with this model
+ */
 export async function measureFidelity(engine: LlamaEngine, options: FidelityOptions): Promise<ModelFidelity> {
+  const { contracts, refusal } = engine.abilities
+  // Steps would fall back to exact, and the record would say that the model bears what it cannot do.
+  if (!contracts.includes('splice') || !contracts.includes('blend'))
+    throw new KvfoldError(
+      'model/unsupported',
+      `There is no fidelity to measure, because all folds are exact here: ${refusal}. Choose another model.`,
+    )
   const { weights, questions, signal, onProgress } = options
   const cases = KINDS.flatMap((kind) => fidelityCases(kind, questions, 1))
   const answers: ReadonlyMap<string, FidelityAnswer>[] = []

@@ -15,6 +15,8 @@ import { pathOfUrl } from './names.js'
 
 export interface RemoteFile {
   readonly url: string
+  /** Whether the file is on the hub, which shows some files only to tokens. */
+  readonly isOnHub: boolean
   /** Headers of the requests. A server to which the first one redirects does not get them. */
   readonly headers: Readonly<Record<string, string>>
   /** Path of the finished file, below the folder of models. */
@@ -108,7 +110,7 @@ async function fetchRest(file: RemoteFile, part: string, options: DownloadOption
 
 /** Makes one request. Returns whether it brought the end of the file. @throws KvfoldError when another request would fail, too */
 async function fetchOnce(
-  { url, headers, size, sha256 }: RemoteFile,
+  { url, isOnHub, headers, size, sha256 }: RemoteFile,
   part: string,
   { signal, onProgress, stall = 60_000 }: DownloadOptions,
 ): Promise<boolean> {
@@ -142,7 +144,7 @@ async function fetchOnce(
       await truncate(part, 0)
       return false
     }
-    refuseStatus(answer, url)
+    refuseStatus(answer, { url, isOnHub })
     const from = answer.status === 206 ? Number(/^bytes (\d+)-/.exec(answer.headers.get('content-range') ?? '')?.[1] ?? NaN) : 0
     if (from !== at) {
       if (from !== 0) throw failed(`${url} answers with other bytes than were asked for; try again later.`)
@@ -175,10 +177,12 @@ async function fetchOnce(
 /**
  * Throws if the server refuses the request. @throws KvfoldError when it would refuse a second try, too; Error when a second try may succeed
  */
-function refuseStatus({ status, ok }: Response, url: string): void {
+function refuseStatus({ status, ok }: Response, { url, isOnHub }: Pick<RemoteFile, 'url' | 'isOnHub'>): void {
   if (ok) return
-  if ([401, 403].includes(status))
-    throw new KvfoldError('model/not-found', `${url} is not shown (${status}); set HF_TOKEN to a token that may read it.`)
+  if ([401, 403].includes(status)) {
+    const advice = isOnHub ? 'set HF_TOKEN to a token that may read it' : 'check the address; a signed one may have expired'
+    throw new KvfoldError('model/not-found', `${url} is not shown (${status}); ${advice}.`)
+  }
   if ([404, 410].includes(status))
     throw new KvfoldError('model/not-found', `There is no file at ${url} (${status}); check the name.`)
   if (status < 500 && status !== 408 && status !== 429) throw failed(`${url} answers ${status}; check the address.`)
@@ -215,6 +219,9 @@ async function lock(path: string, to: string): Promise<() => void> {
   throw failed(`${taken.name} is downloading ${to} already; wait for it, or end it.${taken.advice}`)
 }
 
+/** Statuses of servers that refuse HEAD and may take GET. The signature of an address can cover the method. */
+const REFUSED_HEADS = [400, 403, 405, 501]
+
 /** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */
 export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
   const path = pathOfUrl(url)
@@ -228,11 +235,12 @@ export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteF
   try {
     const first = await asked('manual')
     const last = first.status >= 300 && first.status < 400 ? await asked('follow') : first
-    refuseStatus(last, url)
+    if (REFUSED_HEADS.includes(last.status)) return { url, isOnHub: false, headers: {}, path, size: null, sha256: null }
+    refuseStatus(last, { url, isOnHub: false })
     const said = (key: string) => first.headers.get(key) ?? last.headers.get(key)
     const sha256 = /^(?:W\/)?"?([0-9a-f]{64})"?$/.exec(said('x-linked-etag') ?? said('etag') ?? '')?.[1] ?? null
     const size = said('x-linked-size') ?? last.headers.get('content-length')
-    return { url, headers: {}, path, size: size === null ? null : Number(size), sha256 }
+    return { url, isOnHub: false, headers: {}, path, size: size === null ? null : Number(size), sha256 }
   } catch (cause) {
     if (cause instanceof KvfoldError) throw cause
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The download of ${url} was cancelled.`, { cause })

@@ -112,11 +112,25 @@ function ggufsIn(folder: string, depth: number): readonly string[] {
 /** Returns a repository's name with a quantisation: `owner/repository:quant`, or `owner/repository:quant#revision`. */
 const withQuant = (repository: string, quant: string): string => repository.replace(/(?=#|$)/, `:${quant}`)
 
-/** Returns the model of this name or alias, whatever the case of the letters; null when the folder has none. */
+/**
+ * Returns the model of this name, else of this alias, else of one of them in letters of another case; null when the folder has none.
+ * @throws KvfoldError cli/bad-usage when several models are called so
+ */
 export function modelCalled(name: string, models: readonly ModelFile[]): ModelFile | null {
-  const plain = (hubNameIn(name) ?? name).toLowerCase()
-  const called = (model: ModelFile) => [model.name, ...model.aliases].some((each) => each.toLowerCase() === plain)
-  return models.find(called) ?? null
+  const plain = hubNameIn(name) ?? name
+  const small = plain.toLowerCase()
+  const ways: readonly ((model: ModelFile) => boolean)[] = [
+    (model) => model.name === plain,
+    (model) => model.aliases.includes(plain),
+    (model) => [model.name, ...model.aliases].some((each) => each.toLowerCase() === small),
+  ]
+  const called = ways.map((way) => models.filter(way)).find((found) => found.length > 0) ?? []
+  if (called.length > 1)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${JSON.stringify(name)} is the name of several models; give one of these names: ${called.map((model) => model.name).join(', ')}.`,
+    )
+  return called[0] ?? null
 }
 
 /** Returns the alias of a model of the hub if this names one by its repository; null for other names. */
@@ -184,7 +198,7 @@ async function one(file: RemoteFile, to: string, options: DownloadOptions, onPro
 
 const isFile = async (path: string): Promise<boolean> => (await stat(path).catch(() => null))?.isFile() === true
 
-/** Deletes a model's files, and the folders that are empty afterwards. @throws KvfoldError model/not-found */
+/** Deletes a model's files, and the folders that are empty afterwards. @throws KvfoldError model/not-found, or as modelCalled */
 export async function removeModel(name: string, folder: string = modelsFolder()): Promise<ModelFile> {
   const models = modelsIn(folder)
   const model = modelCalled(name, models)

@@ -37,6 +37,7 @@ export async function filesOnHub(name: HubName, options: HubOptions = {}): Promi
   const listed = await listedFiles(name, { ...options, endpoint: base, ...(token === undefined ? {} : { token }) })
   return chosen(name, listed).map(({ path, size, sha256 }) => ({
     url: `${base}/${name.repository}/resolve/${encodeURIComponent(name.revision)}/${path.split('/').map(encodeURIComponent).join('/')}`,
+    isOnHub: true,
     headers,
     path: `${folderOf(name)}/${path}`,
     size,

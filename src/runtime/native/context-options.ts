@@ -14,6 +14,7 @@ import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 /** llama.cpp rounds n_ctx up to a multiple of this. */
 const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
+const MOST_BATCH = 2 ** 20
 /** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
 const MOST_THREADS = 512
 /** Bytes that must stay free for Node. A context that takes fewer bytes is not checked, so that small models run while memory is short. */
@@ -170,7 +171,7 @@ function completed(options: ContextOptions, info: ModelInfo): Sizes {
   const {
     cells = Math.max(trainedContext, CELL_GRANULARITY),
     sequences = 64,
-    batch = 2048,
+    batch = Math.max(2048, Math.min(options.ubatch ?? 0, MOST_BATCH)),
     ubatch = Math.min(512, batch),
   } = options
   const { threads = Math.min(8, availableParallelism()), batchThreads = threads } = options
@@ -180,7 +181,7 @@ function completed(options: ContextOptions, info: ModelInfo): Sizes {
   }
   within('cells', cells, 2 ** 31 - CELL_GRANULARITY)
   within('sequences', sequences, MOST_SEQUENCES)
-  within('batch', batch, 2 ** 20)
+  within('batch', batch, MOST_BATCH)
   within('ubatch', ubatch, batch)
   within('threads', threads, MOST_THREADS)
   within('batchThreads', batchThreads, MOST_THREADS)

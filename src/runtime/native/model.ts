@@ -273,8 +273,11 @@ export class Model implements NativeModel {
     this.#loading++
     return this.#elsewhere(async () => {
       const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path)).finally(() => this.#loading--)
-      return new Adapter(this.#addon, adapter, { path, ignored }, () => {
+      return new Adapter(adapter, { path, ignored }, () => {
+        // llama.cpp frees adapters with their model, on another thread.
+        if (this.#disposing !== null) return
         this.#refuseUsed('disposed')
+        this.#addon.adapterFree(adapter)
       })
     })
   }
@@ -383,10 +386,9 @@ class Adapter implements NativeAdapter {
   #handle: AdapterHandle | null
 
   constructor(
-    private readonly addon: Addon,
     handle: AdapterHandle,
     { path, ignored }: Pick<NativeAdapter, 'path' | 'ignored'>,
-    private readonly refuseUsed: () => void,
+    private readonly free: () => void,
   ) {
     this.path = path
     this.ignored = ignored
@@ -398,11 +400,9 @@ class Adapter implements NativeAdapter {
   }
 
   dispose(): void {
-    const handle = this.#handle
-    if (handle === null) return
-    this.refuseUsed()
+    if (this.#handle === null) return
+    this.free()
     this.#handle = null
-    this.addon.adapterFree(handle)
   }
 }
 

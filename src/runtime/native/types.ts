@@ -124,7 +124,7 @@ export interface ContextOptions {
   readonly cells?: number
   /** llama.cpp's n_seq_max: the number of sequences, 1..256. Default 64. */
   readonly sequences?: number
-  /** llama.cpp's n_batch: the most tokens of one decode. Default 2048. */
+  /** llama.cpp's n_batch: the most tokens of one decode. Default 2048, and at least `ubatch`. */
   readonly batch?: number
   /** llama.cpp's n_ubatch: the most tokens that are computed at once. Default 512. */
   readonly ubatch?: number

@@ -1,13 +1,17 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { execFile } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
+import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 import { mambaModel, tinyModel } from '../../support/models.js'
-import { kvfold, kvfoldHere, type Outcome } from './support/process.js'
+import { someCard, someThread } from '../store/support/threads.js'
+import { KVFOLD, kvfold, kvfoldHere, type Outcome } from './support/process.js'
 
 /** Options for one thread: more threads than free cores make tiny models wait. */
 const ONE = ['--threads', '1']
@@ -137,6 +141,8 @@ describe('usage', () => {
       [['run', '--temperature', '-3', '-p', 'x'], /number from 0 to 100/],
       [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
+      [['calibrate', '--quick', '--fidelity'], /cannot be used with option/],
+      [['calibrate', '--questions', '9'], /--questions needs --fidelity/],
       [['fold'], /unknown command/],
       [['compile', '--cuda-architectures', '90'], /--cuda-architectures needs --gpu cuda/],
       [['compile', '--gpu', 'metal'], /Allowed choices are cpu, cuda, vulkan/],
@@ -455,6 +461,39 @@ describe('the first words', () => {
     expect(stdout.match(/^ {2}kvfold \w+/gm)).toEqual(
       ['demo', 'chat', 'serve', 'plan', 'doctor'].map((name) => `  kvfold ${name}`),
     )
+  })
+})
+
+describe('output that a slow reader takes', () => {
+  /** Counts the bytes that a reader gets who waits after the first byte. A pipe of the shell holds less than one of Node's. */
+  const counted = async (words: readonly string[], environment: Readonly<Record<string, string>> = {}) => {
+    const command = [process.execPath, ...KVFOLD, ...words].map((word) => `'${word}'`).join(' ')
+    const script = `${command} | (dd bs=1 count=1 2>/dev/null; sleep 1; cat) | wc -c`
+    const { stdout } = await promisify(execFile)('sh', ['-c', script], { env: { ...process.env, ...environment } })
+    const whole = await kvfoldHere(words, { environment })
+    return { counted: Number(stdout), whole: Buffer.byteLength(whole.stdout) }
+  }
+
+  it('is whole in kvfold list', async () => {
+    const models = join(folder, 'many')
+    mkdirSync(models)
+    for (let at = 0; at < 3000; at++) writeFileSync(join(models, `${'long-name-'.repeat(9)}${at}.gguf`), 'x')
+    const list = await counted(['list'], { KVFOLD_MODELS: models })
+    expect(list.whole).toBeGreaterThan(200_000)
+    expect(list.counted).toBe(list.whole)
+  })
+
+  it('is whole in kvfold store export', async () => {
+    const place = join(folder, 'large')
+    const store = SqliteStore.open({ folder: place })
+    for (let seed = 0; seed < 6; seed++) {
+      const stored = { message: { role: 'user', content: 'long '.repeat(60_000) }, seen: 'same' } as const
+      await store.create({ ...someThread(seed), messages: [stored] }, someCard(seed))
+    }
+    await store.close()
+    const threads = await counted(['store', 'export', '--store', place])
+    expect(threads.whole).toBeGreaterThan(1_500_000)
+    expect(threads.counted).toBe(threads.whole)
   })
 })
 

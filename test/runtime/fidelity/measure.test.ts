@@ -8,7 +8,7 @@ import { fidelityCases } from '../../../src/runtime/fidelity/cases.js'
 import { distanceOf, measureCase } from '../../../src/runtime/fidelity/measure.js'
 import { fidelityNotice, loadFidelity, measureFidelity, saveFidelity } from '../../../src/runtime/fidelity/model-fidelity.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
-import { tinyModel } from '../../support/models.js'
+import { mambaModel, tinyModel } from '../../support/models.js'
 
 describe('the distance of two answers', () => {
   const form = (token: number) => (['bare', 'quoted', 'other'] as const)[token % 3]!
@@ -92,6 +92,17 @@ describe('a model', () => {
     await expect(measureFidelity(engine, { weights: 'ab12', questions: 1, signal: AbortSignal.abort() })).rejects.toMatchObject({
       code: 'engine/cancelled',
     })
+  })
+
+  it('whose folds are always exact is not measured', async () => {
+    const options = { cells: 1024, threads: 1, batchThreads: 1, slots: 1, hostBytes: 0 }
+    const recurrent = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await mambaModel(), options)
+    const measured = measureFidelity(recurrent, { weights: 'ab12', questions: 1 })
+    await expect(measured).rejects.toMatchObject({
+      code: 'model/unsupported',
+      message: expect.stringContaining('state') as string,
+    })
+    await recurrent.dispose()
   })
 })
 

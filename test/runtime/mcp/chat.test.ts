@@ -20,6 +20,20 @@ test('/tools shows servers, their tools and the loaded ones, and finds tools', a
   expect(code).toBe(0)
 })
 
+test('a first step that must call a tool is bad usage where the model searches the tools', async () => {
+  const folder = await someFolder()
+  const file = join(folder, 'mcp.json')
+  await writeFile(file, JSON.stringify({ mcpServers: { memory: realServers(folder).memory } }))
+  const words = (way: string) => ['--mcp-config', file, '--tool-memory', way, '--first-step', 'required']
+  for (const command of [['chat'], ['run', '--tools', '--prompt', 'x']]) {
+    const { code, stderr } = await kvfoldHere([...command, ...words('hybrid')])
+    expect(stderr).toMatch(/--first-step required needs --tool-memory off.*\[cli\/bad-usage\]$/m)
+    expect(code).toBe(2)
+  }
+  const { code } = await kvfoldHere(['chat', ...words('off')])
+  expect(code).toBe(0)
+})
+
 test('an invalid file is bad usage, before any server is started', async () => {
   const file = join(await someFolder(), 'mcp.json')
   await writeFile(file, '{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE_HERE}"}}}')

@@ -198,6 +198,20 @@ describe('a pull', () => {
     expect(answered).toBe(before)
   })
 
+  it('takes a signed address that only GET may read, and gives no advice about the hub', async () => {
+    const server = createServer(({ method, url }, answer) => {
+      if (method === 'GET' && url!.startsWith('/shown/')) answer.end(small)
+      else answer.writeHead(403, { 'content-length': 9 }).end('forbidden')
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const path = await pulled(`${base}/shown/model.gguf?X-Amz-Signature=ab`)
+    expect(readFileSync(path).equals(small)).toBe(true)
+    const error = await failure(pulled(`${base}/hidden/model.gguf?X-Amz-Signature=ab`))
+    expect([error.code, error.message]).toEqual(['model/not-found', expect.stringMatching(/403.*expired/)])
+    server.close()
+  })
+
   it('never joins the parts of two versions of a file', async () => {
     const versions = ['first version', 'other version'].map((text) => Buffer.from(text))
     let [at, isNamed, breaks] = [0, true, 0]
@@ -281,6 +295,26 @@ describe('the folder', () => {
     expect(existsSync(join(folder, 'acme', 'Split-GGUF'))).toBe(false)
     expect(existsSync(join(folder, 'acme', 'One-GGUF'))).toBe(true)
     expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
+  })
+
+  it('takes a name as it is written before others, and refuses one that several models have', async () => {
+    for (const place of ['a/Tiny.gguf', 'tiny.gguf', 'acme/Two/first-Q4_K_M.gguf', 'acme/Two/other-Q4_K_M.gguf']) {
+      mkdirSync(join(folder, dirname(place)), { recursive: true })
+      writeFileSync(join(folder, place), 'x')
+    }
+    const found = (name: string) => modelCalled(name, modelsIn(folder))?.name
+    expect([found('tiny'), found('Tiny')]).toEqual(['tiny', 'Tiny'])
+    for (const [name, names] of [
+      ['TINY', 'Tiny, tiny'],
+      ['hf:acme/Two:Q4_K_M', 'first-Q4_K_M, other-Q4_K_M'],
+    ] as const) {
+      expect(() => found(name)).toThrow(names)
+      const error = await failure(removeModel(name, folder))
+      expect([error.code, error.message]).toEqual(['cli/bad-usage', expect.stringContaining(names)])
+    }
+    expect(modelsIn(folder).length).toBe(4)
+    await removeModel('tiny', folder)
+    expect([found('tiny'), found('TINY')]).toEqual(['Tiny', 'Tiny'])
   })
 
   it('leaves the oldest of several files with the same name its name', () => {

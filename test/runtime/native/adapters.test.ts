@@ -14,6 +14,7 @@ import { adapterFor, merged } from '../../support/adapters.js'
 import { TEST_GPU } from '../../support/device.js'
 import { layerNormModel, tinyModel } from '../../support/models.js'
 import { freshPrediction, largestDifference } from '../../support/predictions.js'
+import { runScript } from './support/fixture.js'
 
 /** With keys and values in f16, a last bit of a product may move a whole step of f16. */
 const SETTINGS = { cells: 512, threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
@@ -125,6 +126,27 @@ describe('the life of an adapter', () => {
     }).toThrow(expect.objectContaining({ code: 'native/disposed' }))
     await model.dispose()
     await expect(model.loadAdapter(base)).rejects.toMatchObject({ code: 'native/disposed' })
+  })
+
+  it('may end while its model ends', async () => {
+    const large = await tinyModel({ layers: 12, embedding: 256, heads: 8, kvHeads: 8, feedForward: 1024 })
+    const adapter = await adapterFor(large, 'together')
+    // llama.cpp would end the process that frees an adapter twice.
+    const { code, stdout, stderr } = await runScript(`
+      import { openNative } from 'kvfold/native/binding'
+      const native = await openNative({ gpu: 'cpu' })
+      for (let times = 0; times < 60; times++) {
+        const model = await native.loadModel(${JSON.stringify(large)})
+        const adapters = []
+        for (let each = 0; each < 3; each++) adapters.push(await model.loadAdapter(${JSON.stringify(adapter)}))
+        const gone = model.dispose()
+        if (times % 3 === 0) await new Promise((resolve) => setImmediate(resolve))
+        for (let turns = times % 7; turns > 0; turns--) await null
+        for (const adapter of adapters) adapter.dispose()
+        await gone
+      }
+      console.log('done')`)
+    expect({ code, stdout, stderr }).toEqual({ code: 0, stdout: 'done\n', stderr: '' })
   })
 
   it('lets no context begin while it is loaded', async () => {

@@ -218,6 +218,9 @@ describe('contexts', () => {
     expect(context.memory.model).toBe(model.info.size)
     expect((await model.createContext({ cells: 256, flashAttention: 'off' })).flashAttention).toBe(false)
     expect((await model.createContext({ cells: 256, flashAttention: 'on' })).flashAttention).toBe(true)
+    expect(await model.createContext({ cells: 4096, sequences: 1, ubatch: 3000, threads: 1 })).toMatchObject({
+      ...{ batch: 3000, ubatch: 3000 },
+    })
     await refused('native/bad-argument', () => model.createContext({ embeddings: 'sum' as Pooling }))
     await refused('native/bad-argument', () => model.createContext({ embeddings: 'mean', attention: true }))
     await refused('model/unsupported', () => model.createContext({ embeddings: 'rank' }))

@@ -101,6 +101,16 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect(stderr).toContain('"status":200')
   })
 
+  it('goes on when nothing reads its output any more', async () => {
+    const { child, where, ended } = await start('--port', '0', '--grace', '0.5')
+    child.stdout!.destroy()
+    child.stderr!.destroy()
+    // Every answer is a line in the log.
+    for (let times = 0; times < 3; times++) expect((await fetch(`${where}/v1/models`)).status).toBe(200)
+    child.kill('SIGTERM')
+    expect((await ended).code).toBe(0)
+  })
+
   it('accepts any model name on request, and prints at its start who can reach it and its settings', async () => {
     const words = [
       '--alias',

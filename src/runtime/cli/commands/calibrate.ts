@@ -2,7 +2,8 @@
  * `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. With `--fidelity` it measures
  * what folds cost the model's answers.
  */
-import type { Command } from 'commander'
+import { Option, type Command } from 'commander'
+import { KvfoldError } from '../../core/errors.js'
 import { Adapters } from '../../engine/adapters.js'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
@@ -19,26 +20,34 @@ import { left, right, table, terminal } from '../../figures/table.js'
 interface CalibrateFlags extends ModelFlags {
   readonly quick?: true
   readonly fidelity?: true
-  readonly questions: number
+  readonly questions?: number
   readonly json?: true
 }
 
 /** The size of a calibration's context, in cells. A calibration never needs more. */
 const CELLS = 18_432
+/** How many questions are asked about each kind of text. */
+const QUESTIONS = 6
 
 export function addCalibrate(program: Command, shell: Shell): void {
   const command = program
     .command('calibrate')
     .description('measure how fast this machine computes with a model, for `kvfold plan`; takes about a minute')
-    .option('--quick', 'take about 10 seconds, with a less exact result')
+    .addOption(new Option('--quick', 'take about 10 seconds, with a less exact result').conflicts('fidelity'))
     .option('--fidelity', "measure instead what folds cost this model's answers under splice and blend")
-    .option('--questions <count>', 'with --fidelity: questions about each of three kinds of text', integer(1, 1000), 6)
+    .option(
+      '--questions <count>',
+      `with --fidelity: questions about each of three kinds of text (default: ${QUESTIONS})`,
+      integer(1, 1000),
+    )
     .option('--json', 'one JSON object: the cost model and the file it is in')
   addModelOptions(command).action((flags: CalibrateFlags) => run(flags, shell))
 }
 
 async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
   if (flags.fidelity === true) return runFidelity(flags, shell)
+  if (flags.questions !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--questions needs --fidelity; add it, or leave --questions out.')
   const { out, notes, interrupt } = shell
   const settings = optionsOf(flags)
   const path = await enginePath(flags, {}, notes, interrupt.signal)
@@ -79,7 +88,7 @@ async function runFidelity(flags: CalibrateFlags, { out, notes, interrupt }: She
   try {
     const fidelity = await measureFidelity(engine, {
       weights: await weightsOf(engine),
-      questions: flags.questions,
+      questions: flags.questions ?? QUESTIONS,
       signal: interrupt.signal,
       onProgress: (share, what) => {
         notes.frame([`Asking, ${percent(share, 0)}: ${what}`])

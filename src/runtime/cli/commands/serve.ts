@@ -130,6 +130,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         `Everyone who can reach ${flags.host} can use this server; set --api-key to prevent that.`,
         notes.colours.yellow,
       )
+    // From here on the program works for its clients, whatever becomes of its terminal.
+    out.isOptional = true
     out.print(`kvfold serves ${listed(service.models().map(({ name }) => name))} at ${where}`)
     if (folder !== undefined)
       notes.prose(

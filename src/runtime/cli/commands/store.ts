@@ -100,7 +100,7 @@ async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> |
 }
 
 /** Reads the threads of a database. Only our records are checked; PostgreSQL checks its own tables. */
-async function inDatabase(url: string, each: (thread: FoundThread) => void) {
+async function inDatabase(url: string, each: (thread: FoundThread) => Promise<void> | void) {
   const [{ readAll }, { readResponses }] = await Promise.all([
     import('../../../fleet/postgres/move.js'),
     import('../../../fleet/postgres/postgres-responses.js'),
@@ -161,32 +161,35 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
   const { exported } = await import('../../server/threads/thread-api.js')
   const url = isDatabase(flags.store) ? flags.store : null
   const open: Damage[] = []
-  const writeAll = async (write: (line: string) => void) => {
+  const writeAll = async (write: WriteLine) => {
     const each = ({ tenant, id, record, damage }: FoundThread) => {
       if (damage !== null && damage.settled !== true) open.push(damage)
       const told = damage === null ? null : { kind: damage.kind, what: damage.what }
       const body = record === null ? { format: 'kvfold-thread/1', id } : exported(record)
-      write(writeJson({ ...body, tenant, damage: told }))
+      return write(writeJson({ ...body, tenant, damage: told }))
     }
     const responses =
       url === null
-        ? await looking(storeFolder(flags), (looked) => {
-            for (const thread of looked.threads.threads()) each(thread)
+        ? await looking(storeFolder(flags), async (looked) => {
+            for (const thread of looked.threads.threads()) await each(thread)
             return looked.responses
           })
         : await inDatabase(url, each)
     open.push(...(responses?.damage ?? []).filter(({ settled }) => settled !== true))
   }
   if (flags.out === undefined)
-    await writeAll((line) => {
-      out.print(line)
+    await writeAll(async (line) => {
+      // A store may be larger than memory, so lines do not pile up before a slow reader.
+      if (!out.print(line)) await out.flushed()
     })
   else await intoNewFile(flags.out, writeAll)
   for (const line of damageLines(open)) notes.print(printable(line))
 }
 
+type WriteLine = (line: string) => Promise<void> | void
+
 /** Writes lines to a new file, which appears complete or not at all. @throws KvfoldError cli/bad-usage when it cannot be made */
-async function intoNewFile(path: string, writeAll: (write: (line: string) => void) => Promise<void>): Promise<void> {
+async function intoNewFile(path: string, writeAll: (write: WriteLine) => Promise<void>): Promise<void> {
   if (existsSync(path)) throw new KvfoldError('cli/bad-usage', `There is a file ${path} already; give --out another name.`)
   await writeWhole(path, async (temporary) => {
     const file = opened(temporary, path)
