@@ -267,6 +267,10 @@ export interface EngineReply {
   readonly tokens?: ShownTokens
 }
 
+/** Returns the tokens of a step's prompt, by the step's costs. Needed where the engine tells no plan. */
+export const promptLength = ({ ledger, timing }: Pick<EngineReply, 'ledger' | 'timing'>): number =>
+  timing.prefillTokens + ledger.reused
+
 /** The tokens of a step: those of the prompt, and those generated after it. */
 export interface ShownTokens {
   readonly prompt: Int32Array

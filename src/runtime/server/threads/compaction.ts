@@ -5,11 +5,10 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
-import { type EngineRequest, type GenerationOptions, goodContext } from '../../engine/engine.js'
+import { type EngineRequest, type GenerationOptions, goodContext, promptLength } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { type Folded, isHopeless, type PolicyContext, shownBy } from './policies.js'
 import type { Thread } from './thread.js'
-import { promptOf } from './turn-report.js'
 
 /** When a client wants its conversation compacted, and how. */
 export interface Compaction {
@@ -108,7 +107,7 @@ export async function compact(
   if (finish === 'cancelled')
     throw new KvfoldError('engine/cancelled', 'The request was cancelled while the summary was written.')
   const { shown: promptTokens, reused: cachedTokens } = told.plan ?? {
-    shown: promptOf({ ledger: entry, timing }),
+    shown: promptLength({ ledger: entry, timing }),
     reused: entry.reused,
   }
   const usage = { promptTokens, cachedTokens, completionTokens: timing.generatedTokens }

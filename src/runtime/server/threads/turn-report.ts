@@ -2,7 +2,7 @@
 import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
-import type { EngineEvent, EngineReply, TokenLogprob } from '../../engine/engine.js'
+import { type EngineEvent, promptLength, type TokenLogprob } from '../../engine/engine.js'
 import { draftsIn } from '../../kv/ledger.js'
 import type { Answer, AskEvent, BareCallReport, ToolSearchResult, SearchStep } from '../ask.js'
 import { namesIn } from './server-tools.js'
@@ -97,7 +97,7 @@ export class TurnReport {
 
   usage(outcome: TurnOutcome): Answer['usage'] {
     const last = outcome.steps.at(-1)
-    const prompt = this.#prompt ?? (last === undefined ? 0 : promptOf(last))
+    const prompt = this.#prompt ?? (last === undefined ? 0 : promptLength(last))
     return {
       promptTokens: prompt,
       cachedTokens: Math.min(prompt, this.#reused ?? outcome.steps[0]?.ledger.reused ?? 0),
@@ -212,10 +212,6 @@ class UnsaidTokens {
 /** Returns the bytes of a token or text, each as one character: a token may have only part of a character. */
 const bytesOf = ({ text, bytes }: Pick<TokenLogprob, 'text' | 'bytes'>): string =>
   Buffer.from(bytes ?? Buffer.from(text)).toString('latin1')
-
-/** Returns the tokens of a step's prompt, by its reply. */
-export const promptOf = ({ ledger, timing }: Pick<EngineReply, 'ledger' | 'timing'>): number =>
-  timing.prefillTokens + ledger.reused
 
 /** Sums one of the timings' figures over all steps of a turn. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
