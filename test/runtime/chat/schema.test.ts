@@ -151,4 +151,11 @@ describe('a JSON schema as a grammar', () => {
     ])
       expect(await accepted(schema, [right, '{"1":3,"2":2,"b":1}'])).toEqual([right])
   })
+
+  test('has escaped characters beyond U+FFFF as whole characters', async () => {
+    const right = ['"\\ud83d\\ude00"', '"\\uDBFF\\uDFFF"', '"\\u00e9"', '"😀"']
+    const halves = ['"\\ud83d"', '"\\ude00"', '"\\ude00\\ud83d"', '"\\ud83d\\ud83d"', '"\\ud83dx"', '"\\ud83d\\u00e9"']
+    expect(await accepted('{"type":"string","minLength":1,"maxLength":1}', [...right, ...halves])).toEqual(right)
+    expect(await accepted('{"type":"string"}', [...right, ...halves])).toEqual(right)
+  })
 })
