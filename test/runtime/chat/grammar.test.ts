@@ -88,6 +88,7 @@ describe('forced calls', () => {
   test.each([
     ['Qwen-Qwen3-0.6B', `<think>\na < b\n</think>\n\n${hermesCall('now', '{}')}`],
     ['meta-llama-Llama-3.1-8B-Instruct', '{"name": "fold_fragment", "parameters": {"fragment_id": "f12345"}}'],
+    ['meta-llama-Llama-3.1-8B-Instruct', '{"type": "function", "name": "now", "parameters": {}}'],
     ['mistralai-Mistral-Nemo-Instruct-2407', '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'],
     ['mistralai-Ministral-3-14B-Reasoning-2512', '[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}'],
     [
@@ -167,6 +168,9 @@ test.each([
   ['{"age": 3, "name": "now"}', false],
   ['{"name": "now", "parameters": {}}', true],
   ['{"name": "search", "parameters": {"max": "3"}}', false],
+  ['{"type": "function", "name": "now", "parameters": {}}', true],
+  ['{"type": "function", "name": "search", "parameters": {"max": "3"}}', false],
+  ['{"type": "function", "name": "nowhere"}', true],
 ])('Llama 3 with tools may answer with JSON that names no tool: %s is %s', async (reply, expected) => {
   const { format } = ruledFormat(realTemplate('meta-llama-Llama-3.1-8B-Instruct'))
   const made = await llama.createGrammar({ grammar: format.lazyCalls(tools)!.grammar })
