@@ -101,6 +101,14 @@ describe('forced calls', () => {
       'moonshotai-Kimi-K2',
       '<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
     ],
+    [
+      'Kimi-K2-Thinking',
+      '<|tool_calls_section_begin|><|tool_call_begin|>functions.now:10<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    ],
+    [
+      'CohereForAI-c4ai-command-r7b-12-2024-tool_use',
+      '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "now", "parameters": {}}, {"tool_call_id": "1", "tool_name": "now", "parameters": {}}]<|END_ACTION|>',
+    ],
     ['LFM2-8B-A1B', '<|tool_call_start|>[now(), now()]<|tool_call_end|>'],
     ['ibm-granite-granite-3.3-2B-Instruct', '<|tool_call|>[{"name": "now", "arguments": {}}]'],
     ['Apertus-8B-Instruct', '<|tools_prefix|>[{"now": {}}]<|tools_suffix|>'],
