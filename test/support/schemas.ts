@@ -77,6 +77,7 @@ const { schema: anySchema } = fc.letrec<{ schema: unknown; leaf: unknown }>((tie
             properties: fc.dictionary(fc.constantFrom(...NAMES), tie('schema'), { maxKeys: 4 }),
             required: fc.uniqueArray(fc.constantFrom(...NAMES), { maxLength: 3 }),
             additionalProperties: fc.oneof(fc.boolean(), tie('schema')),
+            unevaluatedProperties: fc.oneof(fc.boolean(), tie('schema')),
             minProperties: count,
             maxProperties: count,
             propertyNames: fc.constantFrom({ type: 'string' }, { pattern: '^[ab]+$' }, { maxLength: 3 }),
@@ -103,6 +104,12 @@ const { schema: anySchema } = fc.letrec<{ schema: unknown; leaf: unknown }>((tie
     { arbitrary: fc.record({ anyOf: fc.array(tie('schema'), { minLength: 1, maxLength: 3 }) }), weight: 1 },
     { arbitrary: fc.record({ oneOf: fc.array(tie('schema'), { minLength: 1, maxLength: 3 }) }), weight: 1 },
     { arbitrary: fc.record({ allOf: fc.array(tie('schema'), { minLength: 1, maxLength: 2 }) }), weight: 1 },
+    {
+      arbitrary: fc
+        .tuple(fc.constantFrom('allOf', 'anyOf', 'oneOf'), fc.array(tie('schema'), { minLength: 1, maxLength: 2 }), tie('schema'))
+        .map(([keyword, parts, unevaluatedProperties]) => ({ [keyword]: parts, unevaluatedProperties })),
+      weight: 1,
+    },
     {
       arbitrary: fc
         .tuple(tie('schema'), tie('schema'))

@@ -22,12 +22,9 @@ export function grammarOfRegex(source: string): string {
   return `root ::= ${rule}`
 }
 
-/**
- * Writes GBNF of `{"name": "tool", "arguments": {...}}` with Python's spacing. `key` is the syntax family's name for the field of the
- * arguments.
- */
-export function jsonCall(tool: string, args: string, key = 'arguments'): string {
-  return words(`{"name": ${JSON.stringify(tool)}, "${key}": `) + args + words('}')
+/** Writes GBNF of `{"name": "tool", "arguments": {...}}` with Python's spacing. */
+export function jsonCall(tool: string, args: string): string {
+  return words(`{"name": ${JSON.stringify(tool)}, "arguments": `) + args + words('}')
 }
 
 /** The tags that a model puts around its reasoning. */

@@ -88,6 +88,7 @@ describe('forced calls', () => {
   test.each([
     ['Qwen-Qwen3-0.6B', `<think>\na < b\n</think>\n\n${hermesCall('now', '{}')}`],
     ['meta-llama-Llama-3.1-8B-Instruct', '{"name": "fold_fragment", "parameters": {"fragment_id": "f12345"}}'],
+    ['meta-llama-Llama-3.1-8B-Instruct', '{"type": "function", "name": "now", "parameters": {}}'],
     ['mistralai-Mistral-Nemo-Instruct-2407', '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'],
     ['mistralai-Ministral-3-14B-Reasoning-2512', '[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}'],
     [
@@ -99,6 +100,14 @@ describe('forced calls', () => {
     [
       'moonshotai-Kimi-K2',
       '<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    ],
+    [
+      'Kimi-K2-Thinking',
+      '<|tool_calls_section_begin|><|tool_call_begin|>functions.now:10<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    ],
+    [
+      'CohereForAI-c4ai-command-r7b-12-2024-tool_use',
+      '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "now", "parameters": {}}, {"tool_call_id": "1", "tool_name": "now", "parameters": {}}]<|END_ACTION|>',
     ],
     ['LFM2-8B-A1B', '<|tool_call_start|>[now(), now()]<|tool_call_end|>'],
     ['ibm-granite-granite-3.3-2B-Instruct', '<|tool_call|>[{"name": "now", "arguments": {}}]'],
@@ -167,6 +176,9 @@ test.each([
   ['{"age": 3, "name": "now"}', false],
   ['{"name": "now", "parameters": {}}', true],
   ['{"name": "search", "parameters": {"max": "3"}}', false],
+  ['{"type": "function", "name": "now", "parameters": {}}', true],
+  ['{"type": "function", "name": "search", "parameters": {"max": "3"}}', false],
+  ['{"type": "function", "name": "nowhere"}', true],
 ])('Llama 3 with tools may answer with JSON that names no tool: %s is %s', async (reply, expected) => {
   const { format } = ruledFormat(realTemplate('meta-llama-Llama-3.1-8B-Instruct'))
   const made = await llama.createGrammar({ grammar: format.lazyCalls(tools)!.grammar })

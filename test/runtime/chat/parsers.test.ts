@@ -189,6 +189,15 @@ const cases: Case[] = [
       '<|python_tag|>{"name": "a", "parameters": {"city": "Rome"}}; {"name": "b", "parameters": {}}\n{"name": "c", "arguments": {}}',
     expected: { content: '', toolCalls: [call(1, 'a', rome), call(2, 'b', {}), call(3, 'c', {})] },
   },
+  {
+    what: 'llama3: a broken call with a type',
+    family: llama3,
+    reply: '{"type": "function", "name": "a", "parameters": {"city": "Ro',
+    expected: {
+      content: '',
+      toolCalls: [malformed(1, 'a', '{"type": "function", "name": "a", "parameters": {"city": "Ro')],
+    },
+  },
   { what: 'llama3: text', family: llama3, reply: 'It is {"name": 1}; so.', expected: plain('It is {"name": 1}; so.') },
   {
     what: 'llama3: an answer that is JSON',
@@ -545,6 +554,7 @@ describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],
     ['llama3', llama3, '{"name": "a", "parameters": @', ''],
+    ['llama3 with a type', llama3, '{"type": "function", "name": "a", "parameters": @', ''],
     ['llama3 with its tag', llama3, '<|python_tag|>{"name": "a", "parameters": @', ''],
     ['mistral', mistral, '[TOOL_CALLS]a[ARGS]@', ''],
     ['harmony', harmony, '<|channel|>commentary to=functions.a <|constrain|>json<|message|>@', ''],

@@ -151,4 +151,46 @@ describe('a JSON schema as a grammar', () => {
     ])
       expect(await accepted(schema, [right, '{"1":3,"2":2,"b":1}'])).toEqual([right])
   })
+
+  test('has escaped characters beyond U+FFFF as whole characters', async () => {
+    const right = ['"\\ud83d\\ude00"', '"\\uDBFF\\uDFFF"', '"\\u00e9"', '"😀"']
+    const halves = ['"\\ud83d"', '"\\ude00"', '"\\ude00\\ud83d"', '"\\ud83d\\ud83d"', '"\\ud83dx"', '"\\ud83d\\u00e9"']
+    expect(await accepted('{"type":"string","minLength":1,"maxLength":1}', [...right, ...halves])).toEqual(right)
+    expect(await accepted('{"type":"string"}', [...right, ...halves])).toEqual(right)
+  })
+
+  test.each<[string, readonly string[], readonly string[]]>([
+    ['{"type":"object","unevaluatedProperties":false}', ['{}'], ['{"a": 1}']],
+    ['{"type":"object","required":["a"],"unevaluatedProperties":{"type":"integer"}}', ['{"a": 1}'], ['{"a": "x"}', '{}']],
+    ['{"properties":{"a":{"const":1}},"unevaluatedProperties":true}', ['{"a": 1, "b": "x"}', '{}'], ['{"a": 2}']],
+    ['{"additionalProperties":{"const":1},"unevaluatedProperties":false}', ['{"a": 1}'], ['{"a": 2}']],
+    [
+      '{"allOf":[{"properties":{"a":{"const":1}}}],"required":["b"],"unevaluatedProperties":{"const":2}}',
+      ['{"b": 2}', '{"a": 1, "b": 2, "c": 2}'],
+      ['{"b": 1}', '{"a": 2, "b": 2}', '{"b": 2, "c": 1}'],
+    ],
+    [
+      '{"type":"object","oneOf":[{"properties":{"a":{"const":1}},"required":["a"]},{"properties":{"b":{"const":2}},"required":["b"]}],"unevaluatedProperties":false}',
+      ['{"a": 1}', '{"b": 2}'],
+      ['{"a": 1, "b": 2}', '{"a": 1, "c": 1}', '{}'],
+    ],
+    ['{"$ref":"#/$defs/a","unevaluatedProperties":false,"$defs":{"a":{"minProperties":0}}}', ['{}'], ['{"a": 1}']],
+  ])('restricts properties that no part of the schema names: %s', async (schema, right, wrong) => {
+    expect(await accepted(schema, [...right, ...wrong])).toEqual(right)
+  })
+
+  test('refuses alternatives that overlap through unevaluatedProperties', () => {
+    const [one, other] = ['a', 'b'].map((name) => `{"properties":{"${name}":{"const":1}},"required":["${name}"]}`)
+    const schema = (others: string) => `{"type":"object","oneOf":[${one},${other}],"unevaluatedProperties":${others}}`
+    expect(() => jsonSchemaGrammar(read(schema('{"const":1}')))).toThrow(/alternatives that the same value may satisfy/)
+    expect(() => jsonSchemaGrammar(read(schema('{"const":2}')))).not.toThrow()
+  })
+
+  test('leaves unevaluatedProperties out beside properties that it cannot express', async () => {
+    const places: string[] = []
+    const schema = read('{"type":"object","patternProperties":{"^x":{"const":1}},"unevaluatedProperties":false}')
+    const grammar = await (await llama()).createGrammar({ grammar: jsonSchemaGrammar(schema, (place) => places.push(place)) })
+    expect((grammar as unknown as { _testText(text: string): boolean })._testText('{"x": 1}')).toBe(true)
+    expect(places).toEqual(['#/patternProperties'])
+  })
 })

@@ -1,4 +1,5 @@
 /** Decides whether a value that the grammar writes for one alternative of a oneOf can also satisfy another alternative. */
+import { definedFields } from '../../core/json.js'
 import { compareNumbers, isSchemaNumber } from './exact.js'
 import {
   alternatives,
@@ -103,10 +104,12 @@ function objectsApart(root: SchemaRoot, a: Schema, b: Schema, isOpen: boolean, d
 
 /** Refuses a oneOf whose alternatives overlap. @throws KvfoldError engine/bad-grammar when a value may satisfy several of them */
 export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, isPart: boolean): void {
-  const { oneOf, ...rest } = schema
+  // `unevaluatedProperties` depend on the properties of the choice, so they stay outside `rest`.
+  const { oneOf, unevaluatedProperties, ...rest } = schema
   const choices = oneOf as readonly AnySchema[]
-  const beside = Object.keys(rest).length === 0
-  const whole = (choice: AnySchema): AnySchema => (beside ? choice : { allOf: [rest, choice] })
+  const beside = Object.keys(schema).length === 1
+  const whole = (choice: AnySchema): AnySchema =>
+    beside ? choice : { allOf: [rest, choice], ...definedFields({ unevaluatedProperties }) }
   const wholes = choices.map(whole)
   wholes.forEach((a, i) => {
     wholes.forEach((b, j) => {

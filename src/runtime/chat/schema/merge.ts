@@ -181,6 +181,9 @@ const BEYOND = new Set([
   ...['contains', 'minContains', 'maxContains', 'unevaluatedItems', '$dynamicRef', '$recursiveRef'],
 ])
 
+/** Those of them that may allow further properties. Beside them, `unevaluatedProperties` cannot be expressed, either. */
+const ALLOWING = ['patternProperties', 'if', 'dependencies', 'dependentSchemas', '$dynamicRef', '$recursiveRef']
+
 /** Returns the schema to which a reference leads. @throws KvfoldError engine/bad-grammar */
 export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
@@ -296,6 +299,12 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   if (schema === true) return [{}]
   if (schema === false) return []
   if (depth > DEEPEST) refuse('refers to itself without end', path)
+  const whole = (inner: AnySchema, far = depth + 1): readonly Plain[] =>
+    alternatives(root, inner, path, far).flatMap((each) =>
+      each['$ref'] === undefined ? [each] : whole(resolve(root, each['$ref'] as string, path), far + 1),
+    )
+  const { unevaluatedProperties, ...evaluated } = schema
+  if (unevaluatedProperties !== undefined) return whole(evaluated).map((each) => withOthers(each, unevaluatedProperties))
   const { $ref, allOf, anyOf, oneOf, ...rest } = schema
   const base = boundsOf(
     Object.fromEntries(
@@ -304,10 +313,6 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   )
   const isBare = Object.keys(base).length === 0
   if (isBare && $ref !== undefined && allOf === undefined && anyOf === undefined && oneOf === undefined) return [{ $ref }]
-  const whole = (inner: AnySchema, far = depth + 1): readonly Plain[] =>
-    alternatives(root, inner, path, far).flatMap((each) =>
-      each['$ref'] === undefined ? [each] : whole(resolve(root, each['$ref'] as string, path), far + 1),
-    )
   const lists: (readonly Plain[])[] = isBare ? [] : [[base]]
   const isAlone = isBare && $ref === undefined && allOf === undefined && [anyOf, oneOf].includes(undefined)
   const inside = isAlone ? (inner: AnySchema) => alternatives(root, inner, path, depth + 1) : whole
@@ -329,6 +334,13 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
     })
   }, lists[0]!)
 }
+
+/**
+ * Returns an alternative with its schema's `unevaluatedProperties`. They apply to the properties that no part of the alternative names, and
+ * have no effect beside a part's `additionalProperties`.
+ */
+const withOthers = (plain: Plain, unevaluated: unknown): Plain =>
+  ['additionalProperties', ...ALLOWING].some((name) => name in plain) ? plain : { ...plain, additionalProperties: unevaluated }
 
 /** Estimates the work of merging a schema with another. */
 const sizeOf = ({ properties, enum: values, required }: Schema): number =>

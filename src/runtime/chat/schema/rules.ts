@@ -107,8 +107,9 @@ export class GrammarRules {
     const lines = [
       `root ::= ${root}`,
       ...[...this.#rules].filter(([name]) => name !== 'root').map(([name, body]) => `${name} ::= ${body}`),
-      // A `char` is always a whole character, also in an escape. So the length of a text equals the number of its `char`.
-      String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )`,
+      // A `char` is always a whole character, also in an escape: a surrogate comes only with its other half. So the length of a text equals
+      // the number of its `char`.
+      String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] ( [0-7] [0-9a-fA-F]{2} | [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2} ) ) )`,
       String.raw`string ::= "\"" char* "\""`,
       'integer ::= "-"? ( "0" | [1-9] [0-9]{0,19} )',
       'number ::= integer ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?',

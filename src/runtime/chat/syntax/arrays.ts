@@ -101,7 +101,9 @@ export const commandR = arrayFamily('command-r', {
   close: '<|END_ACTION|>',
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>' },
   skip: ['<|START_RESPONSE|>', '<|END_RESPONSE|>', '<|START_TEXT|>', '<|END_TEXT|>'],
-  write: (tool, args) => words(`{"tool_call_id": "0", "tool_name": ${JSON.stringify(tool)}, "parameters": `) + args + words('}'),
+  // The model numbers calls over the whole conversation.
+  write: (tool, args) =>
+    `${words('{"tool_call_id": "')}[0-9]{1,4}${words(`", "tool_name": ${JSON.stringify(tool)}, "parameters": `)}${args}${words('}')}`,
 })
 export const nemotron = arrayFamily('nemotron', { open: '<TOOLCALL>', close: '</TOOLCALL>' })
 export const apertus = arrayFamily('apertus', {

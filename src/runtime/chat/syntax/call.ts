@@ -255,7 +255,7 @@ export class ArgumentText {
 }
 
 const NAMED =
-  /^\s*\{[ \t\n\r]*"name"[ \t\n\r]*:[ \t\n\r]*"([^"\\\p{Cc}]+)"[ \t\n\r]*,[ \t\n\r]*"(?:arguments|parameters)"[ \t\n\r]*:/u
+  /^\s*\{[ \t\n\r]*(?:"type"[ \t\n\r]*:[ \t\n\r]*"function"[ \t\n\r]*,[ \t\n\r]*)?"name"[ \t\n\r]*:[ \t\n\r]*"([^"\\\p{Cc}]+)"[ \t\n\r]*,[ \t\n\r]*"(?:arguments|parameters)"[ \t\n\r]*:/u
 
 /** The part of an unfinished call that is known. */
 export interface BegunCall {
@@ -265,7 +265,10 @@ export interface BegunCall {
   readonly id?: string
 }
 
-/** Parses `{"name": ..., "arguments" or "parameters":` and the text after it. Returns null while the text does not have this form. */
+/**
+ * Parses `{"name": ..., "arguments" or "parameters":` and the text after it; `"type": "function"` may come first. Returns null while the text
+ * does not have this form.
+ */
 export function begunNamed(text: string): BegunCall | null {
   const [before, name] = NAMED.exec(text) ?? []
   return before === undefined || name === undefined ? null : { name, text: text.slice(before.length) }

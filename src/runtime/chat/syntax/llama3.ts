@@ -1,16 +1,21 @@
-/** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. Several calls are separated by `;`. */
+/**
+ * Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. `"type": "function"` may come first.
+ * Several calls are separated by `;`.
+ */
 import type { ToolDefinition } from '../message.js'
-import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
+import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { otherKeys } from '../schema/properties.js'
-import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
+import { FREE_JSON, GrammarRules, literal, textWithout } from '../schema/rules.js'
 import { begunNamed, JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from '../parser.js'
 import type { SyntaxFamily } from './syntax.js'
 
 const TAG = '<|python_tag|>'
 
-/** Finds the name in an object whose first field is the name. */
-const NAME = /^\{\s*"name"\s*:\s*"([^"\\]*)"/
+/** Matches the beginning of an object whose first field is the name, or the second one behind `"type": "function"`. */
+const NAMED = /^\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:/
+/** Finds the name in such an object. */
+const NAME = new RegExp(`${NAMED.source}\\s*"([^"\\\\]*)"`)
 
 class Llama3Parser extends StreamParser {
   /** `start`: the answer has only calls so far. `text`: the answer has prose, in which only the tag begins a call. */
@@ -63,7 +68,7 @@ class Llama3Parser extends StreamParser {
 
   /** Handles an object or text that is no readable call: as a broken call, or as text. */
   #giveUp(): boolean {
-    const isNamed = this.tools === undefined ? /^\{\s*"name"\s*:/.test(this.buffer) : NAME.test(this.buffer)
+    const isNamed = (this.tools === undefined ? NAMED : NAME).test(this.buffer)
     const broken = this.#passed.includes(TAG) || isNamed
     if (broken && this.buffer.startsWith('{')) return this.#malformed()
     return this.#isText()
@@ -121,7 +126,8 @@ function brokenCall(text: string) {
 }
 
 const form: CallForm = {
-  write: (tool, args) => jsonCall(tool, args, 'parameters'),
+  write: (tool, args) =>
+    `"{" ( ${literal('"type": "function", ')} )?${words(`"name": ${JSON.stringify(tool)}, "parameters": `)}${args} "}"`,
   between: words('; '),
   reasoning: null,
   triggers: [],

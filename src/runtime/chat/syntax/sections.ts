@@ -106,7 +106,8 @@ export const kimi: SyntaxFamily = ({ tags }) => {
     ...callGrammars({
       write: (tool, args) =>
         words(`<|tool_call_begin|>functions.${tool}:`) +
-        ' [0-9] ' +
+        // The model numbers calls over the whole conversation.
+        ' [0-9]{1,4} ' +
         words('<|tool_call_argument_begin|>') +
         args +
         words('<|tool_call_end|>'),
