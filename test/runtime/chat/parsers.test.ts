@@ -557,6 +557,27 @@ describe('the value of a parameter', () => {
   })
 })
 
+test('a value is read at once, whatever regular expression its schema has', () => {
+  const slow = '^(?!x)(\\w+\\s?)*$'
+  const properties = {
+    word: { type: 'string', pattern: slow },
+    pattern: { type: 'object', patternProperties: { [slow]: { type: 'integer' } }, additionalProperties: false },
+    listed: { enum: [{ pattern: 1 }] },
+  }
+  const tools = [{ name: 'a', description: '', parameters: { type: 'object', properties } }]
+  const long = `${'a'.repeat(24)}!`
+  const given = { word: long, pattern: { [long]: 1 }, listed: { pattern: 1 } }
+  const inside = Object.entries(given).map(([key, value]) => {
+    const written = typeof value === 'string' ? value : JSON.stringify(value)
+    return `<parameter=${key}>\n${written}\n</parameter>\n`
+  })
+  const reply = `<tool_call>\n<function=a>\n${inside.join('')}</function>\n</tool_call>`
+  const began = process.cpuUsage()
+  expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', given)])
+  const { user, system } = process.cpuUsage(began)
+  expect((user + system) / 1e6).toBeLessThan(0.5)
+})
+
 describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],
