@@ -516,6 +516,27 @@ test('a long text without line breaks is read in time that grows with its length
   expect((user + system) / 1e6).toBeLessThan(1)
 })
 
+const written = JSON.stringify({ path: 'a', content: '@' })
+test.each([
+  ['a list of Python calls', '[write_file(path="a", content="@")]'],
+  ['a printed Python call', '```tool_code\nprint(write_file(path="a", content="@"))\n```'],
+  ['a name and JSON', `write_file ${written}`],
+  ['arguments before the name', `{"arguments": ${written}, "name": "write_file"}`],
+  ['a tag around JSON', `<function=write_file>${written}</function>`],
+])('a long call that arrives in pieces is read in time that grows with its length only: %s', (_, form) => {
+  const properties = { path: { type: 'string' }, content: { type: 'string' } }
+  const own = [{ name: 'write_file', description: '', parameters: { type: 'object', properties } }]
+  const parser = none({ source: '', tags: null }).parser('').withBare(own)
+  const content = 'a (word], '.repeat(8_000)
+  const text = form.replace('@', content)
+  const began = process.cpuUsage()
+  for (let at = 0; at < text.length; at += 4) parser.push(text.slice(at, at + 4))
+  const { toolCalls } = parser.finish()
+  const { user, system } = process.cpuUsage(began)
+  expect(toolCalls.map((call) => call.arguments)).toEqual([{ path: 'a', content }])
+  expect((user + system) / 1e6).toBeLessThan(2)
+})
+
 test('what looks like a call of any tool is counted', () => {
   const names = (reply: string) => callShapesIn(reply).map(({ raw }) => raw.name)
   expect(names('```json\n{"name": "run_test", "arguments": {"command": "npm test"}}\n```')).toEqual(['run_test'])

@@ -62,6 +62,15 @@ describe('features of Jinja2 that the library lacks', () => {
     ['{% set d = {"items": 1, "get": 2} %}{% for k, v in d.items() %}{{ k }}={{ v }} {% endfor %}', 'items=1 get=2 '],
     ['{% set d = {"keys": 1, "values": 2} %}{{ d.keys() | list }}{{ d.values() | list }}', "['keys', 'values'][1, 2]"],
     ['{% set d = {"get": 1, "items": 2} %}{{ d.get("items") }}{{ d["items"] }}{{ d["get"] }}', '221'],
+    ['{{ missing | upper }}{{ missing | title }}{{ missing | string }}{{ missing | length }}', '0'],
+    ['{{ [1, "a"] | upper }}{{ none | trim }}{{ true | lower }}', "[1, 'A']Nonetrue"],
+    ['{{ ["a"] | replace("a", "b") }}{{ "aXa" | replace(old="a", new="b", count=1) }}', "['b']bXa"],
+    ['{{ [1, none, true] | join("|") }}{{ [none, "a"] | map("upper") | join }}', '1|None|TrueNONEA'],
+    ['{{ missing in ["a"] }} {{ missing not in ["a"] }} {{ none in [1] }} {{ none in [missing] }}', 'False True False False'],
+    ['{{ ["a"] in ["a"] }} {{ ["a"] in [["a"]] }} {{ {"a": [1]} in [{"a": [1]}] }}', 'False True True'],
+    ['{{ 1 in [true] }} {{ 1 in [1.0] }} {{ "1" in [1] }}', 'True True False'],
+    ['{{ missing in {"a": 1} }} {{ none in {"a": 1} }} {{ "a" in {"a": 1} }}', 'False False True'],
+    ['{{ {"a": 1}[missing] is defined }} {{ {"a": 1}[["a"]] is defined }}', 'False False'],
   ])('%s', (source, expected) => {
     expect(run(source)).toBe(expected)
   })

@@ -499,6 +499,22 @@ describe('replies', () => {
   )
 })
 
+const fenced = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n'
+
+test.each([
+  ['hermes: a broken value', hermes, '<tool_call>\n{"name": "a", "arguments": {"x": "y@z', '{"x": "y@z'],
+  ['hermes: a value that is no JSON', hermes, '<tool_call>{"name": "a", "arguments": @y@}@}@</tool_call>', 'y@}'],
+  ['deepseek: behind the fence', deepseek, `${fenced}{"x": "y${'@'.repeat(40)}z\n\`\`\``, `{"x": "y${'@'.repeat(40)}z`],
+  ['deepseek: before the fence', deepseek, '<｜tool▁call▁begin｜>a<｜tool▁sep｜>@x@y', 'x@y'],
+])('a broken call with many spaces is read in time that grows with its length only (%s)', (_, family, reply, raw) => {
+  const spaced = (text: string) => text.replaceAll('@', ' '.repeat(1500))
+  const began = process.cpuUsage()
+  const { toolCalls } = read(family(traits).parser(''), [spaced(reply)]).reply
+  const { user, system } = process.cpuUsage(began)
+  expect(toolCalls).toEqual([malformed(1, 'a', spaced(raw))])
+  expect((user + system) / 1e6).toBeLessThan(0.5)
+})
+
 test('a model with reasoning may reason again behind text', () => {
   const family = hermes({ source: '', tags: { open: '<think>', close: '</think>' } })
   const { reply } = read(family.parser(''), ['Well, <think>hm</think>Sun'])
@@ -548,6 +564,27 @@ describe('the value of a parameter', () => {
     expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', given)])
     expect(read(hermes(traits).parser('', tools), reply.split('')).reply.toolCalls).toEqual([call(1, 'a', given)])
   })
+})
+
+test('a value is read at once, whatever regular expression its schema has', () => {
+  const slow = '^(?!x)(\\w+\\s?)*$'
+  const properties = {
+    word: { type: 'string', pattern: slow },
+    pattern: { type: 'object', patternProperties: { [slow]: { type: 'integer' } }, additionalProperties: false },
+    listed: { enum: [{ pattern: 1 }] },
+  }
+  const tools = [{ name: 'a', description: '', parameters: { type: 'object', properties } }]
+  const long = `${'a'.repeat(24)}!`
+  const given = { word: long, pattern: { [long]: 1 }, listed: { pattern: 1 } }
+  const inside = Object.entries(given).map(([key, value]) => {
+    const written = typeof value === 'string' ? value : JSON.stringify(value)
+    return `<parameter=${key}>\n${written}\n</parameter>\n`
+  })
+  const reply = `<tool_call>\n<function=a>\n${inside.join('')}</function>\n</tool_call>`
+  const began = process.cpuUsage()
+  expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', given)])
+  const { user, system } = process.cpuUsage(began)
+  expect((user + system) / 1e6).toBeLessThan(0.5)
 })
 
 describe('streamed arguments', () => {

@@ -106,6 +106,40 @@ describe('real templates', () => {
   )
 })
 
+/** Schemas of a tool's parameters in which a template finds nothing, or a list, where it expects a word. */
+const looseSchemas = {
+  choice: { type: 'object', properties: { city: { anyOf: [{ type: 'string' }, { type: 'null' }] } } },
+  reference: { type: 'object', properties: { city: { $ref: '#/$defs/city' } }, $defs: { city: { type: 'string' } } },
+  values: { type: 'object', properties: { city: { enum: ['Rome', 'Oslo', null] } } },
+  types: { type: 'object', properties: { city: { type: ['string', 'null'], description: 'Where.' } } },
+  'no properties': { type: 'object' },
+  'no schema': {},
+}
+
+/** The schemas that Jinja2 refuses, too. */
+const refusedSchemas: Readonly<Record<string, readonly string[]>> = {
+  'ByteDance-Seed-OSS': ['no properties', 'no schema'],
+  'CohereForAI-c4ai-command-r-plus-tool_use': ['choice', 'reference', 'values', 'types'],
+  'NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use': ['types'],
+  'NousResearch-Hermes-3-Llama-3.1-8B-tool_use': ['types'],
+}
+
+test.each(templates.map(({ name, source }) => [name, source] as const))(
+  '%s: tools are shown whose schemas do not name one type, or are empty',
+  (template, source) => {
+    const { format } = ruledFormat(source)
+    const refused = Object.entries(looseSchemas).flatMap(([name, parameters]) => {
+      try {
+        format.render({ messages: [{ role: 'user', content: 'Hi there' }], tools: [{ ...weatherTool, parameters }] })
+        return []
+      } catch {
+        return [name]
+      }
+    })
+    expect(refused).toEqual(refusedSchemas[template] ?? [])
+  },
+)
+
 /** Returns true when `whole` has the characters of `part` in their order. */
 function isPartOf(part: string, whole: string): boolean {
   let at = 0

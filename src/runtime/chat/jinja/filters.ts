@@ -11,7 +11,9 @@ import {
   isString,
   join,
   NullValue,
+  replace,
   strip,
+  title,
   trackedOf,
   TrackedString,
   TruthValue,
@@ -40,10 +42,15 @@ export function applyFilter(
     case 'tojson':
       return text(trackedJson(operand, jsonStyle(argument(0, 'indent'), named)))
     case 'string':
-      return isString(operand) ? operand : text(pythonic(operand))
+      return isString(operand) ? operand : text(textOf(operand))
     case 'join':
       return isArray(operand)
-        ? text(join(trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)), operand))
+        ? text(
+            join(
+              trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)),
+              new ArrayValue(operand.value.map((item) => text(textOf(item)))),
+            ),
+          )
         : null
     case 'items':
       if (operand instanceof UndefinedValue) return new ArrayValue([])
@@ -63,6 +70,7 @@ export function applyFilter(
     case 'length':
       if (isArray(operand)) return new IntegerValue(operand.value.length)
       if (isMapping(operand)) return new IntegerValue(operand.value.size)
+      if (operand instanceof UndefinedValue) return new IntegerValue(0)
       return isString(operand) ? new IntegerValue(operand.value.length) : null
     case 'min':
     case 'max':
@@ -74,9 +82,12 @@ export function applyFilter(
       if (isNothing(operand)) return new ArrayValue([])
       return isArray(operand) && args.length > 0 ? new ArrayValue(operand.value.map((item) => mapped(item, args, named))) : null
     default:
-      return isString(operand) ? textFilter(name, trackedOf(operand), argument) : null
+      return isString(operand) || OF_ANY_VALUE.has(name) ? textFilter(name, textOf(operand), argument) : null
   }
 }
+
+/** The filters that take the text of any value, as in Jinja2. The schemas of tools have lists and gaps where templates expect text. */
+const OF_ANY_VALUE = new Set(['trim', 'upper', 'lower', 'capitalize', 'title', 'replace'])
 
 function textFilter(name: string, text: Tracked, argument: (index: number, key: string) => Value | undefined): Value | null {
   switch (name) {
@@ -90,6 +101,10 @@ function textFilter(name: string, text: Tracked, argument: (index: number, key: 
       return new TrackedString(text.mapCase((part) => part.toLowerCase()))
     case 'capitalize':
       return new TrackedString(capitalize(text))
+    case 'title':
+      return new TrackedString(title(text))
+    case 'replace':
+      return new TrackedString(replace(text, [argument(0, 'old'), argument(1, 'new'), argument(2, 'count')]))
     case 'indent':
       return new TrackedString(indent(text, argument(0, 'width'), argument(1, 'first'), argument(2, 'blank')))
     default:
@@ -143,8 +158,14 @@ function jsonStyle(indent: Value | undefined, named: ReadonlyMap<string, Value>)
   }
 }
 
+/** Returns the text of a value as the template prints it. */
+export function textOf(value: Value): Tracked {
+  if (value instanceof UndefinedValue) return Tracked.empty
+  return isString(value) ? trackedOf(value) : pythonic(value)
+}
+
 /** Writes a list or mapping as Python's str() does. */
-export function pythonic(value: Value): Tracked {
+function pythonic(value: Value): Tracked {
   const literal = (text: string) => Tracked.of(text, 'template')
   if (isString(value)) {
     const quote = value.value.includes("'") && !value.value.includes('"') ? '"' : "'"

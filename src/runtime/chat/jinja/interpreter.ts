@@ -4,8 +4,9 @@
  */
 import { atOnce, type Steps } from '../../core/turns.js'
 import { type Owner, Tracked } from '../tracked.js'
-import { applyFilter, listMethod, pythonic } from './filters.js'
+import { applyFilter, listMethod, textOf } from './filters.js'
 import {
+  areEqual,
   ArrayValue,
   BreakControl,
   ContinueControl,
@@ -46,8 +47,6 @@ const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
 const METHODS = new Set(['get', 'items', 'keys', 'values'])
 /** Returns a value as the key of a mapping. Keys are strings, so numbers become strings. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
-/** Returns the text of a value as the template prints it. */
-const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
 
 export class TrackingInterpreter extends Interpreter {
   readonly #loops: LoopFrame[] = []
@@ -124,7 +123,7 @@ export class TrackingInterpreter extends Interpreter {
       for (const node of nodes) {
         const value = yield* this.#statement(node, environment)
         if (value instanceof NullValue && SILENT.has(node.type)) continue
-        if (!(value instanceof UndefinedValue)) parts.push(pieceOf(value))
+        parts.push(textOf(value))
       }
     } catch (error) {
       parts.push(...this.#abandoned)
@@ -149,10 +148,9 @@ export class TrackingInterpreter extends Interpreter {
     const left = this.evaluate(fields.left, environment)
     const right = this.evaluate(fields.right, environment)
     const strings = Number(isString(left)) + Number(isString(right))
-    if (operator === '~')
-      return new TrackedString(
-        Tracked.join([left, right].map((side) => (side instanceof UndefinedValue ? Tracked.empty : pieceOf(side)))),
-      )
+    if (operator === '~') return new TrackedString(Tracked.join([textOf(left), textOf(right)]))
+    if ((operator === 'in' || operator === 'not in') && (isArray(right) || isMapping(right)))
+      return new TruthValue(isIn(left, right) === (operator === 'in'))
     if (operator === '+' && strings === 2) return new TrackedString(Tracked.join([trackedOf(left), trackedOf(right)]))
     if (operator === '+' && strings === 1)
       throw new Error(`a string and a ${(isString(left) ? right : left).type} cannot be added`)
@@ -194,6 +192,7 @@ export class TrackingInterpreter extends Interpreter {
     if (isMapping(object) && fields.computed === true && property.type !== 'StringLiteral') {
       const key = this.evaluate(property, environment)
       if (typeof key.value === 'number') return object.value.get(String(key.value)) ?? new UndefinedValue()
+      if (!isString(key)) return new UndefinedValue()
     }
     // As in Python, a method of a mapping comes before a key of the same name.
     if (isMapping(object) && fields.computed !== true && METHODS.has(String(property.value)))
@@ -313,6 +312,13 @@ const loopValue = (items: readonly Value[], index: number): Value =>
       ['nextitem', items[index + 1] ?? new UndefinedValue()],
     ]),
   )
+
+/** Whether a list has an item that equals the value, or a mapping has the value as a key. */
+function isIn(value: Value, container: Value): boolean {
+  if (isArray(container)) return container.value.some((item) => areEqual(item, value))
+  const isKey = isString(value) || typeof value.value === 'number'
+  return isMapping(container) && isKey && container.value.has(keyOf(value))
+}
 
 /** Converts a value as Python's Jinja does for a loop: a string to its characters, an undefined value to an empty list. */
 function iterableOf(value: Value): Value {

@@ -90,6 +90,21 @@ export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Va
 /** Whether a value is undefined or none. */
 export const isNothing = (value: Value): boolean => value instanceof NullValue || value instanceof UndefinedValue
 
+/** Whether two values are equal, as in Python: lists and mappings are equal when their items are. */
+export function areEqual(a: Value, b: Value): boolean {
+  if (isNothing(a) || isNothing(b)) return a.type === b.type
+  if (isArray(a) && isArray(b))
+    return a.value.length === b.value.length && a.value.every((item, at) => areEqual(item, b.value[at]!))
+  if (isMapping(a) && isMapping(b)) {
+    const others = b.value
+    return (
+      a.value.size === others.size && [...a.value].every(([key, item]) => others.has(key) && areEqual(item, others.get(key)!))
+    )
+  }
+  const plain = ({ value }: Value) => (typeof value === 'boolean' ? Number(value) : value)
+  return plain(a) === plain(b)
+}
+
 /** A string value that keeps the origin of its characters through the methods that templates call. */
 export class TrackedString extends StringValue {
   #methods: Map<string, Value> | null = null
@@ -143,7 +158,7 @@ function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<st
   )
   methods.set(
     'title',
-    method(() => string(text.replace(/\b\w/g, (char) => char.toUpperCase()))),
+    method(() => string(title(text))),
   )
   methods.set(
     'capitalize',
@@ -199,6 +214,8 @@ export function capitalize(text: Tracked): Tracked {
   ])
 }
 
+export const title = (text: Tracked): Tracked => text.replace(/\b\w/g, (char) => char.toUpperCase())
+
 /** Joins a list's items as Python's `separator.join(items)` does. */
 export function join(separator: Tracked, items: Value | undefined): Tracked {
   if (items === undefined || !isArray(items)) throw new Error('join() needs a list')
@@ -219,7 +236,7 @@ function split(text: Tracked, [separator, most]: readonly Value[]): Tracked[] {
   return parts
 }
 
-function replace(text: Tracked, [from, to, count]: readonly Value[]): Tracked {
+export function replace(text: Tracked, [from, to, count]: readonly (Value | undefined)[]): Tracked {
   if (from === undefined || to === undefined || !isString(from) || !isString(to)) throw new Error('replace() needs two strings')
   const given = count !== undefined && isMapping(count) ? count.value.get('count') : count
   let left = given instanceof IntegerValue && given.value >= 0 ? given.value : Infinity

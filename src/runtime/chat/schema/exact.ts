@@ -80,3 +80,17 @@ export function roundedNumbers(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(roundedNumbers)
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, roundedNumbers(inner)]))
 }
+
+/**
+ * Returns the schema without its regular expressions, for checks that need only types: one that backtracks may never end. Where
+ * expressions choose the properties, every further property is accepted.
+ */
+export function withoutPatterns(value: unknown, part: Part = 'schema'): unknown {
+  if (typeof value !== 'object' || value === null || value instanceof ExactNumber || part === 'value') return value
+  if (Array.isArray(value)) return value.map((item) => withoutPatterns(item, part))
+  const dropped = 'patternProperties' in value ? ['pattern', 'patternProperties', 'additionalProperties'] : ['pattern']
+  const kept = Object.entries(value).filter(([key]) => part === 'names' || !dropped.includes(key))
+  return Object.fromEntries(
+    kept.map(([key, inner]) => [key, withoutPatterns(inner, part === 'names' ? 'schema' : (PARTS[key] ?? 'schema'))]),
+  )
+}

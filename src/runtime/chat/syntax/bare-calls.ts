@@ -4,12 +4,14 @@
  */
 import type { ToolDefinition } from '../message.js'
 import {
+  Attempt,
   type BareItem,
   callOf,
   CLOSING_TAGS,
   DeclaredTools,
   openingAt,
   spaceEnd,
+  type Opened,
   type Opening,
   type Wrapper,
 } from './bare-opening.js'
@@ -47,7 +49,12 @@ type Mode =
     }
   /** A call whose JSON is broken. It ends at the text that closes a code fence or a tag around it. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
-  | { readonly name: 'tag'; readonly item: Extract<BareItem, { kind: 'tag' }>; readonly form: string }
+  | {
+      readonly name: 'tag'
+      readonly item: Extract<BareItem, { kind: 'tag' }>
+      readonly form: string
+      scanner: JsonScanner | null
+    }
   /** The text behind a call. The brackets or tags around the call may close, or another call may follow. */
   | { readonly name: 'after' }
 
@@ -63,6 +70,8 @@ export class BareCalls {
   /** A complete call that waits until the brackets and tags around it are closed. */
   #complete: Pick<BareCall, 'raw' | 'form'> | null = null
   #parts: BarePart[] = []
+  /** What was read of the text that may become the next call. */
+  #attempt = new Attempt()
 
   /** @param tools the declared tools; null: the reader accepts calls of any name */
   constructor(tools: readonly ToolDefinition[] | null) {
@@ -127,7 +136,7 @@ export class BareCalls {
       const char = this.#buffer.charAt(at)
       if (!/[{[<`]/.test(char) && !(isLineStart && /\w/.test(char))) continue
       const text = this.#buffer.slice(at)
-      const opened = openingAt(text, { tools: this.#tools, isLineStart, within: [] })
+      const opened = this.#opening(text, isLineStart, [], final)
       if (opened === 'open' && !final) {
         this.#say(at)
         return false
@@ -151,6 +160,13 @@ export class BareCalls {
     }
     this.#say(this.#buffer.length)
     return false
+  }
+
+  /** Reads an opening. While it may become a call, the next text reads on. */
+  #opening(text: string, isLineStart: boolean, within: readonly Wrapper[], final: boolean): Opened {
+    const opened = openingAt(text, { tools: this.#tools, isLineStart, within, attempt: this.#attempt })
+    if (opened !== 'open' || final) this.#attempt = new Attempt()
+    return opened
   }
 
   /** Passes inline code on as text. It ends with as many backticks as opened it, or with its line. */
@@ -201,7 +217,7 @@ export class BareCalls {
     }
     this.#parts.push({ kind: 'begun', name: item.name })
     this.#buffer = this.#buffer.slice(item.start)
-    if (item.kind === 'tag') this.#mode = { name: 'tag', item, form }
+    if (item.kind === 'tag') this.#mode = { name: 'tag', item, form, scanner: null }
     else
       this.#mode = {
         name: 'json',
@@ -247,11 +263,12 @@ export class BareCalls {
     return true
   }
 
-  #tag({ item, form }: Extract<Mode, { name: 'tag' }>, final: boolean): boolean {
+  #tag(mode: Extract<Mode, { name: 'tag' }>, final: boolean): boolean {
+    const { item, form } = mode
     const { close, name } = item
     const body = this.#buffer.indexOf('>') + 1
     const json = spaceEnd(this.#buffer, body)
-    const scan = this.#buffer.charAt(json) === '{' ? new JsonScanner(json).scan(this.#buffer, final) : null
+    const scan = this.#buffer.charAt(json) === '{' ? (mode.scanner ??= new JsonScanner(json)).scan(this.#buffer, final) : null
     if (scan !== null) this.#parts.push({ kind: 'arguments', call: { name, text: this.#buffer.slice(json) } })
     if (scan?.state === 'incomplete' && !final) return false
     const at = this.#buffer.indexOf(close, scan?.state === 'complete' ? scan.end : body)
@@ -285,11 +302,7 @@ export class BareCalls {
     const [separator = ''] = /^[,;]\s*/.exec(rest) ?? []
     const isNext = innermost !== undefined || separator !== ''
     const text = rest.slice(separator.length)
-    const opened = !isNext
-      ? 'no'
-      : text === ''
-        ? 'open'
-        : openingAt(text, { tools: this.#tools, isLineStart: true, within: this.#wrappers })
+    const opened = !isNext ? 'no' : text === '' ? 'open' : this.#opening(text, true, this.#wrappers, final)
     if (opened === 'open' && !final) return false
     if (typeof opened !== 'string') {
       this.#buffer = text

@@ -5,7 +5,7 @@
 import { isRecord } from '../../core/json.js'
 import type { ToolDefinition } from '../message.js'
 import { JsonScanner, namedCallOf, parseJson, parseObject, type RawCall } from './call.js'
-import { PythonCalls } from './python-calls.js'
+import { PythonCalls, type PythonRead } from './python-calls.js'
 
 // The tools that a bare call may name.
 
@@ -107,6 +107,27 @@ interface OpeningPlace {
   readonly isLineStart: boolean
   /** The open brackets and tags around the opening. */
   readonly within: readonly Wrapper[]
+  readonly attempt: Attempt
+}
+
+/** What was read of a text that may become a call. When more text has arrived, reading goes on from there. */
+export class Attempt {
+  readonly #json = new Map<number, JsonScanner>()
+  readonly #python = new Map<number, PythonCalls>()
+
+  /** Scans the JSON value that begins at this place of the text. */
+  json(text: string, at: number): ReturnType<JsonScanner['scan']> {
+    const scanner = this.#json.get(at) ?? new JsonScanner(at)
+    this.#json.set(at, scanner)
+    return scanner.scan(text)
+  }
+
+  /** Reads the Python calls that begin at this place of the text. */
+  python(text: string, at: number, isList: boolean): PythonRead {
+    const calls = this.#python.get(at) ?? new PythonCalls()
+    this.#python.set(at, calls)
+    return calls.read(isList, text.slice(at))
+  }
 }
 
 /** The most brackets and tags around a call. */
@@ -114,15 +135,15 @@ const MOST_WRAPPERS = 4
 
 /**
  * Reads the opening of a call at the beginning of a text. When the result is not `open`, more text does not change it. All places in the
- * result count from the beginning of the text.
+ * result count from the beginning of the text. An attempt is for one text only, and for that text with more behind it.
  */
-export function openingAt(text: string, { tools, isLineStart, within }: OpeningPlace): Opened {
+export function openingAt(text: string, { tools, isLineStart, within, attempt }: OpeningPlace): Opened {
   const wrappers: Wrapper[] = []
   for (let at = 0; wrappers.length < MOST_WRAPPERS;) {
     if (wrappers.length > 0) at = spaceEnd(text, at)
     const rest = text.slice(at)
     if (rest === '') return 'open'
-    const place = { tools, isLineStart: isLineStart || wrappers.length > 0, within: [...within, ...wrappers] }
+    const place = { tools, isLineStart: isLineStart || wrappers.length > 0, within: [...within, ...wrappers], attempt }
     const wrapper = wrapperAt(rest, place)
     if (wrapper === 'open') return 'open'
     if (wrapper === 'no') {
@@ -184,17 +205,18 @@ const fence = (ticks: string, language: string): Wrapper => ({ kind: 'fence', la
 
 type Item = BareItem | 'open' | 'no'
 
-function itemAt(text: string, at: number, { tools, isLineStart, within }: OpeningPlace): Item {
+function itemAt(text: string, at: number, place: OpeningPlace): Item {
+  const { tools, isLineStart, within } = place
   const innermost = within.at(-1)
   const char = text.charAt(at)
-  if (char === '{') return objectAt(text, at, tools)
+  if (char === '{') return objectAt(text, at, place)
   if (innermost?.kind === 'list') return 'no'
-  if (char === '[') return pythonAt(text, at, tools, true)
+  if (char === '[') return pythonAt(text, at, place, true)
   if (char === '<') return tagAt(text, at, tools)
-  if (innermost?.label.endsWith('tool_code') === true) return pythonAt(text, at, tools, false)
+  if (innermost?.label.endsWith('tool_code') === true) return pythonAt(text, at, place, false)
   if (!isLineStart || innermost?.kind === 'fence' || innermost?.kind === 'inline') return 'no'
-  const named = namedAt(text, at, tools)
-  return named === 'no' && innermost?.kind === 'tag' ? pythonAt(text, at, tools, false) : named
+  const named = namedAt(text, at, place)
+  return named === 'no' && innermost?.kind === 'tag' ? pythonAt(text, at, place, false) : named
 }
 
 // Reads a JSON object that names a tool.
@@ -206,8 +228,9 @@ const IDS = ['id', 'tool_call_id', 'call_id', 'index']
 const TYPES = ['function', 'function_call', 'tool_call', 'tool_use']
 const KEYS = [...new Set([...NAMES, ...INNER, ...ARGUMENTS, ...IDS, 'type', 'tool_calls'])]
 
-function objectAt(text: string, at: number, tools: DeclaredTools): Item {
-  const head = headAt(text, at, tools, 0)
+function objectAt(text: string, at: number, place: OpeningPlace): Item {
+  const { tools } = place
+  const head = headAt(text, at, place, 0)
   if (typeof head === 'string') return head
   const id = head.id === undefined ? {} : { id: head.id }
   if (head.end === null) return { kind: 'json', label: 'json', name: head.name, start: at, from: head.from, ...id }
@@ -222,7 +245,8 @@ function objectAt(text: string, at: number, tools: DeclaredTools): Item {
 type Head = { readonly name: string; readonly id?: string; readonly from: number; readonly end: number | null } | 'open' | 'no'
 
 /** Reads an object's fields: up to the arguments if the name comes before them, otherwise all fields. */
-function headAt(text: string, start: number, tools: DeclaredTools, depth: number): Head {
+function headAt(text: string, start: number, place: OpeningPlace, depth: number): Head {
+  const { tools, attempt } = place
   let name: string | null = null
   let id: string | undefined
   let hasArguments = false
@@ -251,7 +275,7 @@ function headAt(text: string, start: number, tools: DeclaredTools, depth: number
     const char = text.charAt(at)
     if (char === '{' && name === null && INNER.includes(key.value)) {
       if (depth > 0) return 'no'
-      const inner = headAt(text, at, tools, depth + 1)
+      const inner = headAt(text, at, place, depth + 1)
       if (typeof inner === 'string' || inner.end === null) return inner
       name = inner.name
       hasArguments = true
@@ -259,7 +283,7 @@ function headAt(text: string, start: number, tools: DeclaredTools, depth: number
     } else if (ARGUMENTS.includes(key.value) && !hasArguments) {
       if (name !== null && char === '{') return { name, from: at, end: null, ...(id === undefined ? {} : { id }) }
       if (char !== '{' && char !== '"' && char !== 'n') return 'no'
-      const scan = new JsonScanner(at).scan(text)
+      const scan = attempt.json(text, at)
       if (scan.state !== 'complete') return scan.state === 'invalid' ? 'no' : 'open'
       hasArguments = true
       at = scan.end
@@ -316,13 +340,13 @@ export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
 
 // Reads calls that are not JSON objects: Python calls, tags, and names with arguments behind them.
 
-function pythonAt(text: string, at: number, tools: DeclaredTools, isList: boolean): Item {
+function pythonAt(text: string, at: number, { tools, attempt }: OpeningPlace, isList: boolean): Item {
   const [head, printed, written = ''] = (isList ? /^\[\s*()([\w.-]*)/ : /^(print\(\s*)?([\w.-]*)/).exec(text.slice(at)) ?? ['']
   const next = text.charAt(at + head.length)
   if (next === '') return tools.begins(written) || (!isList && 'print('.startsWith(written)) ? 'open' : 'no'
   if (next !== '(' || tools.find(written) === null) return !isList && written === 'print' && next === '(' ? 'open' : 'no'
   const before = at + (printed ?? '').length
-  const read = new PythonCalls(text.slice(before)).read(isList)
+  const read = attempt.python(text, before, isList)
   if (typeof read === 'string') return read
   const calls = read.calls.flatMap((call) => {
     const name = tools.find(call.name)
@@ -362,7 +386,7 @@ const BETWEEN = ['[ARGS]', '<|tool_call_argument_begin|>', 'Action Input:']
  * Reads a tool's name with its arguments as JSON behind it. If no text of BETWEEN is in the middle, the arguments must be parameters of the
  * tool.
  */
-function namedAt(text: string, at: number, tools: DeclaredTools): Item {
+function namedAt(text: string, at: number, { tools, attempt }: OpeningPlace): Item {
   const [written] = /^[\w.:-]+/.exec(text.slice(at)) ?? []
   if (written === undefined) return 'no'
   const bare = written.replace(/:\d*$/, '')
@@ -383,7 +407,7 @@ function namedAt(text: string, at: number, tools: DeclaredTools): Item {
     return { kind: 'json', label: mark, name, start, from: start, ...(own === '' ? {} : { id: own }) }
   }
   if (tools.isAny) return 'no'
-  const scan = new JsonScanner(start).scan(text)
+  const scan = attempt.json(text, start)
   if (scan.state !== 'complete') return scan.state === 'invalid' ? 'no' : 'open'
   const given = parseJson(text.slice(start, scan.end))
   const { properties } = tools.parameters(name)

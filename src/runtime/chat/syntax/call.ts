@@ -34,14 +34,17 @@ export function parseJson(text: string): unknown {
   }
 }
 
-const BROKEN = /^\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*([^]*?)\s*\}?\s*$/
+/** Matches a call up to its arguments. What is behind them is cut by code: a pattern for it takes cubic time on a run of spaces. */
+const BROKEN = /^\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"(?:arguments|parameters)"\s*:/
 
 /** Parses `{"name": ..., "arguments" or "parameters": ...}`. A call with broken JSON keeps its name when that is readable. */
 export function namedCall(text: string): RawCall {
   const call = namedCallOf(parseJson(text))
   if (call !== null) return call
-  const [, name, rest] = BROKEN.exec(text) ?? []
-  return name === undefined || rest === undefined ? { name: '', arguments: text.trim() } : { name, arguments: rest }
+  const [before, name] = BROKEN.exec(text) ?? []
+  if (before === undefined || name === undefined) return { name: '', arguments: text.trim() }
+  const rest = text.slice(before.length).trim()
+  return { name, arguments: rest.endsWith('}') ? rest.slice(0, -1).trimEnd() : rest }
 }
 
 /** Reads a call as `namedCall` does, but from a parsed value. Returns null when the value is not a call. */

@@ -3,73 +3,85 @@ import type { RawCall } from './call.js'
 
 class UnreadableCall extends Error {}
 
+/** The calls with which a text begins. `open`: more text may complete the calls. `no`: no further text can. */
+export type PythonRead = { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no'
+
+/** Yields where it needs more text, and then reads on. */
+type Reading<T> = Generator<undefined, T>
+
 /** Parses `[name(key=literal, ...), ...]`, where the literals are Python's. */
 export class PythonCalls {
   #at = 0
+  #reading: Reading<readonly RawCall[]> | null = null
+  #read: PythonRead = 'open'
 
-  constructor(private readonly text: string) {}
+  constructor(private text = '') {}
 
   /** Returns the calls of a whole text, or one malformed call when the text cannot be parsed. */
-  calls(): RawCall[] {
+  calls(): readonly RawCall[] {
     if (this.text.trim() === '') return []
-    try {
-      this.#expect('[')
-      return this.#list(']', () => this.#call())
-    } catch (error) {
-      if (!(error instanceof UnreadableCall)) throw error
-      return [{ name: '', arguments: this.text.trim() }]
-    }
+    const read = this.read(true)
+    return typeof read === 'string' ? [{ name: '', arguments: this.text.trim() }] : read.calls
   }
 
   /**
-   * Reads the calls with which the text begins: a list, or one call without brackets. Other text may follow them. `open`: more text may
-   * complete the calls. `no`: no further text can.
+   * Reads the calls with which the text begins: a list, or one call without brackets. Other text may follow them. @param text the text that
+   * was read before, with more text behind it
    */
-  read(isList: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no' {
+  read(isList: boolean, text = this.text): PythonRead {
+    this.text = text
+    this.#reading ??= isList ? this.#calls() : this.#single()
+    if (this.#read !== 'open') return this.#read
     try {
-      if (isList) this.#expect('[')
-      const calls = isList ? this.#list(']', () => this.#call()) : [this.#call()]
-      return { end: this.#at, calls }
+      const { done, value } = this.#reading.next()
+      if (done === true) this.#read = { end: this.#at, calls: value }
     } catch (error) {
       if (!(error instanceof UnreadableCall)) throw error
-      return this.#at >= this.text.length ? 'open' : 'no'
+      this.#read = 'no'
     }
+    return this.#read
   }
 
-  #call(): RawCall {
-    const name = this.#match(/[\w.-]+/y)
-    this.#expect('(')
-    const pairs = this.#list(')', () => {
-      const key = this.#match(/\w+/y)
-      this.#expect('=')
-      return `${JSON.stringify(key)}:${this.#value()}`
-    })
+  *#calls(): Reading<readonly RawCall[]> {
+    yield* this.#expect('[')
+    return yield* this.#list(']', () => this.#call())
+  }
+
+  *#single(): Reading<readonly RawCall[]> {
+    return [yield* this.#call()]
+  }
+
+  *#call(): Reading<RawCall> {
+    const name = yield* this.#match(/[\w.-]+/y)
+    yield* this.#expect('(')
+    const pairs = yield* this.#list(')', () => this.#argument())
     return { name, arguments: `{${pairs.join(',')}}` }
   }
 
+  *#argument(): Reading<string> {
+    const key = yield* this.#match(/\w+/y)
+    yield* this.#expect('=')
+    return `${JSON.stringify(key)}:${yield* this.#value()}`
+  }
+
   /** Reads a Python value and returns it as JSON text. */
-  #value(): string {
-    this.#space()
+  *#value(): Reading<string> {
+    yield* this.#space()
     const char = this.text.charAt(this.#at)
     if (char === '[' || char === '(') {
       this.#at++
-      return `[${this.#list(char === '[' ? ']' : ')', () => this.#value()).join(',')}]`
+      const items = yield* this.#list(char === '[' ? ']' : ')', () => this.#value())
+      return `[${items.join(',')}]`
     }
     if (char === '{') {
       this.#at++
-      const pairs = this.#list('}', () => {
-        const key = this.#value()
-        this.#expect(':')
-        // Keys in Python may be numbers and constants; they become strings here.
-        return `${key.startsWith('"') ? key : JSON.stringify(key)}:${this.#value()}`
-      })
+      const pairs = yield* this.#list('}', () => this.#pair())
       return `{${pairs.join(',')}}`
     }
-    if (char === '"' || char === "'") return JSON.stringify(this.#string(char))
-    const word = this.#match(/[\w.+-]+/y)
+    if (char === '"' || char === "'") return JSON.stringify(yield* this.#string(char))
+    const word = yield* this.#match(/[\w.+-]+/y)
     const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
     if (Object.hasOwn(constants, word)) return constants[word]!
-    if (this.#at >= this.text.length) throw new UnreadableCall()
     if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
     // Python accepts numbers that JSON does not: `+5`, `.5`, `007`. They keep their digits.
     const parts = /^([-+]?)(?=\.?\d)(\d*)(?:\.(\d*))?((?:[eE][-+]?\d+)?)$/.exec(word)
@@ -78,22 +90,33 @@ export class PythonCalls {
     return `${sign === '-' ? '-' : ''}${whole.replace(/^0+(?=\d)/, '') || '0'}${fraction ? `.${fraction}` : ''}${power}`
   }
 
-  #string(quote: string): string {
+  *#pair(): Reading<string> {
+    const key = yield* this.#value()
+    yield* this.#expect(':')
+    // Keys in Python may be numbers and constants; they become strings here.
+    return `${key.startsWith('"') ? key : JSON.stringify(key)}:${yield* this.#value()}`
+  }
+
+  *#string(quote: string): Reading<string> {
     let value = ''
-    for (this.#at++; this.text.charAt(this.#at) !== quote; this.#at++) {
-      if (this.#at >= this.text.length) throw new UnreadableCall()
+    for (this.#at++; ; this.#at++) {
+      yield* this.#until(this.#at + 1)
       const char = this.text.charAt(this.#at)
-      value += char === '\\' ? this.#escape() : char
+      if (char === quote) break
+      value += char === '\\' ? yield* this.#escape() : char
     }
     this.#at++
     return value
   }
 
-  #escape(): string {
-    const char = this.text.charAt(++this.#at)
+  *#escape(): Reading<string> {
+    this.#at++
+    yield* this.#until(this.#at + 1)
+    const char = this.text.charAt(this.#at)
     const simple: Readonly<Record<string, string>> = { n: '\n', t: '\t', r: '\r', '\\': '\\', "'": "'", '"': '"', '\n': '' }
     const digits = { x: 2, u: 4, U: 8 }[char]
     if (digits === undefined) return simple[char] ?? `\\${char}`
+    yield* this.#until(this.#at + 1 + digits)
     const code = Number.parseInt(this.text.slice(this.#at + 1, this.#at + 1 + digits), 16)
     this.#at += digits
     if (Number.isNaN(code) || code > 0x10ffff) throw new UnreadableCall()
@@ -101,36 +124,51 @@ export class PythonCalls {
   }
 
   /** Parses items up to the closing bracket. A trailing comma is allowed. */
-  #list<T>(close: string, item: () => T): T[] {
+  *#list<T>(close: string, item: () => Reading<T>): Reading<T[]> {
     const items: T[] = []
     for (;;) {
-      this.#space()
+      yield* this.#space()
       if (this.text.charAt(this.#at) === close) {
         this.#at++
         return items
       }
-      if (items.length > 0) this.#expect(',')
-      this.#space()
-      if (this.text.charAt(this.#at) !== close) items.push(item())
+      if (items.length > 0) yield* this.#expect(',')
+      yield* this.#space()
+      if (this.text.charAt(this.#at) !== close) items.push(yield* item())
     }
   }
 
-  #match(pattern: RegExp): string {
-    this.#space()
-    pattern.lastIndex = this.#at
-    const [found] = pattern.exec(this.text) ?? []
-    if (found === undefined) throw new UnreadableCall()
-    this.#at += found.length
-    return found
+  *#match(pattern: RegExp): Reading<string> {
+    yield* this.#space()
+    for (;;) {
+      pattern.lastIndex = this.#at
+      const [found] = pattern.exec(this.text) ?? []
+      if (found === undefined) throw new UnreadableCall()
+      if (this.#at + found.length < this.text.length) {
+        this.#at += found.length
+        return found
+      }
+      yield
+    }
   }
 
-  #expect(char: string): void {
-    this.#space()
+  *#expect(char: string): Reading<void> {
+    yield* this.#space()
     if (this.text.charAt(this.#at) !== char) throw new UnreadableCall()
     this.#at++
   }
 
-  #space(): void {
-    while (/\s/.test(this.text.charAt(this.#at))) this.#at++
+  /** Goes on to the next character that is not a space. */
+  *#space(): Reading<void> {
+    for (;;) {
+      yield* this.#until(this.#at + 1)
+      if (!/\s/.test(this.text.charAt(this.#at))) return
+      this.#at++
+    }
+  }
+
+  /** Waits until the text has this length. */
+  *#until(length: number): Reading<void> {
+    while (this.text.length < length) yield
   }
 }

@@ -45,16 +45,27 @@ class SectionReader implements BlockReader {
 
 const skip = (open: string): TagBlock => ({ kind: 'skip', open })
 
+/** Splits what is behind the separator into a name and the text behind the fence. Code does it: a pattern takes cubic time on spaces. */
+function behindFence(rest: string): { readonly name: string; readonly text: string } | null {
+  const fence = rest.indexOf('```')
+  const name = rest.slice(0, Math.max(0, fence)).trim()
+  if (fence === -1 || /[\n{]/.test(name)) return null
+  const behind = rest.slice(fence + 3).replace(/^json/, '')
+  return { name, text: behind.trimStart() }
+}
+
 /** Reads a DeepSeek call. Its name is in the header (V3.1), or between the separator and a fence (R1, V3). */
 function deepseekCall(header: string, rest: string): RawCall {
-  const [, name, json] = /^\s*([^\n{]*?)\s*```(?:json)?\s*([^]*?)\s*```\s*$/.exec(rest) ?? []
-  return name === undefined || json === undefined ? { name: header.trim(), arguments: rest.trim() } : { name, arguments: json }
+  const found = behindFence(rest)
+  const text = found?.text.trimEnd()
+  if (!found || !text?.endsWith('```')) return { name: header.trim(), arguments: rest.trim() }
+  return { name: found.name, arguments: text.slice(0, -3).trimEnd() }
 }
 
 function deepseekStart(header: string, rest: string): BegunCall | null {
   if (/^\s*\{/.test(rest)) return { name: header.trim(), text: rest }
-  const [before, name] = /^\s*([^\n{]*?)\s*```(?:json)?\s*(?=\{)/.exec(rest) ?? []
-  return before === undefined || name === undefined ? null : { name, text: rest.slice(before.length) }
+  const found = behindFence(rest)
+  return found?.text.startsWith('{') ? found : null
 }
 
 export const deepseek: SyntaxFamily = ({ source, tags }) => {

@@ -2,6 +2,7 @@
 import { isRecord } from '../../core/json.js'
 import { objectOf } from '../../core/written-json.js'
 import type { ToolDefinition } from '../message.js'
+import { withoutPatterns } from '../schema/exact.js'
 import { satisfies, type AnySchema, type Schema } from '../schema/merge.js'
 import { parseJson, type RawCall } from './call.js'
 
@@ -42,8 +43,9 @@ function parameterIn({ properties }: Schema): RegExp {
   return new RegExp(`<parameter=([^>]*)>\\n?([^]*?)\\n?(?:</parameter>|(?<=\\n)(?=<parameter=${next}>)|$)`, 'g')
 }
 
+/** Returns the schema by which the types of a tool's values are chosen. */
 const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
-  tools.find((tool) => tool.name === name.trim())?.parameters ?? {}
+  withoutPatterns(tools.find((tool) => tool.name === name.trim())?.parameters ?? {}) as Schema
 
 /** The most values of unclear type for which all combinations are tried. */
 const MOST_DOUBTFUL = 6
