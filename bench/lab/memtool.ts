@@ -1,8 +1,8 @@
 /**
  * Tokens computed in the sessions of `kvfold eval memtool`, where tools come and go. The rows: the tool list in the template (today's way),
  * the same prompts on llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Every
- * row is its own session, with prompts that are really computed. A row that the record already has, with as many turns, the same tools and
- * the same shape, stays and is not computed again.
+ * row is its own session, with prompts that are really computed. A row that the record already has stays and is not computed again. A record
+ * of other turns, tools or shape is refused.
  * `npm run --silent bench -- memtool [--turns 100] [--tools 5000] [--shape 4x256 | 1x32 | builtin] [--rows
  * list,llama-server,append,exact,splice] [--json] [--write name]`; llama-server is left out where it was not built (`node --import tsx
  * bench/runtime/peers/main.ts` builds it).
@@ -127,12 +127,15 @@ interface About {
   readonly shape: string
 }
 
-/** Returns the rows of a record that has these options; empty if there is none. */
+/** Returns the rows of a record; empty if there is none. @throws Error when its options are others */
 export function rowsOf(path: URL, { turns, tools, shape }: About): readonly Row[] {
   if (!existsSync(path)) return []
   const record = JSON.parse(readFileSync(path, 'utf8')) as About & { readonly rows: readonly Row[] }
-  if (record.tools !== tools || record.shape !== shape) return []
-  return record.rows.filter((row) => row.byTurn.length === turns)
+  if (record.tools !== tools || record.shape !== shape || record.turns !== turns)
+    throw new Error(
+      `${path.pathname} has rows of ${record.turns} turns, ${record.tools} tools and shape ${record.shape}; write to another name.`,
+    )
+  return record.rows
 }
 
 async function modelOf(shape: string): Promise<string> {

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 /** Starts the program `kvfold`. package.json names this file as its executable. */
+import { setTimeout } from 'node:timers/promises'
 import { kvfold } from './kvfold.js'
 import { openShell } from '../runtime/cli/shell.js'
 
@@ -13,6 +14,7 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 process.stderr.on('error', () => undefined)
 
 const code = await kvfold(shell)
-// What a slow reader of a pipe has not taken yet would be lost at the exit.
-await Promise.all([shell.out.flushed(), shell.notes.flushed()])
+// What a slow reader of a pipe has not taken yet would be lost at the exit. A program that was told to end waits no longer than a second.
+const flushed = Promise.all([shell.out.flushed(), shell.notes.flushed()])
+await (shell.interrupt.interrupted ? Promise.race([flushed, setTimeout(1000)]) : flushed)
 process.exit(code)

@@ -1,6 +1,6 @@
 /** Decides which calls of one answer to a client count, and gives them the ids that the client sees. */
 import { randomBytes } from 'node:crypto'
-import type { ChatMessage, ToolCall } from '../chat/message.js'
+import type { ToolCall } from '../chat/message.js'
 import type { EngineEvent, EngineReply } from '../engine/engine.js'
 import type { Toolbox } from './toolbox.js'
 
@@ -29,18 +29,14 @@ const MADE_UP = /^call_\d+$/
  */
 export class ClientCalls {
   readonly #ids = new Map<string, string>()
-  /** The ids of the conversation's calls; null until they are needed. */
-  #taken: Set<string> | null = null
   /** How many external calls have an id so far. */
   #external = 0
   #first: string | null = null
   /** A call whose arguments are not JSON. The next event shows whether it was cut off. */
   #broken: ToolCall | null = null
 
-  /** @param messages the conversation before the answer */
   constructor(
     private readonly rules: ClientRules,
-    private readonly messages: readonly ChatMessage[],
     private readonly toolbox: Pick<Toolbox, 'isExternal'>,
     private readonly tell: (event: EngineEvent) => void,
   ) {}
@@ -88,21 +84,7 @@ export class ClientCalls {
 
   #newId(call: Pick<ToolCall, 'id' | 'name'>): string {
     const given = this.toolbox.isExternal(call) ? this.rules.callId?.(this.#external++) : undefined
-    return MADE_UP.test(call.id) ? (given ?? randomId()) : this.#unused(call.id)
-  }
-
-  /**
-   * Returns the model's own id, if no call of the conversation has it. Else counts its number up, because templates show ids, and some read
-   * the tool's name from them.
-   */
-  #unused(own: string): string {
-    const taken = (this.#taken ??= new Set(this.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))))
-    const [, before = '', number] = /^(.*?)(\d{1,9})$/s.exec(own) ?? []
-    let id = own
-    for (let next = Number(number) + 1; taken.has(id); next++)
-      id = number === undefined ? randomId() : before + String(next).padStart(number.length, '0')
-    taken.add(id)
-    return id
+    return MADE_UP.test(call.id) ? (given ?? `call_${randomBytes(12).toString('hex')}`) : call.id
   }
 
   #counts(call: Pick<ToolCall, 'id' | 'name'>): boolean {
@@ -112,8 +94,6 @@ export class ClientCalls {
     return this.#first === call.id
   }
 }
-
-const randomId = (): string => `call_${randomBytes(12).toString('hex')}`
 
 /** Returns whether the answer ended within its last call. */
 const isCutOff = ({ finish, stop, message: { toolCalls } }: EngineReply): boolean =>

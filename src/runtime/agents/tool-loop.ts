@@ -201,7 +201,7 @@ export class Turn {
     const tell = (event: EngineEvent) => {
       this.#emit({ type: 'engine', step, event })
     }
-    const calls = client === undefined ? null : new ClientCalls(client, conversation.messages, toolbox, tell)
+    const calls = client === undefined ? null : new ClientCalls(client, toolbox, tell)
     const whole = await running.each((event) => {
       if (calls === null) tell(event)
       else calls.on(event)

@@ -178,6 +178,8 @@ export interface Ask {
   readonly priority?: number
   /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's setting. */
   readonly timeoutMs?: number
+  /** Whether this is a further part of a request that asks already. The queue's limit does not count it. Default false. */
+  readonly follows?: boolean
   readonly signal?: AbortSignal
   /**
    * True: the client reads the answer as it is generated. If it is cancelled, the thread then keeps the text so far, marked `cut`.
@@ -383,6 +385,7 @@ export interface CompletionAsk extends Pick<
   | 'priority'
   | 'timeoutMs'
   | 'signal'
+  | 'follows'
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
@@ -391,8 +394,6 @@ export interface CompletionAsk extends Pick<
    * Default: the answer fills no gap.
    */
   readonly fill?: FillIn
-  /** Whether this is a further part of a request that asks already. It waits in the queue however many wait there. */
-  readonly follows?: boolean
 }
 
 export interface CompletionAnswer extends Pick<

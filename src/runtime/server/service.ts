@@ -79,7 +79,7 @@ export interface ServiceOptions
   readonly costlyFolds?: CostlyFolds
 }
 
-type Commons = Pick<CompletionAsk, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal' | 'follows'>
+type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal' | 'follows'>
 
 /** How many asks may wait for a slot of a model, if no option says otherwise. */
 const QUEUE_LIMIT = 128

@@ -1,5 +1,5 @@
 /** Counts the tokens that an ask costs its key: computed and generated ones. */
-import type { AnyAnswer, AskEvent } from './ask.js'
+import type { AnyAnswer, AskEvent, Usage } from './ask.js'
 
 /** Counts by the events, for asks that end without an answer: their client left, or their time was over. */
 export class Spending {
@@ -17,6 +17,7 @@ export class Spending {
       this.#planned = event.compute
       this.#computed = 0
     } else if (event.type === 'progress') this.#compute(event.done)
+    else if (event.type === 'compaction') this.#tokens += tokensIn(event.usage)
     else if (event.type === 'tokens') {
       this.#compute(this.#planned)
       this.#tokens += event.tokens.length
@@ -35,6 +36,8 @@ export function spentOn(answer: AnyAnswer): number {
   const { prefillTokens, generatedTokens } = answer.timing
   // The times of a paused answer are those of its summary.
   if (compacted === undefined || compacted.paused) return prefillTokens + generatedTokens
-  const { promptTokens, cachedTokens, completionTokens } = compacted.usage
-  return prefillTokens + generatedTokens + promptTokens - cachedTokens + completionTokens
+  return prefillTokens + generatedTokens + tokensIn(compacted.usage)
 }
+
+const tokensIn = ({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>): number =>
+  promptTokens - cachedTokens + completionTokens

@@ -587,6 +587,23 @@ test('a value is read at once, whatever regular expression its schema has', () =
   expect((user + system) / 1e6).toBeLessThan(0.5)
 })
 
+test.each([
+  [{ type: 'string', not: { pattern: '^-' } }],
+  [
+    {
+      oneOf: [
+        { type: 'string', pattern: '^\\d+$' },
+        { type: 'string', pattern: '^[a-z]+$' },
+      ],
+    },
+  ],
+  [{ type: 'string', if: { pattern: '^0' }, then: { maxLength: 1 } }],
+])('a text of digits stays text under %j', (schema) => {
+  const tools = [{ name: 'a', description: '', parameters: { type: 'object', properties: { id: schema } } }]
+  const reply = '<tool_call>\n<function=a>\n<parameter=id>\n123\n</parameter>\n</function>\n</tool_call>'
+  expect(read(hermes(traits).parser('', tools), [reply]).reply.toolCalls).toEqual([call(1, 'a', { id: '123' })])
+})
+
 describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],

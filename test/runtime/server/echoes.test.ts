@@ -130,46 +130,6 @@ it('/v1/responses: items without reasoning, and arguments written again', async 
   await goesOn('/v1/responses', { input, tools })
 })
 
-it('a model that gives every call the same id: clients see other ids, whole and streamed, and go on', async () => {
-  const counting = new ScriptedEngine(({ messages }) => ({
-    calls: messages[0]!.content.includes('no number')
-      ? [{ id: 'same', name: 'look' }]
-      : [
-          { id: 'functions.look:09', name: 'look', arguments: { at: 1 } },
-          { id: 'functions.look:10', name: 'look' },
-        ],
-  }))
-  const repeating = await serving({ engine: () => counting })
-  try {
-    const ids = async (question: string, stream: boolean) => {
-      const told: string[][] = []
-      const messages: object[] = [{ role: 'user', content: question }]
-      for (let round = 0; round < 3; round++) {
-        const body = JSON.stringify({ messages, tools: OPENAI_TOOLS, stream })
-        const text = await (await fetch(`${repeating.url}/v1/chat/completions`, { method: 'POST', body })).text()
-        const made = [...text.matchAll(/"id":"([^"]*)","type":"function"/g)].map(([, id]) => id!)
-        const calls = made.map((id, at) => ({
-          ...{ id, type: 'function' },
-          function: { name: 'look', arguments: at === 0 && made.length > 1 ? '{"at":1}' : '{}' },
-        }))
-        messages.push({ role: 'assistant', content: '', tool_calls: calls })
-        for (const id of made) messages.push({ role: 'tool', tool_call_id: id, content: 'A pen.' })
-        told.push(made)
-      }
-      return told
-    }
-    const numbered = [9, 11, 13].map((first) => [first, first + 1].map((n) => `functions.look:${String(n).padStart(2, '0')}`))
-    expect(await ids('Where is it?', false)).toEqual(numbered)
-    expect(await ids('Where is it now?', true)).toEqual(numbered)
-    const unnumbered = await ids('Where is it, with no number?', false)
-    expect(new Set(unnumbered.flat()).size).toBe(3)
-    expect(unnumbered[0]).toEqual(['same'])
-    expect(repeating.service.threads.list('public')).toHaveLength(3)
-  } finally {
-    await repeating.close()
-  }
-})
-
 describe('answers of other servers', () => {
   const user = (content: string) => ({ role: 'user', content })
 

@@ -236,6 +236,12 @@ describe('answers', () => {
 })
 
 describe('slots', () => {
+  it('take all answers of a request, even if no request may wait', async () => {
+    const service = await serve({ slots: 1, queueLimit: 0 })
+    const asked = service.several({ tenant: 't', messages: [user('Say.')], tools: [], toolChoice: 'none', maxTokens: 2 }, 3)
+    expect(await Promise.all(asked.map(({ answer }) => answer))).toHaveLength(3)
+  })
+
   it('are freed at once when a client leaves, waiting or running', async () => {
     const service = await serve({ slots: 1, queueLimit: 2 })
     const leave = new AbortController()

@@ -209,10 +209,13 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   }
 }
 
+/** The version of the rule for right answers. A log has the points of each turn, so logs of other versions are not continued. */
+const SCORING = 2
+
 /** Returns the facts that identify a session, and the path of its log. */
 function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo, weights: string | null) {
   const about = {
-    ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
+    ...{ task: 'memtool', scoring: SCORING, ...run, tools: flags.tools, arguments: flags.arguments },
     ...{ model, weights, engine, release, embedder: flags.embedder ?? null },
     ...definedFields({ context: flags.context }),
     ...answerSettings(flags),

@@ -81,16 +81,32 @@ export function roundedNumbers(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, roundedNumbers(inner)]))
 }
 
+/** Keywords that refuse values which satisfy their parts, or several of them. */
+const REFUSING = ['not', 'if', 'then', 'else', 'oneOf']
+
 /**
  * Returns the schema without its regular expressions, for checks that need only types: one that backtracks may never end. Where
- * expressions choose the properties, every further property is accepted.
+ * expressions choose the properties, every further property is accepted. Keywords that would refuse more without them go, too.
  */
 export function withoutPatterns(value: unknown, part: Part = 'schema'): unknown {
   if (typeof value !== 'object' || value === null || value instanceof ExactNumber || part === 'value') return value
   if (Array.isArray(value)) return value.map((item) => withoutPatterns(item, part))
-  const dropped = 'patternProperties' in value ? ['pattern', 'patternProperties', 'additionalProperties'] : ['pattern']
-  const kept = Object.entries(value).filter(([key]) => part === 'names' || !dropped.includes(key))
+  if (part === 'names') return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withoutPatterns(inner)]))
+  const schema = value as Readonly<Record<string, unknown>>
+  const refuses = REFUSING.some((key) => mayHavePattern(schema[key]))
+  const dropped = [
+    'pattern',
+    ...('patternProperties' in schema ? ['patternProperties', 'additionalProperties'] : []),
+    ...(refuses ? REFUSING : []),
+  ]
+  const kept = Object.entries(schema).filter(([key]) => !dropped.includes(key))
+  const { oneOf, anyOf = oneOf } = schema
   return Object.fromEntries(
-    kept.map(([key, inner]) => [key, withoutPatterns(inner, part === 'names' ? 'schema' : (PARTS[key] ?? 'schema'))]),
+    (refuses && anyOf !== undefined ? [...kept, ['anyOf', anyOf] as const] : kept).map(([key, inner]) => [
+      key,
+      withoutPatterns(inner, PARTS[key] ?? 'schema'),
+    ]),
   )
 }
+
+const mayHavePattern = (part: unknown): boolean => part !== undefined && /"(?:pattern|\$ref)/.test(JSON.stringify(part))

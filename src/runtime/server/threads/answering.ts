@@ -448,7 +448,7 @@ export function several(
   const { sampling } = ask
   const nth = (index: number): Ask => ({
     // Only the first ask returns the prompt's logprobs.
-    ...(index === 0 ? ask : withoutPromptLogprobs(ask)),
+    ...(index === 0 ? ask : { ...withoutPromptLogprobs(ask), follows: true }),
     ...definedFields({ sampling: sampling === undefined ? undefined : nthSampling(sampling, index) }),
   })
   const whole = async (index: number): Promise<Ask> => {

@@ -27,6 +27,9 @@ interface Waiting extends QueuePlace {
   readonly fail: (error: unknown) => void
 }
 
+/** The most entries that wait, further parts of requests included. A request has at most 512 parts. */
+const MOST_PARTS = 1024
+
 /** Thrown by `enter` when the queue is full. */
 export class QueueFull extends Error {
   constructor(readonly waiting: number) {
@@ -44,11 +47,15 @@ export class Queue {
   #turns: Tenant[] = []
   #running = 0
   #age = 0
+  /** How many waiting entries are requests, and not further parts of one. */
+  #requests = 0
+  #isTelling = false
 
   constructor(private readonly options: QueueOptions) {}
 
+  /** Number of waiting requests. */
   get waiting(): number {
-    return this.#waiting.length
+    return this.#requests
   }
 
   get running(): number {
@@ -62,8 +69,8 @@ export class Queue {
   enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
     if (this.#running < this.options.slots && this.#waiting.length === 0) return Promise.resolve(this.#take())
-    const requests = this.#waiting.filter(({ follows }) => follows !== true).length
-    if (place.follows !== true && requests >= this.options.limit) return Promise.reject(new QueueFull(requests))
+    const isFull = place.follows === true ? this.#waiting.length >= MOST_PARTS : this.#requests >= this.options.limit
+    if (isFull) return Promise.reject(new QueueFull(this.#requests))
     return new Promise((resolve, reject) => {
       const leave = () => {
         this.#remove(waiting)
@@ -87,6 +94,7 @@ export class Queue {
       }
       place.signal?.addEventListener('abort', leave, { once: true })
       this.#waiting.push(waiting)
+      if (place.follows !== true) this.#requests++
       if (!this.#turns.includes(place.tenant)) this.#turns.push(place.tenant)
       this.#tell()
     })
@@ -122,12 +130,24 @@ export class Queue {
 
   #remove(waiting: Waiting): void {
     const at = this.#waiting.indexOf(waiting)
-    if (at >= 0) this.#waiting.splice(at, 1)
+    if (at < 0) return
+    this.#waiting.splice(at, 1)
+    if (waiting.follows !== true) this.#requests--
     if (!this.#waiting.some(({ tenant }) => tenant === waiting.tenant))
       this.#turns = this.#turns.filter((tenant) => tenant !== waiting.tenant)
   }
 
+  /** Tells all places, once for all changes of this turn of the event loop. */
   #tell(): void {
+    if (this.#isTelling) return
+    this.#isTelling = true
+    setImmediate(() => {
+      this.#isTelling = false
+      this.#tellNow()
+    })
+  }
+
+  #tellNow(): void {
     let before = 0
     for (const waiting of [...this.#order(this.#waiting, this.#turns)]) {
       if (waiting.told !== before) waiting.onPosition?.((waiting.told = before))

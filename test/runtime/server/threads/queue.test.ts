@@ -77,8 +77,12 @@ describe('the queue', () => {
     for (let part = 0; part < 5; part++) void queue.enter({ tenant: 'a', priority: 0, follows: true })
     void enter('b', 'b')
     await settled()
-    expect(queue.waiting).toBe(6)
+    expect(queue.waiting).toBe(1)
     await expect(enter('c', 'c')).rejects.toMatchObject({ waiting: 1 })
+    // Parts have a limit of their own, which is larger than any request.
+    const parts = Array.from({ length: 1100 }, () => queue.enter({ tenant: 'a', priority: 0, follows: true }).catch(() => 'full'))
+    expect(await Promise.race([...parts.slice(0, 1000), settled().then(() => 'waiting')])).toBe('waiting')
+    expect(await parts.at(-1)).toBe('full')
   })
 
   it('reports places as they change, and removes a request whose client leaves', async () => {
@@ -89,9 +93,11 @@ describe('the queue', () => {
     void enter('b', 'x', 0, undefined, (before) => told['b']!.push(before))
     const c = enter('c', 'x', 0, gone.signal, (before) => told['c']!.push(before))
     void enter('d', 'x', 0, undefined, (before) => told['d']!.push(before))
+    await settled()
     expect(told).toEqual({ b: [0], c: [1], d: [2] })
     gone.abort()
     await expect(c).rejects.toMatchObject({ code: 'engine/cancelled' })
+    await settled()
     expect([told, queue.waiting]).toEqual([{ b: [0], c: [1], d: [2, 1] }, 2])
     leave.get('a')!()
     leave.get('a')!()
