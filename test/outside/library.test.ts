@@ -10,7 +10,7 @@ import { reported, total } from './report.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** One of each architecture, or a hundred. */
-const HISTORIES = LONG ? 800 : 5
+const HISTORIES = LONG ? 800 : 3
 /** The long run's edit messages 10,000 times. */
 const CLIENT_HISTORIES = LONG ? 560 : 2
 /** A long run that was cut off goes on from here. */

@@ -29,7 +29,7 @@ import { endsOfGeneration } from '../../../bench/random-tokens.js'
 
 const HOST = 32 * 2 ** 20
 /** Steps of a random history. */
-const MOVES = process.env['KVFOLD_LONG'] === undefined ? 45 : 90
+const MOVES = process.env['KVFOLD_LONG'] === undefined ? 25 : 90
 const COMMON = { cells: 1536, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
 const LINEAR = ['mamba', 'jamba', 'lfm2'] as const
 
