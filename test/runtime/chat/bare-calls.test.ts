@@ -537,6 +537,13 @@ test.each([
   expect((user + system) / 1e6).toBeLessThan(2)
 })
 
+test('brackets without end within each other are no call', () => {
+  const text = `[get_weather(city=${'['.repeat(20_000)}`
+  const parser = none({ source: '', tags: null }).parser('').withBare(tools)
+  for (let at = 0; at < text.length; at += 1000) parser.push(text.slice(at, at + 1000))
+  expect(parser.finish()).toMatchObject({ content: text, toolCalls: [] })
+})
+
 test('what looks like a call of any tool is counted', () => {
   const names = (reply: string) => callShapesIn(reply).map(({ raw }) => raw.name)
   expect(names('```json\n{"name": "run_test", "arguments": {"command": "npm test"}}\n```')).toEqual(['run_test'])

@@ -3,6 +3,9 @@ import type { RawCall } from './call.js'
 
 class UnreadableCall extends Error {}
 
+/** The most brackets within each other. A model that repeats itself may open thousands. */
+const DEEPEST = 200
+
 /** The calls with which a text begins. `open`: more text may complete the calls. `no`: no further text can. */
 export type PythonRead = { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no'
 
@@ -12,6 +15,7 @@ type Reading<T> = Generator<undefined, T>
 /** Parses `[name(key=literal, ...), ...]`, where the literals are Python's. */
 export class PythonCalls {
   #at = 0
+  #depth = 0
   #reading: Reading<readonly RawCall[]> | null = null
   #read: PythonRead = 'open'
 
@@ -68,16 +72,8 @@ export class PythonCalls {
   *#value(): Reading<string> {
     yield* this.#space()
     const char = this.text.charAt(this.#at)
-    if (char === '[' || char === '(') {
-      this.#at++
-      const items = yield* this.#list(char === '[' ? ']' : ')', () => this.#value())
-      return `[${items.join(',')}]`
-    }
-    if (char === '{') {
-      this.#at++
-      const pairs = yield* this.#list('}', () => this.#pair())
-      return `{${pairs.join(',')}}`
-    }
+    if (char === '[' || char === '(') return `[${yield* this.#inside(char === '[' ? ']' : ')', () => this.#value())}]`
+    if (char === '{') return `{${yield* this.#inside('}', () => this.#pair())}}`
     if (char === '"' || char === "'") return JSON.stringify(yield* this.#string(char))
     const word = yield* this.#match(/[\w.+-]+/y)
     const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
@@ -88,6 +84,15 @@ export class PythonCalls {
     if (parts === null) throw new UnreadableCall()
     const [, sign, whole = '', fraction, power = ''] = parts
     return `${sign === '-' ? '-' : ''}${whole.replace(/^0+(?=\d)/, '') || '0'}${fraction ? `.${fraction}` : ''}${power}`
+  }
+
+  /** Reads what is between two brackets, of which the first comes next. Returns it as JSON. */
+  *#inside(close: string, item: () => Reading<string>): Reading<string> {
+    if (++this.#depth > DEEPEST) throw new UnreadableCall()
+    this.#at++
+    const items = yield* this.#list(close, item)
+    this.#depth--
+    return items.join(',')
   }
 
   *#pair(): Reading<string> {
