@@ -10,7 +10,7 @@ import { takeVariants, type Crash } from './gguf-pool.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 const SEEDS = (process.env['KVFOLD_GGUF_SEEDS'] ?? '1,2').split(',').map(Number)
-const SHORT = 60
+const SHORT = 40
 const VARIANTS = 2000
 let folder: string
 

@@ -109,7 +109,7 @@ describe('tokens', () => {
           expect([...rendered.tokens]).toEqual([...tokenizer.tokenize(rendered.text, { parseSpecial: true })])
           expect(coversAll(rendered)).toBe(true)
         }),
-        { numRuns: 40 },
+        { numRuns: 20 },
       )
     },
   )
@@ -217,7 +217,7 @@ describe('edits', () => {
             expect(format.check(before, after)).toBeNull()
           },
         ),
-        { numRuns: 60 },
+        { numRuns: 30 },
       )
     },
   )

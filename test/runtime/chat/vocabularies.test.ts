@@ -82,7 +82,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
         const added = addBos && whole[0] !== bos ? [bos] : []
         expect([...rendered.tokens]).toEqual([...added, ...whole])
       }),
-      { numRuns: 25 },
+      { numRuns: 12 },
     )
   })
 
@@ -101,7 +101,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
           expect(whole || missing.length <= 8, JSON.stringify([text, made])).toBe(true)
         }
       }),
-      { numRuns: 25 },
+      { numRuns: 12 },
     )
   })
 
@@ -129,7 +129,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
         expect(folded.text.includes(`[folded]${text.slice(span.end)}${note}`)).toBe(true)
         expect([...folded.tokens].slice(-(full.tokens.length - at))).toEqual([...full.tokens].slice(at))
       }),
-      { numRuns: 25 },
+      { numRuns: 12 },
     )
   })
 
@@ -181,7 +181,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
           tail++
         expect(tail).toBeGreaterThanOrEqual(before.tokens.length - place.end)
       }),
-      { numRuns: 25, examples: [[['s', '    x', 'a', 'b', 'c', 'd'], 0, 4]] },
+      { numRuns: 12, examples: [[['s', '    x', 'a', 'b', 'c', 'd'], 0, 4]] },
     )
   })
 })

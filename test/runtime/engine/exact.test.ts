@@ -20,9 +20,9 @@ const LONG = process.env['KVFOLD_LONG'] !== undefined
 const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
 /** Random sequences for each setting. Without flash attention the noise is a thousand times smaller, so most run there. */
 const RUNS = [
-  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 30, 12) },
-  { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 15, 6) },
-  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 25, 12) },
+  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 18, 12) },
+  { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 8, 6) },
+  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 15, 12) },
 ] as const
 const CELLS = 1536
 

@@ -214,7 +214,7 @@ export interface StepCacheOnTrial {
 
 /** Declares the tests of one cache. */
 export function keepsStepCacheContract({ make, meets, conversations }: StepCacheOnTrial): void {
-  const runs = process.env['KVFOLD_LONG'] === undefined ? conversations : 20 * conversations
+  const runs = process.env['KVFOLD_LONG'] === undefined ? conversations / 2 : 20 * conversations
 
   it(`random conversations hold the cells of a fresh prefill, and the ledger accounts for them, in ${runs} sequences`, async () => {
     const seen = nothing()

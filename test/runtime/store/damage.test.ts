@@ -23,7 +23,7 @@ import { KVFOLD, kvfold } from '../cli/support/process.js'
 import { someCard, someEdits, someEntry, someEvent, someStored, someThread } from './support/threads.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-const STORES = LONG ? 200 : 14
+const STORES = LONG ? 200 : 8
 const SERVERS = LONG ? 10 : 2
 const THREADS = 12
 
