@@ -4,7 +4,7 @@
  */
 import Type, { type Static, type TObject } from 'typebox'
 import type { Session } from '../../runtime/agents/session.js'
-import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
+import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { allInWords, checked } from '../../runtime/core/schema.js'
@@ -195,18 +195,16 @@ export async function takeTurn(
   { signal, onCall }: Pick<AgentSetting, 'signal' | 'onCall'>,
 ): Promise<Answered> {
   const calls: CalledTool[] = []
-  const carriedOut = new Set<ToolCall>()
   let step = 0
   const outcome = await session.resume({
     ...(signal === undefined ? {} : { signal }),
     onEvent: (event) => {
       if (event.type === 'step') step = engine.steps
-      if (event.type === 'call') carriedOut.add(event.call)
       if (event.type !== 'result') return
-      const call = { step, name: event.call.name, failed: event.failed, modifies: event.modifies }
-      const isRefused = !carriedOut.has(event.call)
-      if (!isRefused) calls.push(call)
-      onCall?.(call, isRefused)
+      const { call: said, failed, modifies, refused = false } = event
+      const call = { step, name: said.name, failed, modifies }
+      if (!refused) calls.push(call)
+      onCall?.(call, refused)
     },
   })
   return {

@@ -7,7 +7,7 @@ import { plain, sculptor, type SculptorOptions, type SystemPrompt } from '../../
 import { MAX_CALLS, Session } from '../../runtime/agents/session.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import type { AgentEvent } from '../../runtime/agents/tool-loop.js'
-import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
+import type { ChatMessage } from '../../runtime/chat/message.js'
 import type { ContractChoice } from '../../runtime/core/contract.js'
 import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
@@ -156,15 +156,13 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
 /** Gathers the calls of a turn from its events, so that they are known after an error, too. */
 class TakenCalls {
   readonly #steps: TakenCall[][] = []
-  readonly #carriedOut = new Set<ToolCall>()
   #refused = 0
 
   readonly onEvent = (event: AgentEvent): void => {
     if (event.type === 'step') this.#steps.push([])
-    if (event.type === 'call') this.#carriedOut.add(event.call)
     if (event.type !== 'result') return
     this.#steps.at(-1)!.push(event)
-    if (!this.#carriedOut.has(event.call)) this.#refused++
+    if (event.refused) this.#refused++
   }
 
   /** The outcome of a turn whose prompt no longer fitted into the context: its steps so far, cut off without an answer. */

@@ -32,6 +32,8 @@ export interface CallReport {
   /** True when a context-modifying tool changed the conversation. */
   readonly modifies: boolean
   readonly failed: boolean
+  /** True when the turn refused the call, because it was cancelled or had used up `maxCalls`. */
+  readonly refused?: boolean
 }
 
 /** One step: one generated answer, and the tool calls in it that were carried out. */
@@ -229,7 +231,8 @@ export class Turn {
       for (const [at, call] of calls.entries()) {
         if (this.#external.includes(call)) continue
         const before = this.#calls
-        const { text: said, modifies, failed, ledger } = await this.#call(call)
+        const refusal = this.#refusal()
+        const { text: said, modifies, failed, ledger } = refusal ?? (await this.#call(call))
         // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
         if (failed && hasFailed) this.#calls = before
         hasFailed ||= failed
@@ -237,10 +240,11 @@ export class Turn {
         const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
         if (first !== undefined && at > calls.indexOf(first)) held.push(result)
         else conversation.add(result)
-        reports.push({ call, text, modifies, failed })
+        const report: CallReport = { call, text, modifies, failed, ...(refusal !== null && { refused: true }) }
+        reports.push(report)
         side.push(...ledger)
         for (const entry of ledger) this.#emit({ type: 'ledger', step, entry })
-        this.#emit({ type: 'result', step, call, text, modifies, failed })
+        this.#emit({ type: 'result', step, ...report })
       }
     } catch (error) {
       // Every call gets a result, because the conversation goes on. The client never hears of its own calls in this step.
@@ -261,13 +265,17 @@ export class Turn {
     return hint === null ? '' : `\n${hint}`
   }
 
-  #call(call: ToolCall): ToolOutcome | Promise<ToolOutcome> {
-    const { conversation, toolbox, maxCalls, costlyFolds, signal } = this.options
+  /** Returns the result of a call that the turn refuses, or null. */
+  #refusal(): ToolOutcome | null {
+    const { maxCalls } = this.options
     if (this.#cancelled) return failure('cancelled before it was carried out.')
-    if (this.#calls >= maxCalls) {
-      this.#refused++
-      return failure(`the ${maxCalls} calls of this turn are used up. Answer now from what you see.`)
-    }
+    if (this.#calls < maxCalls) return null
+    this.#refused++
+    return failure(`the ${maxCalls} calls of this turn are used up. Answer now from what you see.`)
+  }
+
+  #call(call: ToolCall): ToolOutcome | Promise<ToolOutcome> {
+    const { conversation, toolbox, costlyFolds, signal } = this.options
     this.#calls++
     this.#emit({ type: 'call', step: this.#steps.length, call })
     return toolbox.run(conversation, call, signal, costlyFolds)

@@ -99,13 +99,11 @@ export function withoutPatterns(value: unknown, part: Part = 'schema'): unknown 
     ...('patternProperties' in schema ? ['patternProperties', 'additionalProperties'] : []),
     ...(refuses ? REFUSING : []),
   ]
-  const kept = Object.entries(schema).filter(([key]) => !dropped.includes(key))
   const { oneOf, anyOf = oneOf } = schema
   return Object.fromEntries(
-    (refuses && anyOf !== undefined ? [...kept, ['anyOf', anyOf] as const] : kept).map(([key, inner]) => [
-      key,
-      withoutPatterns(inner, PARTS[key] ?? 'schema'),
-    ]),
+    Object.entries({ ...schema, ...(refuses && anyOf !== undefined && { anyOf }) })
+      .filter(([key]) => !dropped.includes(key))
+      .map(([key, inner]) => [key, withoutPatterns(inner, PARTS[key] ?? 'schema')]),
   )
 }
 

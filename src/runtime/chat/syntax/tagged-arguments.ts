@@ -44,8 +44,15 @@ function parameterIn({ properties }: Schema): RegExp {
 }
 
 /** Returns the schema by which the types of a tool's values are chosen. */
-const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
-  withoutPatterns(tools.find((tool) => tool.name === name.trim())?.parameters ?? {}) as Schema
+function parametersOf(tools: readonly ToolDefinition[], name: string): Schema {
+  const tool = tools.find((one) => one.name === name.trim())
+  if (tool === undefined) return {}
+  const known = readParameters.get(tool) ?? (withoutPatterns(tool.parameters ?? {}) as Schema)
+  readParameters.set(tool, known)
+  return known
+}
+
+const readParameters = new WeakMap<ToolDefinition, Schema>()
 
 /** The most values of unclear type for which all combinations are tried. */
 const MOST_DOUBTFUL = 6
