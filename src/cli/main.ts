@@ -5,10 +5,11 @@ import { kvfold } from './kvfold.js'
 import { openShell } from '../runtime/cli/shell.js'
 
 const shell = openShell()
-// The program that reads our output may stop reading (`kvfold ... | head`).
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error
-  if (!shell.out.isOptional) process.exit(0)
+// The program that reads our output may stop reading (`kvfold ... | head`), or the disk that takes it is full.
+process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {
+  if (shell.out.isOptional) return
+  if (code !== 'EPIPE') shell.notes.print(`kvfold cannot write its output: ${message}`)
+  process.exit(code === 'EPIPE' ? 0 : 1)
 })
 // Remarks that have no reader are lost. A command never ends for that.
 process.stderr.on('error', () => undefined)

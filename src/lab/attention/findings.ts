@@ -18,6 +18,7 @@ import {
 } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './records.js'
 import { mean } from '../../runtime/core/mean.js'
+import { wilson } from '../accuracy.js'
 import {
   bootstrap,
   describe,
@@ -32,7 +33,7 @@ import {
   type Wilcoxon,
 } from './statistics.js'
 
-/** A number with its 95 % bootstrap interval over seeds. `interval` is null for a single seed. */
+/** A number with its 95 % interval over seeds, nearly always a bootstrap. `interval` is null for a single seed. */
 export interface FindingFigure {
   readonly value: number
   readonly interval: Interval | null
@@ -172,7 +173,7 @@ export function findingOf(all: readonly PromptRecord[], contract: Contract, from
     counts: { measured: count('measured'), 'folded-away': count('folded-away'), unanswered: count('unanswered') },
     pairs: every.length,
     improved: changes.filter((change) => change > 0).length,
-    improvedShare: meanOver(groups, ({ change }) => Number(change > 0)),
+    improvedShare: shareOf(groups.map((pairs) => pairs.map(({ change }) => change > 0))),
     meanChange: meanOver(groups, ({ change }) => change),
     medianChange: medianOf(groups.map((items) => items.map(({ change }) => change))),
     changeOfMean: changeOfMeans(groups),
@@ -292,6 +293,17 @@ function meanOf(groups: readonly (readonly number[])[]): FindingFigure | null {
     }
     return sum / count
   })
+}
+
+/**
+ * Returns the share of pairs that are true. Where all or none are, a bootstrap is a single point. Their interval is then Wilson's, with each
+ * prompt as one question, which is wide.
+ */
+function shareOf(groups: readonly (readonly boolean[])[]): FindingFigure | null {
+  const share = meanOf(groups.map((items) => items.map(Number)))
+  if (share === null || share.interval === null || (share.value !== 0 && share.value !== 1)) return share
+  const prompts = filled(groups).length
+  return { ...share, interval: wilson(share.value * prompts, prompts) }
 }
 
 /** The change of the mean weight of all pairs, in percent. */

@@ -92,7 +92,9 @@ describe('a run folder', () => {
     expect(run.records).toEqual([RECORDS[0]])
     await run.add(RECORDS[1]!)
     await run.close()
-    expect((await RunFolder.open(folder, OPTIONS)).records).toEqual(RECORDS)
+    const again = await RunFolder.open(folder, OPTIONS)
+    expect(again.records).toEqual(RECORDS)
+    await again.close()
   })
 
   it('is for one process at a time', async () => {
@@ -118,6 +120,23 @@ describe('a run folder', () => {
 })
 
 describe('findings', () => {
+  it('give Wilson’s interval where every pair gains, with each prompt as one question', () => {
+    const [first, second] = RECORDS
+    const gains = (record: PromptRecord): PromptRecord => ({
+      ...record,
+      comparisons: record.comparisons.map((one) => ({
+        ...one,
+        pairs: one.pairs.map((pair) => ({ ...pair, folded: pair.complete })),
+      })),
+    })
+    const { improved, improvedShare } = findingOf([gains(first!), gains(second!)], 'splice', 'value')
+    expect(improved).toBe(0)
+    expect(improvedShare!.value).toBe(0)
+    expect(improvedShare!.interval![0]).toBe(0)
+    // 0 of 2: up to 66 %.
+    expect(improvedShare!.interval![1]).toBeCloseTo(0.658, 3)
+  })
+
   it('are the statistics of measured pairs, and count the other pairs', () => {
     const finding = findingOf(RECORDS, 'splice', 'value')
     expect(finding.counts).toEqual({ measured: 5, 'folded-away': 1, unanswered: 0 })

@@ -1,5 +1,15 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+  copyFileSync,
+} from 'node:fs'
 import { execFile } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
@@ -461,6 +471,17 @@ describe('the first words', () => {
     expect(stdout.match(/^ {2}kvfold \w+/gm)).toEqual(
       ['demo', 'chat', 'serve', 'plan', 'doctor'].map((name) => `  kvfold ${name}`),
     )
+  })
+})
+
+describe.runIf(existsSync('/dev/full'))('output that a full disk takes', () => {
+  it('ends with one line that says so', async () => {
+    const command = [process.execPath, ...KVFOLD, 'help'].map((word) => `'${word}'`).join(' ')
+    const failed = promisify(execFile)('sh', ['-c', `${command} > /dev/full`])
+    await expect(failed).rejects.toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(/^kvfold cannot write its output: ENOSPC.*\n$/),
+    })
   })
 })
 

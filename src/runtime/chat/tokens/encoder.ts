@@ -241,7 +241,7 @@ export class Encoder {
       at += text.length - kept.length
       text = kept
     }
-    if (after?.stripsBefore === true) text = text.replace(/[ \t\n\v\f\r]+$/, '')
+    if (after?.stripsBefore === true) text = text.slice(0, endWithoutSpaces(text))
     if (text === '') return []
     return [{ at, made: { text, inner: before === 'fixed' } }]
   }
@@ -328,6 +328,13 @@ function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
   }
   flush()
   return literals
+}
+
+/** Returns where the whitespace at the end of a text begins. A regular expression takes quadratic time on long runs of spaces. */
+function endWithoutSpaces(text: string): number {
+  let end = text.length
+  while (end > 0 && ' \t\n\v\f\r'.includes(text[end - 1]!)) end--
+  return end
 }
 
 /** Texts in front of which no tokenizer puts a space. So no tokenizer puts a space before the text behind such a text either. */
