@@ -193,4 +193,13 @@ describe('a JSON schema as a grammar', () => {
     expect((grammar as unknown as { _testText(text: string): boolean })._testText('{"x": 1}')).toBe(true)
     expect(places).toEqual(['#/patternProperties'])
   })
+
+  test('allows every name where patternProperties chooses names', async () => {
+    const schema = read(
+      '{"type":"object","properties":{"a":{"const":1}},"patternProperties":{"^x":{"const":1}},"additionalProperties":false}',
+    )
+    const grammar = await (await llama()).createGrammar({ grammar: jsonSchemaGrammar(schema, () => undefined) })
+    const reads = (text: string) => (grammar as unknown as { _testText(text: string): boolean })._testText(text)
+    expect([reads('{"x-one": 1}'), reads('{"a": 1, "x": 1}'), reads('{"a": 2}')]).toEqual([true, true, false])
+  })
 })

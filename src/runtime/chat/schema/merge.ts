@@ -305,7 +305,9 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
     )
   const { unevaluatedProperties, ...evaluated } = schema
   if (unevaluatedProperties !== undefined) return whole(evaluated).map((each) => withOthers(each, unevaluatedProperties))
-  const { $ref, allOf, anyOf, oneOf, ...rest } = schema
+  const { $ref, allOf, anyOf, oneOf, ...own } = schema
+  // No grammar expresses which names the expressions choose. Where they are left out, all names are allowed.
+  const rest = 'patternProperties' in own ? { ...own, additionalProperties: true } : own
   const base = boundsOf(
     Object.fromEntries(
       Object.entries(rest).filter(([keyword]) => !REMARKS.has(keyword) && !['$defs', 'definitions'].includes(keyword)),
