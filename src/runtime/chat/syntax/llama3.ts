@@ -5,7 +5,7 @@
 import type { ToolDefinition } from '../message.js'
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { otherKeys } from '../schema/properties.js'
-import { FREE_JSON, GrammarRules, literal, textWithout } from '../schema/rules.js'
+import { FREE_JSON, GrammarRules, type JsonPunctuation, literal, textWithout } from '../schema/rules.js'
 import { begunNamed, JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from '../parser.js'
 import type { SyntaxFamily } from './syntax.js'
@@ -133,6 +133,14 @@ const form: CallForm = {
   triggers: [],
 }
 
+/** A form of calls with the whitespace that `style` allows. A model that writes JSON without spaces could not name a tool otherwise. */
+const formIn = ({ comma, colon, openObject, closeObject }: JsonPunctuation): CallForm => ({
+  ...form,
+  write: (tool, args) =>
+    `${openObject} ( ${literal('"type"')} ${colon} ${literal('"function"')} ${comma} )? ` +
+    `${literal('"name"')} ${colon} ${literal(JSON.stringify(tool))} ${comma} ${literal('"parameters"')} ${colon} ${args} ${closeObject}`,
+})
+
 /** Writes GBNF of the objects that the parser reads as text: those that name none of these tools. */
 function otherObject(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
   const { comma, colon, openObject, closeObject } = rules.style
@@ -156,7 +164,7 @@ export const llama3: SyntaxFamily = () => ({
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
   lazy: (tools, _, single = false) => {
     const rules = new GrammarRules(FREE_JSON)
-    const calls = addCalls(rules, form, tools, single)
+    const calls = addCalls(rules, formIn(rules.style), tools, single)
     const text = textWithout(rules, 'text', TAG)
     const other = otherObject(rules, tools)
     const called = `( ${words(TAG)} ${calls} )?`
