@@ -407,10 +407,10 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       for (let part = await reader.read(); !part.done; part = await reader.read()) said += part.value
       expect(said).toContain('store/unreachable')
       expect(await healthOf(far)).toEqual(AWAY)
-      expect(await healthOf(one)).toEqual([200, { status: 'ready' }])
+      expect(await healthOf(one)).toEqual([200, { status: 'ok' }])
       // The server reconnects by itself, without a request.
       way.heal()
-      await expect.poll(() => healthOf(far), { timeout: 10_000 }).toEqual([200, { status: 'ready' }])
+      await expect.poll(() => healthOf(far), { timeout: 10_000 }).toEqual([200, { status: 'ok' }])
       // Its claims are free once the database has noticed.
       await expect.poll(() => postgres.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'", url)).toEqual([])
       const again = await json<Answered>(far, 'POST', '/v1/chat/completions', { messages, max_tokens: 6, kvfold: {} })
@@ -451,7 +451,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     }
     const had = acknowledged.length
     await expect.poll(() => acknowledged.length, { timeout: 30_000 }).toBeGreaterThan(had + 3)
-    for (const at of [one, other]) expect(await healthOf(at)).toEqual([200, { status: 'ready' }])
+    for (const at of [one, other]) expect(await healthOf(at)).toEqual([200, { status: 'ok' }])
     isOver = true
     await Promise.all(talks)
     for (const error of refused)

@@ -20,7 +20,8 @@ const Facts = Type.Object({
   parameters: Type.Number(),
   /** The kind of quantisation, such as `Q4_K_M`; empty when the file does not say. */
   quantization: Type.String(),
-  template: Type.Boolean(),
+  /** The chat template in Jinja; empty when the file has none. */
+  template: Type.String(),
   /** Numbers and short texts of the header; lists only as their length. */
   metadata: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
 })
@@ -119,6 +120,7 @@ const MOST_TEXT = 512
 function headerFacts(paths: readonly string[]): FileFacts {
   const headers = paths.map(readHeader)
   const first = headers[0]!.metadata
+  const template = first.get('tokenizer.chat_template')
   const metadata: Record<string, string | number> = {}
   for (const [key, entry] of first)
     if (entry.kind === 'number') metadata[key] = entry.value
@@ -129,7 +131,7 @@ function headerFacts(paths: readonly string[]): FileFacts {
     architecture: String(metadata['general.architecture'] ?? ''),
     parameters: tensors.reduce((sum, { shape }) => sum + shape.reduce((product, length) => product * length, 1), 0),
     quantization: FILE_TYPES[Number(metadata['general.file_type'])] ?? '',
-    template: first.has('tokenizer.chat_template'),
+    template: template?.kind === 'text' ? template.value : '',
     metadata,
   }
 }

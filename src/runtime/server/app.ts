@@ -265,7 +265,7 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
   }
   const health = {
     config: { open: true },
-    schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+    schema: { summary: 'ok, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
   }
   // The second path is for clients of llama-server, which has it too.
   for (const path of ['/health', '/v1/health'])
@@ -277,10 +277,10 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
         ...(storeFault === null ? [] : [STORE_FAULTS[storeFault]]),
         ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
       ]
-      const state = loading ? 'loading' : problems.length > 0 ? 'unavailable' : 'ready'
+      const state = loading ? 'loading' : problems.length > 0 ? 'unavailable' : 'ok'
       const status = closing || running.closing ? 'closing' : state
       if (status === 'unavailable') reply.header('retry-after', RETRY_AFTER)
-      return reply.code(status === 'ready' ? 200 : 503).send({
+      return reply.code(status === 'ok' ? 200 : 503).send({
         status,
         ...(problems.length > 0 ? { problems } : {}),
         ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),

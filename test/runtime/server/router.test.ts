@@ -134,11 +134,13 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     expect(models[1].details.parameter_size).toMatch(/^\d+(\.\d+)? ?K$/)
     const shown = (await send('/api/show', { model: 'small:latest' })).body
     expect(shown).toMatchObject({ model_info: { 'llama.context_length': 4096, 'llama.block_count': 2 } })
+    expect(shown).toMatchObject({ template: expect.stringContaining('tools') as string, capabilities: ['completion', 'tools'] })
     expect((await send('/api/ps')).body).toEqual({ models: [] })
     const asked = { model: 'small', messages: [{ role: 'user', content: 'Hi' }], stream: false, options: { num_predict: 2 } }
     await send('/api/chat', { ...asked, keep_alive: '5m' })
     const [held] = (await send('/api/ps')).body.models
     expect(held).toMatchObject({ name: 'small', context_length: 1024 })
+    expect((await send('/api/show', { model: 'small' })).body.model_info['llama.context_length']).toBe(1024)
     expect(Date.parse(held.expires_at) - Date.now()).toBeGreaterThan(250_000)
     await send('/api/chat', { ...asked, keep_alive: -1 })
     // Ollama's client shows a date in the past or none as `Stopping...`, and a far one as `Forever`.

@@ -57,7 +57,7 @@ const unavailable = (words: string) => ({
   status: 503,
   body: { status: 'unavailable', problems: [expect.stringContaining(words) as string] },
 })
-const READY = { status: 200, body: { status: 'ready' } }
+const READY = { status: 200, body: { status: 'ok' } }
 
 describe('on a full disk', () => {
   it('requests get 507, health reports it, and with room again the server continues', { timeout: 120_000 }, async (context) => {

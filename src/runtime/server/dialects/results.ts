@@ -91,6 +91,11 @@ export class OpenCalls {
   readonly #steps: ToolCall[][] = []
   readonly #stepOf = new Map<string, ToolCall[]>()
 
+  /** Whether the conversation has had no call so far. */
+  get isUnused(): boolean {
+    return this.#stepOf.size === 0
+  }
+
   add(calls: readonly ToolCall[]): void {
     const step = [...calls]
     this.#steps.push(step)

@@ -310,6 +310,12 @@ const ROUTES: readonly Route[] = [
     taken: { dimensions: 4, keep_alive: '5m' },
     ignored: { truncate: true, options: {} },
   },
+  {
+    path: '/api/embeddings',
+    body: { model: 'builtin', prompt: 'a' },
+    taken: { keep_alive: '5m' },
+    ignored: { options: {} },
+  },
 ]
 
 /** Ollama's options, which are one field of the request. */

@@ -41,7 +41,8 @@ it('lists models, shows one, and reports its version', async () => {
   const [held, ...others] = (await api.get('/api/ps')).body.models
   expect(Date.parse(held.expires_at)).toBeGreaterThan(Date.UTC(2200, 0))
   expect(others).toEqual([])
-  expect((await api.get('/api/version')).body).toEqual({ version: 'test' })
+  // VS Code refuses servers that say less than 0.6.4, and `codex --oss` those below 0.13.4.
+  expect((await api.get('/api/version')).body).toEqual({ version: '0.13.4', kvfold: 'test' })
   expect((await api.post('/api/show', { model: 'nobody' })).status).toBe(404)
 })
 
@@ -58,7 +59,9 @@ it('answers whole, and in lines that say the same', async () => {
 it('generates from a prompt, with and without the template, and by a schema', async () => {
   const ask = { model: 'builtin', prompt: 'Once', options: { num_predict: 6, temperature: 0 } }
   const { body } = await api.post('/api/generate', { ...ask, raw: true, stream: false })
-  expect(body).toMatchObject({ done_reason: 'length', eval_count: 6, prompt_eval_count: 1 })
+  expect(body).toMatchObject({ done_reason: 'length', eval_count: 6, prompt_eval_count: 1, context: [] })
+  const again = { ...ask, context: body.context, stream: false }
+  expect((await api.post('/api/generate', again)).status).toBe(200)
   expect((await lines('/api/generate', { ...ask, raw: true })).map(({ response }) => response).join('')).toBe(body.response)
   const held = { ...ask, system: 'Be kind.', format: { const: '42' }, options: { num_predict: 40 }, stream: false }
   expect((await api.post('/api/generate', held)).body.response).toBe('"42"')
@@ -87,6 +90,27 @@ it('accepts calls and results without ids, in their order', async () => {
   })
   expect(status).toBe(400)
   expect(body.error).toContain('messages[4]')
+})
+
+it('takes thoughts as messages of their own, roles in capitals, and a history that begins with a result', async () => {
+  const continued = [
+    { role: 'User', content: 'Hi' },
+    { role: 'thinking', content: 'A greeting.' },
+    { role: 'assistant', content: 'Hello.' },
+    { role: 'user', content: 'Go on.' },
+  ]
+  const { status, body } = await api.post('/api/chat', { ...HELLO, messages: continued, stream: false })
+  expect(status).toBe(200)
+  const whole = continued.flatMap((message) =>
+    message.role === 'thinking' ? [] : message.role === 'assistant' ? [{ ...message, thinking: 'A greeting.' }] : [message],
+  )
+  expect(body.prompt_eval_count).toBe(
+    (await api.post('/api/chat', { ...HELLO, messages: whole, stream: false })).body.prompt_eval_count,
+  )
+  const trimmed = [{ role: 'system', content: 'Be kind.' }, { role: 'tool', content: 'sun' }, ...whole.slice(1)]
+  expect((await api.post('/api/chat', { ...HELLO, messages: trimmed, stream: false })).status).toBe(200)
+  const foreign = await api.post('/api/chat', { ...HELLO, messages: [{ role: 'moderator', content: 'Hi' }], stream: false })
+  expect(foreign).toMatchObject({ status: 400, body: { error: expect.stringContaining('messages[0].role') as string } })
 })
 
 it('takes nulls, and loads or unloads a model for a request without messages', async () => {
@@ -158,6 +182,8 @@ it('continues the thread of a client that sends calls and results without ids', 
 
 it('embeds, and reports errors in its own form', async () => {
   const { body } = await api.post('/api/embed', { model: 'builtin', input: ['one', 'two three'] })
+  const [one] = (await api.post('/api/embed', { model: 'builtin', input: 'one' })).body.embeddings
+  expect((await api.post('/api/embeddings', { model: 'builtin', prompt: 'one' })).body).toEqual({ embedding: one })
   expect(body.embeddings).toHaveLength(2)
   const refused = await api.post('/api/chat', { ...HELLO, model: 'nobody' })
   expect(refused.status).toBe(404)

@@ -104,7 +104,7 @@ describe("OpenAI's", () => {
 
 it('answers /v1/health and /version without a key, and pools texts', async () => {
   const health = await fetch(`${served.url}/v1/health`)
-  expect([health.status, await health.json()]).toEqual([200, { status: 'ready' }])
+  expect([health.status, await health.json()]).toEqual([200, { status: 'ok' }])
   expect(await (await fetch(`${served.url}/version`)).json()).toEqual({ version: 'test' })
   const { status, body } = await post('/pooling', { model, input: ['a', 'b'] })
   const embedded = await openai.embeddings.create({ model, input: ['a', 'b'], encoding_format: 'float' })

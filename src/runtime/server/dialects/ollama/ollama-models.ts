@@ -43,7 +43,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
   app.post('/api/show', show, async ({ body }) => {
     const name = nameIn(service, body.model ?? body.name)
     const file = await service.file(name)
-    if (file?.facts != null) return shown(file, file.facts)
+    if (file?.facts != null) return shown(file, file.facts, service.model(name).loaded?.context)
     const { loaded } = await service.load(name)
     return {
       details: detailsOf(file),
@@ -182,11 +182,23 @@ function detailsOf(file: ServedFile | null): object {
 /** Names of architectures that only make vectors or scores. */
 const ENCODERS = /bert|^t5encoder$/
 
-function shown(file: ServedFile, { architecture, metadata, template, parameters }: NonNullable<ServedFile['facts']>): object {
+/** Matches a chat template that opens or switches reasoning. */
+const THINKS = /\b(?:enable_thinking|thinking|reasoning_effort)\b|<\/?think>/
+
+/** @param context the cells of the loaded model. Clients take them for the window, which may be smaller than the trained one. */
+function shown(
+  file: ServedFile,
+  { architecture, metadata, template, parameters }: NonNullable<ServedFile['facts']>,
+  context: number | undefined,
+): object {
+  const window = `${architecture}.context_length`
+  const chats = template === '' ? ['completion'] : ['completion', 'tools', ...(THINKS.test(template) ? ['thinking'] : [])]
   return {
     details: detailsOf(file),
-    model_info: { ...metadata, 'general.parameter_count': parameters },
-    capabilities: ENCODERS.test(architecture) ? ['embedding'] : template ? ['completion', 'tools'] : ['completion'],
+    model_info: { ...metadata, 'general.parameter_count': parameters, ...(context === undefined ? {} : { [window]: context }) },
+    // LiteLLM sends tools only where the template has the word.
+    template: template === '' || /tools/.test(template) ? template : `${template}{# kvfold shows tools in a system message #}`,
+    capabilities: ENCODERS.test(architecture) ? ['embedding'] : chats,
     modified_at: new Date(file.modified).toISOString(),
   }
 }

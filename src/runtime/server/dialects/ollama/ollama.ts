@@ -1,6 +1,7 @@
 /** The routes below `/api`, as in Ollama: translates requests into asks, and writes answers. */
 import { hash } from 'node:crypto'
 import { definedFields } from '../../../core/json.js'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Steps } from '../../../core/turns.js'
@@ -44,8 +45,31 @@ const EmbedBody = Type.Object({
   keep_alive: KeepAlive,
 })
 
+/** The body of Ollama's older route, which takes one text. */
+const OldEmbedBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024 })),
+  prompt: Type.String(),
+  keep_alive: KeepAlive,
+})
+
 export function addOllama(app: App, ports: Ports, version: string): void {
   const { service, sampling, unsupportedParts, exchange } = ports
+  const embedded = (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: Pick<Type.Static<typeof EmbedBody>, 'model' | 'dimensions' | 'keep_alive'>,
+    inputs: readonly string[],
+  ) => {
+    const { tenant } = request
+    const { model, dimensions } = body
+    // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
+    if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
+    return exchange(request, reply).aside(
+      'embeddings',
+      (signal) => service.embed({ tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
+      ({ vectors }) => vectors.length,
+    )
+  }
   /** Replaces the model's name, which may have a tag such as `:latest`, by the server's name for it. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
@@ -104,24 +128,29 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     { schema: { ...described('Embeddings (Ollama)', 'ollama'), body: EmbedBody }, preValidation: nullsDownTo(2) },
     async (request, reply) => {
       const body = named(request.body)
-      const { model, input, dimensions } = body
-      // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
-      if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
-      const inputs = typeof input === 'string' ? [input] : input
-      const answer = await exchange(request, reply).aside(
-        'embeddings',
-        (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
-        ({ vectors }) => vectors.length,
-      )
+      const { input } = body
+      const answer = await embedded(request, reply, body, typeof input === 'string' ? [input] : input)
       return {
         ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
         ...toldOf(ignoredIn(body, EmbedBody)),
       }
     },
   )
+  app.post(
+    '/api/embeddings',
+    { schema: { ...described('One embedding (Ollama)', 'ollama'), body: OldEmbedBody }, preValidation: nullsDownTo(2) },
+    async (request, reply) => {
+      const body = named(request.body)
+      const { vectors } = await embedded(request, reply, body, [body.prompt])
+      return { embedding: [...vectors[0]!], ...toldOf(ignoredIn(body, OldEmbedBody)) }
+    },
+  )
   addOllamaModels(app, ports)
-  app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version }))
+  app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version: OLLAMA, kvfold: version }))
 }
+
+/** The release of Ollama whose routes these are. Clients such as VS Code and Codex refuse servers that say an older one. */
+const OLLAMA = '0.13.4'
 
 /** Loads the model for a request without a prompt, or unloads it when `keep_alive` is 0. */
 async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind): Promise<object> {
@@ -202,7 +231,7 @@ const OllamaChatBody = Type.Object({
   messages: Type.Optional(
     Type.Array(
       Type.Object({
-        role: Type.Enum(['system', 'user', 'assistant', 'tool']),
+        role: Type.String({ description: 'system, user, assistant or tool; thinking: belongs to the next assistant message' }),
         content: Type.Optional(Type.String()),
         thinking: Type.Optional(Type.String()),
         images: Type.Optional(
@@ -235,7 +264,7 @@ const GenerateBody = Type.Object({
   system: Type.Optional(Type.String()),
   raw: Type.Optional(Type.Boolean({ description: 'true: the prompt goes on as it is, without template' })),
   suffix: Type.Optional(Type.String({ description: 'text after the answer, for models with tokens of fill-in prompts' })),
-  context: Type.Optional(Type.Unknown({ description: 'refused: use /api/chat' })),
+  context: Type.Optional(Type.Unknown({ description: 'refused unless it is empty: use /api/chat' })),
   template: Type.Optional(Type.String({ description: 'refused when not empty' })),
   images: Type.Optional(
     Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
@@ -269,7 +298,7 @@ function* chatAsk(
 /** Translates a request to `/api/generate` into an ask. @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
   const { prompt = '', system = '', template = '', images = [] } = body
-  if (body.context !== undefined)
+  if (body.context !== undefined && !(Array.isArray(body.context) && body.context.length === 0))
     throw unsupported('context', 'context is not supported: its tokens are of another server. Send the messages to /api/chat.')
   if (template !== '') throw unsupported('template', 'template is not supported; the model has its own, or send raw: true.')
   const content = withImages(prompt, images, 'images', unsupportedParts)
@@ -326,11 +355,21 @@ function* messagesOf(
   let asked = ''
   const callId = (nth: number) => `call_${asked}${(count + nth).toString(16).padStart(8, '0')}`
   const open = new OpenCalls()
-  const placedOf = (message: OllamaMessages[number], index: number): PlacedMessage => {
+  /** Thoughts that a client sends back as a message of their own, as Continue does. */
+  let thoughts: string | undefined
+  const placedOf = (message: OllamaMessages[number], index: number): PlacedMessage | null => {
     const place = `messages[${index}]`
-    const { role, content: said = '', thinking: reasoning, tool_calls: calls = [] } = message
+    const { content: said = '', tool_calls: calls = [] } = message
+    const role = message.role.toLowerCase()
+    if (role === 'thinking') thoughts = said
+    if (role === 'thinking') return null
+    if (!isRole(role)) throw new FieldError(`${place}.role`, `${place}.role must be one of ${ROLES.join(', ')}.`)
+    const reasoning = message.thinking ?? (role === 'assistant' ? thoughts : undefined)
+    thoughts = undefined
     const content = withImages(said, message.images, `${place}.images`, role === 'tool' ? 'placeholder' : unsupportedParts)
     if (role === 'tool') {
+      // Clients that shorten a conversation, such as Home Assistant, may cut between a call and its result.
+      if (message.tool_call_id === undefined && open.isUnused) return null
       const { tool_call_id: id = open.first(message.tool_name, place).id, tool_name: name } = message
       open.answered(id)
       return { message: { role, content, toolCallId: id, ...definedFields({ name }) }, place: `${place}.tool_call_id` }
@@ -348,12 +387,17 @@ function* messagesOf(
     }
   }
   const placed: PlacedMessage[] = []
-  for (const message of messages) {
-    placed.push(placedOf(message, placed.length))
+  for (const [index, message] of messages.entries()) {
+    const found = placedOf(message, index)
+    if (found !== null) placed.push(found)
     yield
   }
   return { messages: yield* resultsInOrder(placed), callId }
 }
+
+const ROLES = ['system', 'user', 'assistant', 'tool'] as const
+
+const isRole = (role: string): role is (typeof ROLES)[number] => (ROLES as readonly string[]).includes(role)
 
 /** How many characters of the user's last message the id of a call depends on. */
 const ENOUGH = 1000
@@ -382,7 +426,7 @@ function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignor
     'message' in answer
       ? [answer.message.content, answer.message.reasoning ?? '', answer.message.toolCalls ?? []]
       : [answer.text, '', []]
-  return { ...part(kind, answer.model, said, thought, calls), ...end(answer, ignored) }
+  return { ...part(kind, answer.model, said, thought, calls), ...end(kind, answer, ignored) }
 }
 
 class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
@@ -404,7 +448,7 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   }
 
   done(answer: Answer | CompletionAnswer): readonly Frame[] {
-    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer, this.ignored) } }]
+    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(this.kind, answer, this.ignored) } }]
   }
 
   end(): readonly Frame[] {
@@ -440,7 +484,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
 }
 
 /** Returns the last fields of an answer: why it ended, token counts, and times in nanoseconds. */
-function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
+function end(kind: OllamaKind, { finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
   return {
@@ -452,6 +496,8 @@ function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: read
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
+    // Some clients need the list. It is empty, because kvfold continues no list of tokens.
+    ...(kind === 'generate' && { context: [] }),
     ...toldOf([...ignored, ...unread]),
   }
 }
