@@ -9,7 +9,7 @@ import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
-import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
+import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField, refuseForConversations } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { type ChatHead, type ChatWish, countsOf, DONE, hasLastChunk, stopReason, timingsOf } from './chat-reply.js'
@@ -60,8 +60,6 @@ const CompletionBody = Type.Object({
 
 type CompletionRequest = Type.Static<typeof CompletionBody>
 
-/** Keys of the `kvfold` field that a completion without messages may have; the others concern conversations. */
-const TAKEN: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
 /** How many tokens an answer has at most by default, as in OpenAI's API. */
 const DEFAULT_TOKENS = 16
 
@@ -179,9 +177,7 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   checkPromptLogprobs(body)
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
-  const other = Object.keys(body.kvfold ?? {}).find((field) => !TAKEN.includes(field))
-  if (other !== undefined)
-    throw unsupported(`kvfold.${other}`, `kvfold.${other} is for conversations; a bare completion has none.`)
+  refuseForConversations(body.kvfold)
 }
 
 // Writes the answer, whole or in chunks.
