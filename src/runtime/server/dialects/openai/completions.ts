@@ -32,7 +32,12 @@ const CompletionBody = Type.Object({
   ...SamplingFields,
   ...LimitFields,
   ...SpeculateFields,
-  max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
+  max_tokens: Type.Optional(
+    Type.Integer({
+      minimum: -1,
+      description: 'default 16, as OpenAI has it; -1: as many as the context holds; 0 only with echo',
+    }),
+  ),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
   echo: Type.Optional(
@@ -135,8 +140,8 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     sampling: nthSampling(chosen, index),
     ...limitsOf(body),
     ...fillOf(body, prompt),
-    maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
+      maxTokens: mostTokens(body),
       speculate: speculateOf(body),
       model: body.model,
       lora: body.lora,
@@ -149,6 +154,10 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     }),
   }))
 }
+
+/** Returns the most tokens of an answer; undefined: as many as the context holds. */
+const mostTokens = ({ max_tokens: most = DEFAULT_TOKENS }: CompletionRequest): number | undefined =>
+  most === -1 ? undefined : most
 
 /**
  * Returns the gap of a request with a suffix, which the answer fills: its prompt is the text before the answer, and the suffix the text
@@ -173,7 +182,7 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   if (body.echo === true && body.logprobs !== undefined && body.stream === true)
     throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
   if (body.max_tokens === 0 && body.echo !== true)
-    throw new FieldError('max_tokens', 'max_tokens must be at least 1 where nothing is echoed.')
+    throw new FieldError('max_tokens', 'max_tokens must be at least 1, or -1, where nothing is echoed.')
   checkPromptLogprobs(body)
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
