@@ -442,6 +442,12 @@ export interface ServedFile {
   readonly digest: Promise<string>
 }
 
+/** The parts of an ask that make its prompt. */
+export interface PromptAsk extends Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning'> {
+  /** Whether the prompt ends with the template's beginning of an answer. Default true. */
+  readonly generationPrompt?: boolean
+}
+
 /**
  * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
  * @throws KvfoldError model/not-found for unknown names
@@ -495,7 +501,9 @@ export interface Service {
    * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
    * model/unsupported where another server has the template
    */
-  prompt(ask: Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning'>): Promise<string>
+  prompt(ask: PromptAsk): Promise<string>
+  /** Returns the tokens of that prompt, as a step would show them. @throws KvfoldError model/unsupported as `prompt` */
+  promptTokens(ask: PromptAsk): Promise<Int32Array>
   /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
   count(
     model: string | undefined,

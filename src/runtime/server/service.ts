@@ -1,4 +1,5 @@
 /** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
+import type { ChatFormat, RenderRequest } from '../chat/format.js'
 import type { ChatMessage } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
@@ -23,6 +24,7 @@ import {
   type CompletionAsked,
   type EmbedAnswer,
   type EmbedAsk,
+  type PromptAsk,
   type RerankAnswer,
   type RerankAsk,
   type ScoreAsk,
@@ -243,18 +245,12 @@ export class ThreadService implements Service {
     })
   }
 
-  prompt({ model, messages, tools, template, beginning }: Parameters<Service['prompt']>[0]): Promise<string> {
-    return this.#using(model, ({ format, info }) => {
-      if (format === undefined)
-        throw new KvfoldError(
-          'model/unsupported',
-          `Another server has the chat template of ${info.model}; ask it for the prompt.`,
-        )
-      const own = format.with(variablesOf(template))
-      if (beginning === undefined) return own.textInTurns({ messages, tools })
-      const whole = [...messages, { role: 'assistant', content: beginning } as const]
-      return own.textInTurns({ messages: whole, tools, continues: true })
-    })
+  prompt(ask: PromptAsk): Promise<string> {
+    return this.#using(ask.model, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
+  }
+
+  promptTokens(ask: PromptAsk): Promise<Int32Array> {
+    return this.#using(ask.model, async (engine) => (await formatFor(ask, engine).renderInTurns(promptOf(ask))).tokens)
   }
 
   count(...[model, messages, tools, { clear, template } = {}]: Parameters<Service['count']>): Promise<number> {
@@ -499,6 +495,17 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
 }
 
 /** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
+/** Returns the chat format for a prompt. @throws KvfoldError model/unsupported where another server has the template */
+function formatFor({ template }: PromptAsk, { format, info }: ServedEngine): ChatFormat {
+  if (format !== undefined) return format.with(variablesOf(template))
+  throw new KvfoldError('model/unsupported', `Another server has the chat template of ${info.model}; ask it for the prompt.`)
+}
+
+function promptOf({ messages, tools, beginning, generationPrompt }: PromptAsk): Omit<RenderRequest, 'edits'> {
+  if (beginning === undefined) return { messages, tools, ...definedFields({ generationPrompt }) }
+  return { messages: [...messages, { role: 'assistant', content: beginning }], tools, continues: true }
+}
+
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
 
 /** Returns the message without the mark of a cut answer that the thread keeps. */

@@ -113,6 +113,8 @@ type Body = readonly [name: string, path: string, body: () => string, status: nu
 const BODIES: readonly Body[] = [
   ['3 MB of text', '/tokenize', () => JSON.stringify({ content: text(3e6) }), 200],
   ['1 MB of text with pieces', '/tokenize', () => JSON.stringify({ content: text(1e6), with_pieces: true }), 200],
+  ['2 MB in a message', '/tokenize', () => chat({ messages: [{ role: 'user', content: text(2e6) }] }), 200],
+  ['8,001 messages', '/tokenize', () => chat({ messages: messages(8001) }), 200],
   ['half a million tokens', '/detokenize', () => `{"tokens":${list('300', 500_000)}}`, 200],
   ['a million tokens', '/detokenize', () => `{"tokens":${list('300', 1e6)}}`, 200],
   ['2 MB', '/v1/messages/count_tokens', () => chat({ messages: [{ role: 'user', content: text(2e6) }] }), 200],

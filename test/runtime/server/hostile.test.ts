@@ -34,7 +34,7 @@ const CHAT = '/v1/chat/completions'
 const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] = [
   ['model', [7, {}, [], true, 'm'.repeat(2000)]],
   ['messages', ['Hi', {}, 7, [], true]],
-  ['max_tokens', [0, -1, 1.5, '5', []]],
+  ['max_tokens', [0, -2, 1.5, '5', []]],
   ['max_completion_tokens', [0, -7, 'many']],
   ['temperature', [-0.1, 101, 'hot', {}]],
   ['top_p', [-1, 1.1, 'x']],

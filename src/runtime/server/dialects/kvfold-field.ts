@@ -7,6 +7,7 @@ import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
+import { unsupported } from '../problem.js'
 import { acms, overflows } from '../threads/policies.js'
 
 /** The field in a request. Unknown fields in it are refused, because a misspelt one would change the answer. */
@@ -129,6 +130,16 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     priority,
     timeoutMs: timeout === undefined ? undefined : Math.ceil(timeout * 1000),
   })
+}
+
+/** The names that a completion without messages may have in the field; the others concern conversations. */
+const WITHOUT_MESSAGES: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
+
+/** Refuses names in the field that a completion without messages cannot carry out. @throws FieldError */
+export function refuseForConversations(field: KvfoldRequest): void {
+  const other = Object.keys(field ?? {}).find((name) => !WITHOUT_MESSAGES.includes(name))
+  if (other !== undefined)
+    throw unsupported(`kvfold.${other}`, `kvfold.${other} is for conversations; a bare completion has none.`)
 }
 
 /** The most ignored fields that an answer lists, and the most characters of each name. */

@@ -30,6 +30,31 @@ const complete = async (body: object, key?: string): Promise<Completion> => {
   return (await answer.json()) as Completion
 }
 
+describe('max_tokens', () => {
+  const said = '1234567890'.repeat(20)
+  const grammar = `root ::= "${said}"`
+
+  it('is 16 by default, and -1 is no limit', async () => {
+    const cut = await complete({ prompt: 'Once', grammar })
+    expect(cut.choices[0]?.finish_reason).toBe('length')
+    const whole = await complete({ prompt: 'Once', grammar, max_tokens: -1 })
+    expect(whole.choices[0]).toMatchObject({ finish_reason: 'stop', text: said })
+  })
+
+  it.each(['max_tokens', 'max_completion_tokens'])('of a chat is none at -1, and 0 is refused: %s', async (name) => {
+    const chat = async (most: number) => {
+      const answer = await fetch(`${served.url}/v1/chat/completions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', authorization: 'Bearer sk-anna' },
+        body: JSON.stringify({ messages: [{ role: 'user', content: 'Count.' }], grammar, [name]: most }),
+      })
+      return { status: answer.status, ...((await answer.json()) as object) }
+    }
+    expect(await chat(-1)).toMatchObject({ status: 200, choices: [{ finish_reason: 'stop', message: { content: said } }] })
+    expect(await chat(0)).toMatchObject({ status: 400, error: { param: name } })
+  })
+})
+
 describe('the format of an answer', () => {
   const schema = {
     type: 'object',

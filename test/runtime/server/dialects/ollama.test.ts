@@ -68,6 +68,25 @@ it('generates from a prompt, with and without the template, and by a schema', as
   expect((await api.post('/api/generate', { model: 'builtin' })).body).toMatchObject({ done: true, done_reason: 'load' })
 })
 
+it.each([
+  ['/api/chat', HELLO],
+  ['/api/generate', { prompt: 'Hello' }],
+  ['/api/generate', { prompt: 'Hello', raw: true }],
+])('%s keeps an answer to kvfold.grammar, alone', async (path, ask) => {
+  const given = { ...ask, kvfold: { grammar: 'root ::= "rot" | "blau"' }, options: { num_predict: 20 }, stream: false }
+  const { body } = await api.post(path, given)
+  expect(body.message?.content ?? body.response).toMatch(/^(rot|blau)$/)
+  const refused = await api.post(path, { ...given, format: 'json' })
+  expect([refused.status, refused.body.error]).toEqual([400, 'Give kvfold.grammar or format, not both.'])
+})
+
+it.each([{ raw: true }, { suffix: 'b' }])('refuses what a prompt without messages cannot have: %o', async (bare) => {
+  for (const [name, value] of Object.entries({ thread: 'a', acm: 'tools', contract: 'exact' })) {
+    const { status, body } = await api.post('/api/generate', { prompt: 'a', ...bare, kvfold: { [name]: value }, stream: false })
+    expect([status, body.error]).toEqual([400, `kvfold.${name} is for conversations; a bare completion has none.`])
+  }
+})
+
 it('accepts calls and results without ids, in their order', async () => {
   const messages = [
     { role: 'user', content: 'Weather?' },

@@ -1,4 +1,4 @@
-/** Tests the defaults of `/tokenize`, on a model whose texts begin with a BOS token. */
+/** Tests `/tokenize` on a model whose texts begin with a BOS token. */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { LlamaEngine } from '../../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../../src/runtime/native/binding.js'
@@ -41,7 +41,27 @@ it('prompt begins with BOS, and the answer has the context, as in vLLM', async (
   expect(tokens).toEqual([bos, ...(await tokensOf({ prompt: '<|im_end|>', add_special_tokens: false }))])
   expect(tokens).toHaveLength(2)
   expect(context).toBe(engine.info.context)
-  const messages = [{ role: 'user', content: 'Hi' }]
-  expect((await tokensOf({ messages }))[0]).not.toBe(bos)
-  expect((await tokensOf({ messages, add_special_tokens: true }))[0]).toBe(bos)
+})
+
+const question = { role: 'user', content: 'a <|im_end|> b' }
+const answer = { role: 'assistant', content: 'c' }
+
+it('messages are the tokens that the model sees: BOS, and control tokens of clients as text', async () => {
+  const asked = { messages: [question], max_tokens: 1, return_token_ids: true }
+  const { prompt_token_ids: seen } = (await api.post('/v1/chat/completions', asked)).body as { prompt_token_ids: number[] }
+  expect(seen[0]).toBe(engine.model.special.bos)
+  expect(await tokensOf({ messages: [question] })).toEqual(seen)
+})
+
+it('messages end as vLLM’s fields say', async () => {
+  const text = async (more: object) => {
+    const tokens = await tokensOf({ messages: [question, answer], ...more })
+    return ((await api.post('/detokenize', { tokens })).body as { content: string }).content
+  }
+  expect(await text({})).toMatch(/c<\|im_end\|>\n<\|im_start\|>assistant\n$/)
+  expect(await text({ add_generation_prompt: false })).toMatch(/c<\|im_end\|>\n$/)
+  expect(await text({ continue_final_message: true })).toMatch(/assistant\nc$/)
+  expect(await text({ continue_final_message: true, add_generation_prompt: false })).toMatch(/assistant\nc$/)
+  const both = { messages: [question, answer], continue_final_message: true, add_generation_prompt: true }
+  expect((await api.post('/tokenize', both)).body).toMatchObject({ error: { param: 'continue_final_message' } })
 })

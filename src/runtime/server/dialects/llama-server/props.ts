@@ -11,7 +11,7 @@ import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
 import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { definedFields } from '../../../core/json.js'
-import type { Tenant } from '../../ask.js'
+import type { Ask, Tenant } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 
 const NULLS = 5
@@ -57,14 +57,14 @@ export function addProps(app: App, ports: Ports): void {
       preHandler: argumentsAhead,
     },
     (request, reply) =>
-      exchange(request, reply).wait(async () => ({ prompt: await promptOf(ports, request.body, request.tenant) })),
+      exchange(request, reply).wait(async () => ({
+        prompt: await service.prompt(await askOf(ports, request.body, request.tenant)),
+      })),
   )
 }
 
-/** Returns the prompt that the template makes of the messages, up to the end of an answer that has begun. @throws FieldError */
-async function promptOf({ service, sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Promise<string> {
-  return service.prompt(await translated(body, chatAsk(body, tenant, sampling, unsupportedParts)))
-}
+const askOf = ({ sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Ask | Promise<Ask> =>
+  translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
 
 // The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
 
@@ -76,10 +76,16 @@ const TokenizeBody = Type.Object({
   tools: ChatBody.properties.tools,
   chat_template_kwargs: ChatBody.properties.chat_template_kwargs,
   continue_final_message: ChatBody.properties.continue_final_message,
-  parse_special: Type.Optional(Type.Boolean({ description: 'whether control tokens written in the text count; default true' })),
+  add_generation_prompt: Type.Optional(
+    Type.Boolean({ description: 'whether the prompt ends with the template’s beginning of an answer; default true' }),
+  ),
+  parse_special: Type.Optional(
+    Type.Boolean({ description: 'whether control tokens in content or prompt count; default true; in messages they never do' }),
+  ),
   add_special: Type.Optional(
     Type.Boolean({
-      description: 'whether the tokens that the model’s texts begin with are added; default: in prompt they are, else not',
+      description:
+        'whether the tokens that the model’s texts begin with are added; default: in prompt they are, in content not; messages begin as the model sees them',
     }),
   ),
   add_special_tokens: Type.Optional(Type.Boolean({ description: 'as add_special, by vLLM’s name' })),
@@ -94,11 +100,25 @@ const DetokenizeBody = Type.Object({
   tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
 
-/** Returns the chat request whose prompt is to be counted. As in vLLM, a last message of the assistant is one like the others by default. */
-const chatOf = (
-  { model, tools, chat_template_kwargs, continue_final_message = false }: Type.Static<typeof TokenizeBody>,
+/**
+ * Returns the tokens of a conversation, as a step would show them. As in vLLM, a last message of the assistant is one like the others by
+ * default. @throws FieldError
+ */
+async function tokensOfChat(
+  ports: Ports,
+  body: Type.Static<typeof TokenizeBody>,
   messages: ChatRequest['messages'],
-): ChatRequest => ({ messages, continue_final_message, ...definedFields({ model, tools, chat_template_kwargs }) })
+  tenant: Tenant,
+): Promise<Int32Array> {
+  const { model, tools, chat_template_kwargs, continue_final_message = false, add_generation_prompt: generationPrompt } = body
+  if (continue_final_message && generationPrompt === true)
+    throw new FieldError(
+      'continue_final_message',
+      'continue_final_message and add_generation_prompt cannot both be true: an answer goes on, or it begins.',
+    )
+  const chat = { messages, continue_final_message, ...definedFields({ model, tools, chat_template_kwargs }) }
+  return ports.service.promptTokens({ ...(await askOf(ports, chat, tenant)), ...definedFields({ generationPrompt }) })
+}
 
 export function addTokens(app: App, ports: Ports): void {
   const { service, exchange } = ports
@@ -114,13 +134,14 @@ export function addTokens(app: App, ports: Ports): void {
       const { messages } = body
       const text = body.content ?? body.prompt
       if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
-      // The defaults are llama-server's for `content`, and vLLM's for `prompt` and `messages`.
-      const { parse_special: special = true, add_special_tokens: begins = body.content === undefined && text !== undefined } =
-        body
+      // The defaults are llama-server's for `content`, and vLLM's for `prompt`.
+      const { parse_special: special = true, add_special_tokens: begins = body.content === undefined } = body
       const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async () => {
-        const whole = text ?? (await promptOf(ports, chatOf(body, messages!), request.tenant))
-        const tokens = await service.tokenize(body.model, whole, { special, bos })
+        const tokens =
+          text === undefined
+            ? await tokensOfChat(ports, body, messages!, request.tenant)
+            : await service.tokenize(body.model, text, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
         const steps = tokenized(tokens, pieces, body, service.model(body.model).loaded?.context)

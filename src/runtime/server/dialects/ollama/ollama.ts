@@ -20,7 +20,7 @@ import type {
 import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
-import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { ignoredIn, KvfoldField, kvfoldOf, refuseForConversations } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -112,6 +112,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const { prompt, suffix = '' } = body
       const bare =
         suffix !== '' ? { prompt: '', fill: { prefix: prompt, suffix, files: [] } } : body.raw === true ? { prompt } : null
+      if (bare !== null) refuseForConversations(body.kvfold)
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
         bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
@@ -319,7 +320,7 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
       model: body.model,
       maxTokens: most < 0 ? undefined : most,
       stop: stopOf(stop),
-      format: formatOf(body.format),
+      format: formatOf(body),
       ...thinkingOf(think),
     }),
     ...kvfoldOf(body.kvfold),
@@ -334,8 +335,10 @@ function thinkingOf(think: boolean | string | undefined): ReturnType<typeof temp
   return { ...rest, template: template.map((variable) => ({ ...variable, field: 'think' })) }
 }
 
-function formatOf(format: unknown): AnswerFormat | undefined {
-  if (format === undefined || format === '') return undefined
+function formatOf({ format, kvfold }: Common): AnswerFormat | undefined {
+  const grammar = kvfold?.grammar
+  if (format === undefined || format === '') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
+  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or format, not both.')
   if (format === 'json') return { kind: 'json' }
   if (typeof format === 'object') return { kind: 'schema', schema: format, loose: true }
   throw new FieldError('format', 'format must be json, or a JSON schema.')

@@ -84,7 +84,6 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
   refuseWhatChangesTheAnswer(body)
   const { messages, beginning } = beginningIn(body, yield* messagesOf(body.messages, unsupportedParts))
   const tools = toolsOf(body.tools ?? [])
-  const maxTokens = body.max_completion_tokens ?? body.max_tokens
   return {
     tenant,
     messages,
@@ -97,7 +96,7 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
       model: body.model,
       lora: body.lora,
       speculate: speculateOf(body),
-      maxTokens,
+      maxTokens: mostTokens(body),
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
       format: formOf(body),
@@ -108,6 +107,14 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
     }),
     ...kvfoldOf(body.kvfold),
   }
+}
+
+/** Returns the most tokens of the answer; undefined when no field limits them, or it is -1. @throws FieldError */
+function mostTokens({ max_completion_tokens, max_tokens }: ChatRequest): number | undefined {
+  for (const [name, most] of Object.entries({ max_completion_tokens, max_tokens }))
+    if (most === 0) throw new FieldError(name, `${name} must be at least 1, or -1 for no limit.`)
+  const most = max_completion_tokens ?? max_tokens
+  return most === -1 ? undefined : most
 }
 
 /** The values of `reasoning_format` that describe how this server gives reasoning anyway. */
@@ -307,11 +314,12 @@ export const ChatBody = Type.Object({
   ...SpeculateFields,
   max_tokens: Type.Optional(
     Type.Integer({
-      minimum: 1,
-      description: 'default: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
+      minimum: -1,
+      description:
+        'default, and -1: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
     }),
   ),
-  max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
+  max_completion_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
   lora: LoraField,

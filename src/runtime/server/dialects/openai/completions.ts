@@ -9,7 +9,7 @@ import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
-import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
+import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField, refuseForConversations } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { type ChatHead, type ChatWish, countsOf, DONE, hasLastChunk, stopReason, timingsOf } from './chat-reply.js'
@@ -32,7 +32,12 @@ const CompletionBody = Type.Object({
   ...SamplingFields,
   ...LimitFields,
   ...SpeculateFields,
-  max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
+  max_tokens: Type.Optional(
+    Type.Integer({
+      minimum: -1,
+      description: 'default 16, as OpenAI has it; -1: as many as the context holds; 0 only with echo',
+    }),
+  ),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
   echo: Type.Optional(
@@ -60,8 +65,6 @@ const CompletionBody = Type.Object({
 
 type CompletionRequest = Type.Static<typeof CompletionBody>
 
-/** Keys of the `kvfold` field that a completion without messages may have; the others concern conversations. */
-const TAKEN: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
 /** How many tokens an answer has at most by default, as in OpenAI's API. */
 const DEFAULT_TOKENS = 16
 
@@ -137,8 +140,8 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     sampling: nthSampling(chosen, index),
     ...limitsOf(body),
     ...fillOf(body, prompt),
-    maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
+      maxTokens: mostTokens(body),
       speculate: speculateOf(body),
       model: body.model,
       lora: body.lora,
@@ -151,6 +154,10 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     }),
   }))
 }
+
+/** Returns the most tokens of an answer; undefined: as many as the context holds. */
+const mostTokens = ({ max_tokens: most = DEFAULT_TOKENS }: CompletionRequest): number | undefined =>
+  most === -1 ? undefined : most
 
 /**
  * Returns the gap of a request with a suffix, which the answer fills: its prompt is the text before the answer, and the suffix the text
@@ -175,13 +182,11 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   if (body.echo === true && body.logprobs !== undefined && body.stream === true)
     throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
   if (body.max_tokens === 0 && body.echo !== true)
-    throw new FieldError('max_tokens', 'max_tokens must be at least 1 where nothing is echoed.')
+    throw new FieldError('max_tokens', 'max_tokens must be at least 1, or -1, where nothing is echoed.')
   checkPromptLogprobs(body)
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
-  const other = Object.keys(body.kvfold ?? {}).find((field) => !TAKEN.includes(field))
-  if (other !== undefined)
-    throw unsupported(`kvfold.${other}`, `kvfold.${other} is for conversations; a bare completion has none.`)
+  refuseForConversations(body.kvfold)
 }
 
 // Writes the answer, whole or in chunks.
