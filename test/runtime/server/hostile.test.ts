@@ -44,7 +44,7 @@ const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] 
   ['frequency_penalty', [-3, 3, []]],
   ['presence_penalty', [-3, 3, []]],
   ['seed', [1.5, 'x', {}, 1e300]],
-  ['n', [0, -1, 9, 1e9, 1.5, '2']],
+  ['n', [0, -1, 17, 1e9, 1.5, '2']],
   ['stop', [7, {}, Array.from({ length: 17 }, () => 'x')]],
   ['stream', ['yes', 1, {}]],
   ['stream_options', ['x', 7]],

@@ -108,6 +108,8 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
 
   it('loads and unloads models by the router’s routes', async () => {
     await chat('other', 'Hi')
+    expect(await send('/props?model=small&autoload=false')).toMatchObject({ status: 400 })
+    expect(await states()).toMatchObject({ small: 'unloaded' })
     expect(await send('/models/load', { model: 'small' })).toMatchObject({ status: 200, body: { success: true } })
     await until('small', 'loaded')
     expect(await send('/models/load', { model: 'small' })).toMatchObject({ status: 400 })

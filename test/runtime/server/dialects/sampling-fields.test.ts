@@ -407,4 +407,11 @@ describe('llama-server’s own fields', () => {
     const { content, tokens_predicted: count } = await complete({ prompt: `${PROMPT} ten`, n_predict: 0 })
     expect([content, count]).toEqual(['', 0])
   })
+
+  it('n_predict limits a chat, before max_tokens', async () => {
+    const chat = { messages: [{ role: 'user', content: 'Count.' }], grammar: 'root ::= [a-z ] root', max_tokens: 9 }
+    const tokens = async (n_predict: number) =>
+      (await api.post('/v1/chat/completions', { ...chat, n_predict })).body.usage.completion_tokens as number
+    expect([await tokens(0), await tokens(3)]).toEqual([1, 3])
+  })
 })

@@ -16,14 +16,21 @@ import { FieldError } from '../../problem.js'
 
 const NULLS = 5
 
+const Shown = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  autoload: Type.Optional(Type.Boolean({ description: 'false: a model that is not loaded is an error' })),
+})
+
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
 export function addProps(app: App, ports: Ports): void {
   const { service, sampling, exchange } = ports
   app.get(
     '/props',
-    { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Named } },
+    { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Shown } },
     async ({ query }) => {
+      if (query.autoload === false && service.model(query.model).loaded === null)
+        throw new FieldError('model', `${service.model(query.model).name} is not loaded; leave autoload out to load it.`)
       // The model's facts are known once it is loaded.
       const { name, loaded } = await service.load(query.model)
       return {

@@ -110,10 +110,11 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
 }
 
 /** Returns the most tokens of the answer; undefined when no field limits them, or it is -1. @throws FieldError */
-function mostTokens({ max_completion_tokens, max_tokens }: ChatRequest): number | undefined {
+function mostTokens({ max_completion_tokens, max_tokens, n_predict }: ChatRequest): number | undefined {
   for (const [name, most] of Object.entries({ max_completion_tokens, max_tokens }))
     if (most === 0) throw new FieldError(name, `${name} must be at least 1, or -1 for no limit.`)
-  const most = max_completion_tokens ?? max_tokens
+  // As in llama-server, where `n_predict: 0` computes the prompt. An answer here has at least one token.
+  const most = n_predict === undefined ? (max_completion_tokens ?? max_tokens) : n_predict || 1
   return most === -1 ? undefined : most
 }
 
@@ -271,7 +272,7 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
 // answer are refused, or reported in `kvfold.ignored`.
 
 /** The most answers to one request. */
-export const MOST_CHOICES = 8
+export const MOST_CHOICES = 16
 
 const Name = Type.String({ minLength: 1, maxLength: 256 })
 
@@ -320,6 +321,7 @@ export const ChatBody = Type.Object({
     }),
   ),
   max_completion_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens' })),
+  n_predict: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens, and before it; 0 counts as 1' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
   lora: LoraField,

@@ -38,7 +38,7 @@ const CompletionBody = Type.Object({
       description: 'default 16, as OpenAI has it; -1: as many as the context holds; 0 only with echo',
     }),
   ),
-  n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
   echo: Type.Optional(
     Type.Boolean({ description: 'whether the prompt stands before the answer, with logprobs those of its tokens, too' }),
