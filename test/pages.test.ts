@@ -140,6 +140,17 @@ describe('pages', () => {
     expect(unknown).toEqual([])
   })
 
+  it('name the contract in commands of sessions whose records have another one than the default', () => {
+    const unnamed = among(PAGES, (text, page) => {
+      const records = all(text, /\]\(([^)\s]*service[\w-]*\.json)\)/g).map((target) => read(join(dirname(page), target)))
+      const contracts = records.flatMap((record) => (JSON.parse(record) as { contract?: string }).contract ?? [])
+      return contracts.every((contract) => contract === 'exact')
+        ? []
+        : codeIn(text).filter((code) => /eval service .*--/.test(code) && !code.includes(' --contract '))
+    })
+    expect(unnamed).toEqual([])
+  })
+
   it('have short sentences', () => {
     const long = among(GUIDES, (text) => sentencesIn(text).filter((sentence) => wordsIn(sentence) > 30))
     expect(long).toEqual([])
