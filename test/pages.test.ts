@@ -140,6 +140,27 @@ describe('pages', () => {
     expect(unknown).toEqual([])
   })
 
+  it('name every option of the commands that talk to a model', () => {
+    const named = new Set(GUIDES.flatMap((page) => codeIn(read(page)).flatMap((code) => optionsIn(` ${code}`))))
+    const missing = ['chat', 'run'].flatMap((name) => {
+      const { options = [] } = program.commands.find((each) => each.name() === name) ?? {}
+      expect(options.length, name).toBeGreaterThan(20)
+      return options.flatMap(({ long, hidden }) => (hidden || named.has(long ?? '') ? [] : [`${name} ${long}`]))
+    })
+    expect(missing).toEqual([])
+  })
+
+  it('name the contract in commands of sessions whose records have another one than the default', () => {
+    const unnamed = among(PAGES, (text, page) => {
+      const records = all(text, /\]\(([^)\s]*service[\w-]*\.json)\)/g).map((target) => read(join(dirname(page), target)))
+      const contracts = records.flatMap((record) => (JSON.parse(record) as { contract?: string }).contract ?? [])
+      return contracts.every((contract) => contract === 'exact')
+        ? []
+        : codeIn(text).filter((code) => /eval service .*--/.test(code) && !code.includes(' --contract '))
+    })
+    expect(unnamed).toEqual([])
+  })
+
   it('have short sentences', () => {
     const long = among(GUIDES, (text) => sentencesIn(text).filter((sentence) => wordsIn(sentence) > 30))
     expect(long).toEqual([])

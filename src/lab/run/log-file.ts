@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { inWords } from '../../runtime/core/schema.js'
 import { readJson, writeJson } from '../../runtime/core/written-json.js'
-import { type LogEntry, type LogHeader, type LogKind, type LogRecord, type Resumption, runLog } from '../log.js'
+import { episodeLog, type LogEntry, type LogHeader, type LogKind, type LogRecord, type Resumption, runLog } from '../log.js'
 import { bad, type JsonLine, jsonLines, JsonLines } from './json-lines.js'
 import { type ItemResult, resultOf } from './plan.js'
 
@@ -17,6 +17,13 @@ type Entry = { readonly kind: string }
 
 /** Reads the complete lines of a run's log, the header first. @throws KvfoldError eval/bad-log that names file, line and field */
 export const logLines = (path: string) => checkedLines(jsonLines(path), path, runLog)
+
+/** Whether the file is the log of an episode. @throws KvfoldError eval/bad-log when the file cannot be read, or its first line is no JSON */
+export async function isEpisodeLog(path: string): Promise<boolean> {
+  for await (const { value } of jsonLines(path))
+    return typeof value === 'object' && value !== null && 'kind' in value && value.kind === episodeLog.header
+  return false
+}
 
 async function* checkedLines<Header extends Entry, Record extends Entry>(
   lines: AsyncIterable<JsonLine>,

@@ -46,7 +46,7 @@ export interface ConversationPorts {
   readonly estimates?: boolean
   /** Makes vectors for searches by meaning. Default: only exact text is found. */
   readonly embed?: Embed
-  /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument. Default `allow`. */
+  /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument and forget nothing. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
 
@@ -229,7 +229,7 @@ export class Conversation {
 
   /**
    * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold. With `forget`, a
-   * folded fragment is accepted too, and the cache forgets its text.
+   * folded fragment is accepted too, and the cache forgets its text; only `costly` can then refuse a fold that saves no tokens.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
@@ -239,7 +239,9 @@ export class Conversation {
     if (fragment.state.kind === 'folded' && (!forget || fragment.state.forget === true))
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
     if (forget) this.#vectors?.clear()
-    return this.#hide(fragment, { kind: 'folded', ...(forget ? { forget } : {}) }, forget ? 'exact' : contract, costly)
+    if (!forget) return this.#hide(fragment, { kind: 'folded' }, contract, costly)
+    // A forget is not made to save tokens.
+    return this.#hide(fragment, { kind: 'folded', forget }, 'exact', costly ?? 'allow')
   }
 
   /**

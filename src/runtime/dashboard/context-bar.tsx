@@ -5,7 +5,7 @@
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
 import { keyOf, type Selection } from './places.js'
-import { fragmentsOf, type HiddenPieces, pays, piecesOf, whereIs, widthOf } from './pieces.js'
+import { fragmentsOf, type HiddenPieces, isFoldable, pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface ContextBarProps {
@@ -13,7 +13,7 @@ interface ContextBarProps {
   readonly chosen: Selection | null
   readonly hidden: HiddenPieces
   readonly onChoose: (choice: Selection) => void
-  /** Folds a fragment. Called by the button and by the keys F and R. */
+  /** `onFold`, `onRestore`, `onFoldMessage`: called by the button and by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
@@ -46,11 +46,13 @@ export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore
     if (event.ctrlKey || event.metaKey || event.altKey) return
     const here = keys.indexOf(current ?? '')
     const stop = stops[here]
+    const message = stop?.kind === 'message' ? messages[stop.index] : undefined
     if (event.key === 'ArrowRight' || event.key === 'ArrowDown') goTo(here + 1)
     else if (event.key === 'ArrowLeft' || event.key === 'ArrowUp') goTo(here - 1)
     else if (event.key === 'Home') goTo(0)
     else if (event.key === 'End') goTo(keys.length - 1)
     else if (event.key.toLowerCase() === 'f' && stop?.kind === 'fragment') onFold(stop.id)
+    else if (event.key.toLowerCase() === 'f' && message !== undefined && isFoldable(message)) onFoldMessage(message)
     else if (event.key.toLowerCase() === 'r' && stop?.kind === 'fragment') onRestore(stop.id)
     else return
     event.preventDefault()
@@ -135,7 +137,7 @@ function FoldButton({
   const fragment = at?.kind === 'fragment' ? fragmentsOf({ messages }).find(({ id }) => id === at.id) : undefined
   const message = at?.kind === 'message' ? messages[at.index] : undefined
   const isHidden = fragment !== undefined && fragment.state.kind !== 'open'
-  const canFold = fragment !== undefined || (message !== undefined && message.message.role !== 'system')
+  const canFold = fragment !== undefined || (message !== undefined && isFoldable(message))
   return (
     <button
       type="button"

@@ -11,6 +11,7 @@ import {
   figuresInWords,
   figuresOf,
   type HiddenPieces,
+  isFoldable,
   openFence,
   pays,
   piecesOf,
@@ -165,9 +166,8 @@ function Doing({
   readonly onEdit: (text: string) => void
 }) {
   const [copied, setCopied] = useState('Copy')
-  const { index, visible, fragments, message: original } = message
+  const { index, visible, message: original } = message
   const { role, content, toolCalls = [] } = original
-  const canFold = role !== 'system' && content !== '' && (fragments.length === 0 || fragments.some(isOpen))
   const act = (label: string, what: string, work: () => void): ComponentChildren => (
     <button type="button" class="quiet" aria-label={`${what} message ${index + 1}`} onClick={work}>
       {label}
@@ -197,7 +197,7 @@ function Doing({
             onEdit(content)
           })
         : null}
-      {canFold
+      {isFoldable(message)
         ? act('Fold', 'Fold', () => {
             onFoldMessage(message)
           })
@@ -208,8 +208,6 @@ function Doing({
     </p>
   )
 }
-
-const isOpen = ({ state }: ContextFragment): boolean => state.kind === 'open'
 
 /** Shows a message's text, whole or in its fragments. */
 function Content({ message, actions, hidden }: ContentProps) {

@@ -28,6 +28,10 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   return pieces
 }
 
+/** Whether a fold of the whole message would hide text. */
+export const isFoldable = ({ message: { role, content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): boolean =>
+  role !== 'system' && content !== '' && (fragments.length === 0 || fragments.some(({ state }) => state.kind === 'open'))
+
 /**
  * Returns the line that opened the block of code in which the text ends; null when it ends outside of one. A piece of a message that begins
  * at the text's end is then code, too.

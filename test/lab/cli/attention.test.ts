@@ -164,6 +164,7 @@ describe('kvfold attention file', () => {
   const run = (change: object, ...words: string[]) =>
     kvfoldHere(['attention', 'file', '-', '--contract', 'exact', '--context', '1024', ...words], {
       input: JSON.stringify({ ...transcript, ...change }),
+      folder,
     })
 
   it('compares the spans, from an answer given or generated', async () => {
@@ -189,6 +190,9 @@ describe('kvfold attention file', () => {
     const generated = await run({}, '--max-tokens', '16')
     expect(generated.code).toBe(0)
     expect(generated.stdout).toMatch(/velvetbrook +exact +\d+ +[\d.e-]+ +not shown/)
+    expect(generated.stdout).toContain(`Report: ${join('kvfold-spans', 'report.html')}`)
+    for (const file of ['report.html', 'spans.parquet', 'summary.json'])
+      expect(existsSync(join(folder, 'kvfold-spans', file)), file).toBe(true)
   })
 
   it('takes what an export has folded, and refuses one with forgotten text', async () => {

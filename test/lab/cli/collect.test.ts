@@ -1,6 +1,4 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
@@ -8,6 +6,7 @@ import { afterAll, describe, expect, it } from 'vitest'
 import { invariant } from '../../../src/runtime/core/errors.js'
 import { checked } from '../../../src/runtime/core/schema.js'
 import { TrajectoryRecord } from '../../../src/lab/collect/formats.js'
+import { endpointSaying } from '../support/endpoint.js'
 import { kvfoldHere } from '../../runtime/cli/support/process.js'
 
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
@@ -79,15 +78,7 @@ describe('kvfold collect', () => {
 
   it('refuses a file whose answers another endpoint gave, in the tokens of the same model', async () => {
     let served = 'one'
-    const chunk = { choices: [{ index: 0, delta: { role: 'assistant', content: 'None.' }, finish_reason: 'stop' }] }
-    const server = createServer((request, response) => {
-      if (request.url === '/v1/models') response.end(JSON.stringify({ data: [{ id: served }] }))
-      else if (request.url !== '/v1/chat/completions') response.writeHead(404).end()
-      else
-        response.writeHead(200, { 'content-type': 'text/event-stream' }).end(`data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`)
-    })
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const { url, close } = await endpointSaying('None.', () => served)
     const out = join(folder, 'remote.jsonl')
     const collectFrom = () =>
       kvfoldHere([
@@ -99,7 +90,7 @@ describe('kvfold collect', () => {
     expect((await collectFrom()).code).toBe(0)
     served = 'two'
     const other = await collectFrom()
-    server.close()
+    close()
     expect([other.code, other.stderr]).toEqual([1, expect.stringMatching(/another .*endpoint/u)])
   }, 120_000)
 

@@ -18,6 +18,7 @@ import { span } from '../../../src/runtime/core/span.js'
 import { runLog } from '../../../src/lab/log.js'
 import { Recorder } from '../../../src/lab/recorder.js'
 import { openRunLog } from '../../../src/lab/run/log-file.js'
+import { endpointSaying } from '../support/endpoint.js'
 import { readLog } from '../support/read-log.js'
 import { run } from '../../../src/lab/run/runner.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
@@ -473,6 +474,19 @@ describe('kvfold eval memtool --sessions', () => {
     expect(kept()).toEqual(before)
     forget(made)
   })
+
+  it.each(['--engine', '--engines'])('lets the model speak that %s names', async (option) => {
+    const { url, close } = await endpointSaying('I do not know.')
+    const file = join(folder, 'engines.json')
+    writeFileSync(file, JSON.stringify({ engines: [{ url }] }))
+    const log = join(folder, `far${option}.jsonl`)
+    const words = ['eval', 'memtool', '--turns', '1', '--tools', '50', '--engine-context', '8192', '--out', log]
+    const { code, stdout } = await kvfoldHere([...words, option, option === '--engine' ? url : file])
+    close()
+    expect([code, stdout]).toEqual([0, expect.not.stringContaining('A script spoke')])
+    expect(JSON.parse(readFileSync(log, 'utf8').split('\n')[0]!)).toMatchObject({ about: { agent: 'model', model: 'far' } })
+  })
+
   it('refuses the finished log of another run, and leaves it unchanged', async () => {
     const log = join(folder, 'session.jsonl')
     const play = (...more: string[]) =>

@@ -1,8 +1,9 @@
 /** `kvfold report` as a person runs it. */
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { episodeLog } from '../../../src/lab/log.js'
 import { kvfoldHere } from '../../runtime/cli/support/process.js'
 import { header, madeRun, sample, writeLog } from '../support/report-logs.js'
 
@@ -60,6 +61,21 @@ it('refuses what it cannot report before it writes a file', async () => {
   expect(await refused([join(folder, 'nowhere.jsonl')])).toMatch(/^1 .*nowhere\.jsonl.*eval\/bad-log/su)
   expect(await refused([writeLog(join(folder, 'empty.jsonl'), [header()])])).toMatch(/^1 .*no sample yet/su)
   expect(existsSync(out)).toBe(false)
+})
+
+it('leaves out logs of sessions, which lie in the same folder, and refuses them alone', async () => {
+  const session = join(folder, 'memtool-hybrid-exact-0a1b2c3d.jsonl')
+  writeFileSync(session, `${JSON.stringify({ kind: episodeLog.header, version: episodeLog.version })}\n{"kind":"turn"}\n`)
+  const out = join(folder, 'beside')
+  const { code, stdout, stderr } = await kvfoldHere(['report', session, log, '--out', out, '--json'])
+  expect([code, stderr]).toEqual([0, expect.stringContaining(`leaves out ${session}`)])
+  expect((JSON.parse(stdout.trim()) as { conditions: unknown[] }).conditions).toHaveLength(6)
+  const alone = await kvfoldHere(['report', session, '--out', join(folder, 'never')])
+  expect([alone.code, alone.stderr.replaceAll(/\s+/gu, ' ')]).toEqual([
+    1,
+    expect.stringMatching(/These are logs of sessions.*--report.*\[eval\/bad-log\]/u),
+  ])
+  expect(existsSync(join(folder, 'never'))).toBe(false)
 })
 
 it('takes an existing baseline', async () => {

@@ -361,6 +361,25 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     }
   })
 
+  it('folds a message by the key F on the map, but not the system message', async () => {
+    const other = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    try {
+      const { threads } = other.service
+      const messages = (['system', 'user'] as const).map((role) => ({ role, content: `${role}: ${'out of date. '.repeat(40)}` }))
+      const { thread: id } = await other.service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto' }).answer
+      const { page } = await open(browser, other.url, `/#/threads/${id}`)
+      await stop(page, 'message-0').focus()
+      await page.keyboard.press('f')
+      await page.keyboard.press('ArrowRight')
+      await page.keyboard.press('f')
+      await page.locator('.told').getByText('Folded message 2').waitFor()
+      const states = threads.get(PUBLIC, id).all.map(({ fragments }) => fragments.map(({ state }) => state.kind))
+      expect(states).toEqual([[], ['folded'], []])
+    } finally {
+      await other.close()
+    }
+  })
+
   it('asks for a key if the server needs one, and keeps it in the tab', async () => {
     const locked = await serving({
       keys: [{ name: 'anna', key: 'secret-of-anna' }],

@@ -140,4 +140,22 @@ describe('folds of fragments shorter than their marker', () => {
       expect(price!.hidden).toBeGreaterThan(price!.open)
     }
   })
+
+  it('forget all the same, unless the caller refuses, because a forget is not made to save tokens', async () => {
+    const refused = lined('refuse')
+    const [first, second] = refused.fragments
+    expect(refused.fold(first!.id, { forget: true }, 'refuse')).toMatchObject({ ok: false, code: 'tool/costs-more' })
+    expect(granted(refused.fold(second!.id, { forget: true })).fragment.state).toMatchObject({ kind: 'folded', forget: true })
+
+    const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+    const messages = [{ role: 'user' as const, content: 'My password is swordfish.' }]
+    const { thread } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto', maxTokens: 2 }).answer
+    const { threads } = service
+    const cut = { startMarker: 'sword', endMarker: 'fish', numFragments: 1 }
+    const [secret] = await threads.fragment('t', thread, cut)
+    await threads.fold('t', thread, secret!.id, { forget: true })
+    const { price, state } = threads.get('t', thread).all[0]!.fragments[0]!
+    expect(state).toMatchObject({ kind: 'folded', forget: true })
+    expect(price!.hidden).toBeGreaterThanOrEqual(price!.open)
+  })
 })

@@ -52,7 +52,7 @@ export function addFile(command: Command, shell: Shell): void {
     .argument('[transcript]', 'JSON file, `-` for stdin')
     .option('--answer <text>', 'the answer whose tokens look')
     .option('--max-tokens <count>', 'most tokens of a generated answer', integer(1, 65_536), 256)
-  addStudyOptions(file)
+  addStudyOptions(file, 'kvfold-spans')
     .addHelpText('after', FORMAT)
     .action((path: string | undefined, flags: FileFlags) => run(path, flags, shell))
 }
@@ -87,7 +87,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
     }).finally(() => {
       notes.close()
     })
-    const report = flags.out === undefined ? null : await save(flags.out, engine, study)
+    const report = await save(flags.out, engine, study)
     if (flags.json === true) out.print(JSON.stringify(machineView(study, flags.contract, engine, report)))
     else for (const line of lines(study, report, out.unicode ? '─' : '-')) out.print(line)
   } finally {
@@ -181,7 +181,7 @@ function machineView(
   { rows, answers }: SpanStudy,
   contracts: readonly Contract[],
   { info }: LlamaEngine,
-  report: string | null,
+  report: string,
 ): object {
   const of = (contract: Contract) => rows.filter((row) => row.contract === contract)
   return {
@@ -194,7 +194,7 @@ function machineView(
   }
 }
 
-function lines({ rows, answers }: SpanStudy, report: string | null, rule: string): string[] {
+function lines({ rows, answers }: SpanStudy, report: string, rule: string): string[] {
   const share = (mass: number | null): string => (mass === null ? 'not shown' : probabilityLike(mass))
   const columns: Column<SpanRow>[] = [
     { title: 'span', text: ({ name }) => name.replace(/\s+/gu, ' ') },
@@ -209,7 +209,7 @@ function lines({ rows, answers }: SpanStudy, report: string | null, rule: string
     '',
     "Share of the whole answer's attention on the span: mean over layers, heads and the tokens of the answer.",
     ...answers.flatMap(({ side, fallback }) => (fallback === null ? [] : [`${side}: exact instead, because ${fallback}.`])),
-    ...(report === null ? [] : [`Report: ${report}`]),
+    `Report: ${report}`,
   ]
 }
 

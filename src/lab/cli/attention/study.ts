@@ -14,17 +14,20 @@ import type { Shell } from '../../../runtime/cli/shell.js'
 export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
   readonly contract: readonly Contract[]
   readonly layers?: readonly number[]
-  readonly out?: string
+  readonly out: string
   readonly json?: true
 }
 
-/** Adds the options that every attention study has, those of the model among them. `--contract` takes a list here. */
-export function addStudyOptions(command: Command): Command {
+/**
+ * Adds the options that every attention study has, those of the model among them. `--contract` takes a list here.
+ * @param folder the folder for the results when the user names none
+ */
+export function addStudyOptions(command: Command, folder: string): Command {
   addModelOptions(command)
   listContracts(command, `contracts of the folds: one or several of ${CONTRACTS.join(', ')}`, CONTRACTS, CONTRACTS)
   return command
     .addOption(new Option('--layers <list>', 'layers to look at, from 0 (default: all)').argParser(integers(0, 10_000)))
-    .option('--out <folder>', 'folder for the results; a stopped run continues there')
+    .option('--out <folder>', 'folder for the results', folder)
     .option('--json', 'end with a line of JSON: the findings, and the path of the report')
 }
 

@@ -33,7 +33,7 @@ const FOLDER = 'kvfold-attention'
 const PI_HELP = `
 The command measures how much attention the current value of every key of a PI-LLM stream gets. It compares the complete prompt with one
 where three quarters of the stream are folded (Sculptor, section 4.3). The folder gets summary.json, Parquet tables, SVG figures and
-report.html.
+report.html. A stopped run continues there.
 In Python:
 
   import pandas as pd                                   # with pyarrow or fastparquet
@@ -63,7 +63,7 @@ export function addAttention(program: Command, shell: Shell): void {
       integers(1, 400),
     )
     .option('--episode', 'also watch a whole turn of the sculptor agent')
-  addStudyOptions(pi)
+  addStudyOptions(pi, FOLDER)
     .addHelpText('after', PI_HELP)
     .action((flags: PiFlags) => study(flags, shell))
   addFile(command, shell)
@@ -101,7 +101,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       },
       ...versions,
     }
-    const keep = await RunFolder.open(flags.out ?? FOLDER, depends)
+    const keep = await RunFolder.open(flags.out, depends)
     const progress = new ProgressLine(notes, json)
     const onProgress = (done: number, total: number, what: string) => {
       progress.say(done, total, { what })

@@ -18,12 +18,16 @@ interface ReportFlags {
 }
 
 const FOLDER = 'kvfold-report'
+/** Says what logs of episodes are, which a report leaves out. */
+const SESSIONS =
+  'These are logs of sessions, of which `kvfold eval memtool --report FILE` and `kvfold eval service --report FOLDER` make reports'
 const DEFAULT_BASELINE: Baseline = { agent: 'plain', contract: null }
 
 const HELP = `
 The folder gets report.html, which needs no network and can be printed. It also gets every table as Markdown and CSV, every figure as
 SVG, and summary.json with all numbers. The report joins logs of the same model, engine, sampling, seed and version, and shows others side
-by side. If logs have several answers to a sample under the same condition, the latest one counts.
+by side. If logs have several answers to a sample under the same condition, the latest one counts. Logs of \`eval memtool\` and
+\`eval service\` are left out; --report of these commands makes their reports.
 
 Examples:
   $ kvfold report kvfold-eval.jsonl
@@ -48,11 +52,17 @@ export function addReport(program: Command, shell: Shell): void {
 
 async function report(logs: readonly string[], flags: ReportFlags, shell: Shell): Promise<void> {
   refuseTwice(logs)
-  const { out } = shell
+  const { out, notes } = shell
   const made = { date: new Date().toISOString(), kvfold: kvfoldVersion(), command: commandOf(shell) }
+  const { isEpisodeLog } = await import('../../run/log-file.js')
+  const sessions: string[] = []
+  for (const log of logs) if (await isEpisodeLog(log)) sessions.push(log)
+  const samples = logs.filter((log) => !sessions.includes(log))
+  if (samples.length === 0) throw new KvfoldError('eval/bad-log', `${SESSIONS}; name logs of other tasks.`)
+  if (sessions.length > 0) notes.prose(`The report leaves out ${sessions.join(', ')}. ${SESSIONS}.`, notes.colours.dim)
   // The drawing code takes long to load, so it is imported only here.
   const { publish, summaryOf } = await import('../../report/publish.js')
-  const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)
+  const summary = await summaryOf(samples, flags.baseline ?? DEFAULT_BASELINE, made)
   if (flags.baseline !== undefined) refuseAbsent(flags.baseline, summary)
   const page = publish(summary, flags.out)
   if (flags.json === true) out.print(JSON.stringify(machineView(summary, page)))

@@ -17,7 +17,7 @@ import { type Relation, relations, type World } from '../../memtool/companies.js
 import type { Catalogue, CatalogueOptions, KeptVectors } from '../../../runtime/tools/catalogue.js'
 import { count, percent } from '../../../runtime/figures/numbers.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
-import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
+import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addModelOptions, answerSettings, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
@@ -63,8 +63,8 @@ const HELP = `
 Ways of managing tools (--mode):
 ${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
 
-Without --model or --engine a script speaks for the model (--agent taught). The real engine computes every prompt, so tokens are real, but
-correctness is the script's. The same command continues a stopped session, and takes a finished one from its log.
+Without --model, --engine or --engines a script speaks for the model (--agent taught). The real engine
+computes every prompt, so tokens are real, but correctness is the script's. The same command continues a stopped session, and takes a finished one from its log.
 
 Examples:
   $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice
@@ -224,8 +224,8 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
   return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
 }
 
-const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
-  agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
+const agentOf = (flags: MemToolFlags): MemToolRun['agent'] =>
+  flags.agent ?? (flags.model === BUILTIN && !isRemote(flags) ? 'taught' : 'model')
 
 /** Returns the runs: a list of sessions for each way, placement and contract. */
 function runsOf(flags: MemToolFlags): MemToolRun[][] {
@@ -247,10 +247,10 @@ function runsOf(flags: MemToolFlags): MemToolRun[][] {
 async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promise<Engine> {
   const remote = await engineSource(flags, 1, notes, interrupt.signal)
   if (remote !== null) {
-    if (flags.agent === 'taught')
+    if (agentOf(flags) === 'taught')
       throw new KvfoldError(
         'cli/bad-usage',
-        'A script cannot speak for the model of another server; leave out --agent taught, or --engine.',
+        'A script cannot speak for the model of another server; leave out --agent taught, or the other server.',
       )
     return remote.load()
   }

@@ -68,8 +68,14 @@ export function kvfold(
   })
 }
 
-/** Runs a command within this process, to test what it does. Use `kvfold` to test how processes start, end and are killed. */
-export async function kvfoldHere(words: readonly string[], { input = '', environment = {} }: Given = {}): Promise<Outcome> {
+/**
+ * Runs a command within this process, to test what it does. Use `kvfold` to test how processes start, end and are killed.
+ * @param folder the working folder of the command, if it is not this process's
+ */
+export async function kvfoldHere(
+  words: readonly string[],
+  { input = '', environment = {}, folder }: Given & { readonly folder?: string } = {},
+): Promise<Outcome> {
   // A compiled program starts compiled processes, so the module must be of the same kind.
   const { kvfold } = (await import(join(ROOT, moduleOf('cli/kvfold')))) as typeof import('../../../../src/cli/kvfold.js')
   const said = { out: '', notes: '' }
@@ -77,8 +83,10 @@ export async function kvfoldHere(words: readonly string[], { input = '', environ
   const interrupt = new Interrupt()
   const before = Object.keys(environment).map((name) => [name, process.env[name]] as const)
   Object.assign(process.env, environment)
+  const home = process.cwd()
   const begun = performance.now()
   try {
+    if (folder !== undefined) process.chdir(folder)
     const code = await kvfold({
       out: stream('out'),
       notes: stream('notes'),
@@ -89,6 +97,7 @@ export async function kvfoldHere(words: readonly string[], { input = '', environ
     return { code, stdout: said.out, stderr: said.notes, milliseconds: performance.now() - begun }
   } finally {
     interrupt.release()
+    process.chdir(home)
     for (const [name, value] of before)
       if (value === undefined) Reflect.deleteProperty(process.env, name)
       else process.env[name] = value
