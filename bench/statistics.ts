@@ -1,5 +1,5 @@
 /** Statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
-import { wilson } from '../src/lab/accuracy.js'
+import { wilson } from '../src/lab/attention/statistics.js'
 import { Random } from '../src/runtime/core/random.js'
 
 /** An interval; both ends are included. */

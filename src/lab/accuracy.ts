@@ -1,5 +1,5 @@
 /** Computes the accuracy of samples with its confidence interval, and the rows of a run's result table. */
-import { bootstrap } from './attention/statistics.js'
+import { bootstrap, wilson } from './attention/statistics.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
 
@@ -37,22 +37,6 @@ export interface Proportion {
   /** From 0 to 1. */
   readonly accuracy: number
   readonly interval: readonly [low: number, high: number]
-}
-
-/**
- * Returns the 95 % Wilson score interval of the proportion `right / asked`; [0, 1] when `asked` is 0. `right` may be a sum of points
- * between 0 and 1. They vary less than right and wrong, so the interval is then rather too wide.
- */
-export function wilson(right: number, asked: number): [low: number, high: number] {
-  if (asked === 0) return [0, 1]
-  const z = 1.959964
-  const share = right / asked
-  const scale = 1 + (z * z) / asked
-  const middle = (share + (z * z) / (2 * asked)) / scale
-  // Rounding may make `right` slightly larger than `asked`, and the product negative.
-  const variance = Math.max(0, share * (1 - share)) / asked
-  const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
-  return [Math.max(0, middle - half), Math.min(1, middle + half)]
 }
 
 // Turns the results of a run into table rows: one row for every task, cell, agent and contract, and one row over all cells.

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
 import { bootstrap, mean, rankCorrelation, shareInterval } from '../../bench/statistics.js'
 import { RESULTS } from '../../bench/record.js'
-import { wilson } from '../../src/lab/accuracy.js'
+import { wilson } from '../../src/lab/attention/statistics.js'
 import { Random } from '../../src/runtime/core/random.js'
 
 describe('bootstrap', () => {

@@ -1,7 +1,8 @@
 /** Accuracy and its interval: within 0 and 1, defined for every number of samples, and wide enough. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { accuracyOf, rowsOf, totalOf, totalsOf, wilson } from '../../src/lab/accuracy.js'
+import { accuracyOf, rowsOf, totalOf, totalsOf } from '../../src/lab/accuracy.js'
+import { wilson } from '../../src/lab/attention/statistics.js'
 import type { ItemResult } from '../../src/lab/run/plan.js'
 
 const scores = (points: readonly number[], asked = 1) => points.map((one) => ({ points: one, details: { asked } }))

@@ -18,7 +18,6 @@ import {
 } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './records.js'
 import { mean } from '../../runtime/core/mean.js'
-import { wilson } from '../accuracy.js'
 import {
   bootstrap,
   describe,
@@ -31,6 +30,7 @@ import {
   type TTest,
   wilcoxon,
   type Wilcoxon,
+  wilson,
 } from './statistics.js'
 
 /** A number with its 95 % interval over seeds, nearly always a bootstrap. `interval` is null for a single seed. */

@@ -92,6 +92,24 @@ function middleOf(sorted: Float64Array): number {
   return sorted.length % 2 === 1 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2
 }
 
+// The interval of a share.
+
+/**
+ * Returns the 95 % Wilson score interval of the proportion `right / asked`; [0, 1] when `asked` is 0. `right` may be a sum of points
+ * between 0 and 1. They vary less than right and wrong, so the interval is then rather too wide.
+ */
+export function wilson(right: number, asked: number): [low: number, high: number] {
+  if (asked === 0) return [0, 1]
+  const z = 1.959964
+  const share = right / asked
+  const scale = 1 + (z * z) / asked
+  const middle = (share + (z * z) / (2 * asked)) / scale
+  // Rounding may make `right` slightly larger than `asked`, and the product negative.
+  const variance = Math.max(0, share * (1 - share)) / asked
+  const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
+  return [Math.max(0, middle - half), Math.min(1, middle + half)]
+}
+
 // Intervals by bootstrap over seeds. Pairs of one seed share a prompt, so whole seeds are drawn, never single pairs.
 
 /** An interval that includes both ends. */
