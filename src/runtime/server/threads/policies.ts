@@ -1,5 +1,5 @@
 /** Folds on the server's own decision: old or large tool results when the context fills up or overflows, and folds by helpers. */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment, type Omission, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
@@ -39,7 +39,7 @@ const CROWDED = 7 / 8
 const CACHED_PRICE = 0.1
 /** Contents with fewer tokens are not worth folding, because a marker alone has about 20. */
 const SHORTEST = 40
-/** If a conversation has more characters than this for each token of the context, its tokens are not counted: that would take too long. */
+/** If whole messages have more characters than this for each token of the context, no tokens are counted: that would take too long. */
 const HOPELESS = 64
 
 /** The state of the cache when a policy decides. */
@@ -264,11 +264,14 @@ function foldWhole(conversation: Conversation, message: number): readonly Fragme
   })
 }
 
-/** Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. */
+/**
+ * Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. Messages
+ * with an edit are left out, as the engine does.
+ */
 export function isHopeless({ engine, conversation }: PolicyContext): boolean {
-  const fits = (messages: readonly ChatMessage[]) =>
-    messages.reduce((sum, { content }) => sum + content.length, 0) <= HOPELESS * engine.info.context
-  return !fits(conversation.messages)
+  const edited = new Set(conversation.edits().map(({ message }) => message))
+  const size = conversation.messages.reduce((sum, { content }, at) => sum + (edited.has(at) ? 0 : content.length), 0)
+  return size > HOPELESS * engine.info.context
 }
 
 // Settings of the client or the server for folding without a decision of the model.

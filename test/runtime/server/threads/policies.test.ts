@@ -280,6 +280,19 @@ describe('a conversation that outgrows the context', () => {
     expect(service.status().running).toBe(0)
   })
 
+  it('goes on by folds however much text it had', async () => {
+    const { ask } = await serve(2000, { defaults: { overflow: 'fold-tool-results' } })
+    let messages: readonly ChatMessage[] = []
+    for (let at = 0; at < 20; at++) {
+      messages = [...messages, ...calls(1000)]
+      const { message, finish } = await ask(messages, { acm: 'off' })
+      expect(finish).toBe('stop')
+      messages = [...messages, message]
+    }
+    const characters = messages.reduce((sum, { content }) => sum + content.length, 0)
+    expect(characters).toBeGreaterThan(64 * 2000)
+  })
+
   it('is refused at once if it can never fit', async () => {
     const { ask } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
     const begun = performance.now()
