@@ -5,7 +5,7 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import type { Hidden, Stretch } from '../../context/stretch.js'
-import { editOf, type Fragment, isForgotten } from '../../context/fragment.js'
+import { editOf, type Fragment, isForgotten, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { overlaps, span } from '../../core/span.js'
 import { CellsBusy, isContextFull, KvfoldError } from '../../core/errors.js'
@@ -210,6 +210,13 @@ export class UFold {
     return engine.count(noted(conversation.messages.slice(0, upTo), tools), tools, shown, scope?.variables)
   }
 
+  /** Returns the edits of the first `upTo` messages that this agent did not make. */
+  #others(upTo: number): readonly Edit[] {
+    const { fragments, omissions } = this.setting.conversation
+    const folds = fragments.filter((one) => !this.#isOwn(one)).flatMap((one) => editOf(one) ?? [])
+    return [...omissions.map(omissionEdit), ...folds].filter(({ message }) => message < upTo).sort(inOrder)
+  }
+
   /**
    * Returns the log for the helpers. It is whole when it fits and one of these holds: the helpers have their own engine, the contract keeps
    * the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a whole log is
@@ -218,9 +225,7 @@ export class UFold {
   #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
     const messages = noted(conversation.messages.slice(0, upTo), tools)
-    const others = conversation.fragments
-      .filter((one) => one.message < upTo && !this.#isOwn(one))
-      .flatMap((fragment) => editOf(fragment) ?? [])
+    const others = this.#others(upTo)
     const held = folder !== undefined || (generation.contract ?? 'exact') !== 'exact' || anew
     if (held && this.#count(upTo, others) < URGENT * goodContext((folder ?? engine).info))
       return { messages, edits: others, whole: true }
@@ -238,7 +243,9 @@ export class UFold {
     const messages = conversation.messages.slice(0, upTo)
     const lines = linesOf(messages)
     const forgotten = conversation.fragments.filter(isForgotten)
+    const omitted = omittedIn(conversation)
     const isOffered = ({ number, message, span }: (typeof lines)[number]) =>
+      !omitted.has(message) &&
       !forgotten.some((one) => one.message === message && overlaps(one.span, span)) &&
       (anew || message >= this.#state.upTo || this.selected.some(({ first, last }) => first <= number && number <= last))
     const said = await aside.ask(
@@ -260,6 +267,7 @@ export class UFold {
     const hidden = hiddenIn(linesOf(messages), {
       messages,
       selected: blocks.map(({ lines }) => lines),
+      omitted: omittedIn(conversation),
       before: upTo,
       least: LEAST,
       snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars, scope?.variables),
@@ -275,7 +283,7 @@ export class UFold {
     // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
-    const edits = [...others.flatMap((one) => editOf(one) ?? []), ...wanted.map(editLike)].sort(inOrder)
+    const edits = [...this.#others(upTo), ...wanted.map(editLike)].sort(inOrder)
     if (this.#count(upTo, edits) >= before) return false
     const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
     this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }
@@ -299,6 +307,10 @@ function outside({ message, span: { start, end } }: Stretch, fragments: readonly
   const ends = [...within.map((one) => one.span.start), end]
   return starts.flatMap((from, at) => (ends[at]! - from < LEAST ? [] : [{ message, span: span(from, ends[at]!) }]))
 }
+
+/** Returns the indexes of the messages that are not shown at all. */
+const omittedIn = ({ omissions }: Conversation): ReadonlySet<number> =>
+  new Set(omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
 
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
 

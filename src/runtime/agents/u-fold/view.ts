@@ -91,6 +91,8 @@ export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
   /** Ranges of lines that stay visible. */
   readonly selected: readonly Range[]
+  /** Indexes of messages that are not shown at all. */
+  readonly omitted: ReadonlySet<number>
   /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number
   /** Stretches with fewer characters are not hidden, because a marker takes some itself. */
@@ -104,14 +106,19 @@ export interface ViewOptions {
  * system messages and the last answer. Visible lines are widened to token borders and the text between them is hidden, so no hidden stretch
  * takes a character of a visible line.
  */
-export function hiddenIn(lines: readonly ResultLine[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
-  const answer = messages.slice(0, before).findLastIndex(({ role, content }) => role === 'assistant' && content !== '')
+export function hiddenIn(
+  lines: readonly ResultLine[],
+  { messages, selected, omitted, before, least, snap }: ViewOptions,
+): Stretch[] {
+  const answer = messages
+    .slice(0, before)
+    .findLastIndex(({ role, content }, message) => role === 'assistant' && content !== '' && !omitted.has(message))
   const hidden: Stretch[] = []
   const hide = (message: number, start: number, end: number) => {
     if (end - start >= least) hidden.push({ message, span: span(start, end) })
   }
   messages.slice(0, before).forEach(({ role, content }, message) => {
-    if (role === 'system' || message === answer) return
+    if (role === 'system' || message === answer || omitted.has(message)) return
     if (role !== 'tool') {
       hide(message, 0, content.length)
       return

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import type { Acm } from '../../../../src/runtime/server/threads/policies.js'
-import type { AskEvent } from '../../../../src/runtime/server/ask.js'
+import type { Ask, AskEvent } from '../../../../src/runtime/server/ask.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
@@ -18,13 +18,20 @@ const dialogue: readonly ChatMessage[] = [
   { role: 'user', content: 'What does line 7 say?' },
 ]
 
-async function asked(acm: Acm, helpers: readonly string[], pinned: readonly string[] = [], context = 1400, messages = dialogue) {
+async function asked(
+  acm: Acm,
+  helpers: readonly string[],
+  pinned: readonly string[] = [],
+  context = 1400,
+  messages = dialogue,
+  more: Partial<Ask> = {},
+) {
   let said = 0
   const engine = new ScriptedEngine(({ kind }) => ({ content: kind === 'summary' ? (helpers[said++] ?? '') : 'It says 42.' }), {
     context,
   })
   const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
-  const running = service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm, pinned })
+  const running = service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm, pinned, ...more })
   const events: AskEvent[] = []
   for await (const event of running) events.push(event)
   const { thread } = await running.answer
@@ -48,6 +55,25 @@ it('u-fold shows notes and chosen lines of the past, reports its folds, and ever
   expect(engine.requests.map(({ tenant }) => tenant)).toEqual(['t', 't', 't'])
   for (const id of policy[0]!.folded) await service.threads.restore('t', thread, id)
   expect(service.threads.get('t', thread).all[2]!.shown).toBe(result)
+})
+
+it('u-fold leaves out what the client dropped, from what its helpers read and from its folds', async () => {
+  const second: readonly ChatMessage[] = [
+    { role: 'assistant', content: '', toolCalls: [{ id: 'd', name: 'read', arguments: {} }] },
+    { role: 'tool', content: result.replaceAll('line', 'verse'), toolCallId: 'd' },
+    { role: 'assistant', content: 'I have read that, too.' },
+  ]
+  const messages = [...dialogue.slice(0, 4), { role: 'user' as const, content: 'Read on.' }, ...second, dialogue[4]!]
+  const drops = { messages: [6], repositions: false }
+  const { engine, service, thread } = await asked('u-fold', [notes, lines], [], 2500, messages, { drops })
+  const helpers = engine.requests.filter(({ kind }) => kind === 'summary')
+  expect(helpers).toHaveLength(2)
+  for (const { edits } of helpers) expect(edits).toEqual([expect.objectContaining({ message: 6, omits: { part: 'message' } })])
+  expect(helpers[1]!.messages.at(-1)!.content).toContain('60| line 60 says')
+  expect(helpers[1]!.messages.at(-1)!.content).not.toContain('verse')
+  const { all } = service.threads.get('t', thread)
+  expect(all[6]!.fragments).toEqual([])
+  expect(engine.prompt(engine.requests.at(-1)!)).toContain('Step 1. Tell what line 7 says.')
 })
 
 it('u-fold folds again after its answer was refused, though its notes are the same', async () => {
