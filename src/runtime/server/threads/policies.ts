@@ -6,7 +6,7 @@ import { noted } from '../../context/size-note.js'
 import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
-import { span } from '../../core/span.js'
+import { span, type Span } from '../../core/span.js'
 import { writeJson } from '../../core/written-json.js'
 import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
@@ -241,27 +241,37 @@ export function shownBy(
   folded: readonly Pick<ToolResult, 'message'>[] = [],
   omitted: readonly Omissible[] = [],
 ): number {
-  const { messages } = conversation
-  const hidden = folded.map(({ message }) => {
-    const content = messages[message]?.content ?? ''
-    return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
-  })
+  const hidden = folded.flatMap(({ message }) =>
+    partsOf(conversation, message).map((part) =>
+      editOf({ id: fragmentId('f00000'), message, span: part, state: { kind: 'folded' } })!,
+    ),
+  )
   const edits = [...conversation.edits(), ...hidden, ...omitted.map(omissionEdit)].sort(
     (a, b) => a.message - b.message || a.span.start - b.span.start,
   )
-  return engine.count(noted(messages, tools), tools, edits, scope?.variables)
+  return engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables)
 }
 
-/** Folds a whole message: as one fragment, or as all the fragments into which it was divided earlier. */
+/** Folds a whole message: the fragments that it has, and the text around them as further ones. */
 function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
-  const there = conversation.fragments.filter((fragment) => fragment.message === message)
-  const content = conversation.messages[message]?.content ?? ''
-  const cut = there.length > 0 ? null : conversation.cut([{ message, span: span(0, content.length) }], 1)
-  const fragments = cut === null ? there : cut.ok ? cut.fragments : []
-  return fragments.flatMap(({ id }) => {
-    const folded = conversation.fold(id)
-    return folded.ok ? [folded.fragment] : []
+  return partsOf(conversation, message).flatMap((part) => {
+    const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
+    const cut = there === undefined ? conversation.cut([{ message, span: part }], 1) : { ok: true as const, fragments: [there] }
+    return cut.ok ? cut.fragments.flatMap(({ id }) => foldedBy(conversation, id)) : []
   })
+}
+
+function foldedBy(conversation: Conversation, id: string): readonly Fragment[] {
+  const folded = conversation.fold(id)
+  return folded.ok ? [folded.fragment] : []
+}
+
+/** Returns the parts into which its fragments divide a message: the fragments and the text around them, in order. */
+function partsOf({ messages, fragments }: Conversation, message: number): readonly Span[] {
+  const there = fragments.filter((fragment) => fragment.message === message)
+  const inner = there.flatMap(({ span: { start, end } }) => [start, end])
+  const borders = [...new Set([0, ...inner, messages[message]?.content.length ?? 0])]
+  return borders.slice(1).map((end, at) => span(borders[at]!, end))
 }
 
 /**
