@@ -7,6 +7,7 @@ import type { Conversation } from '../../context/conversation.js'
 import type { Hidden, Stretch } from '../../context/stretch.js'
 import { editOf, type Fragment, isForgotten, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
+import { definedFields } from '../../core/json.js'
 import { overlaps, span } from '../../core/span.js'
 import { CellsBusy, isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
@@ -138,11 +139,17 @@ export class UFold {
 
   /**
    * Looks at the context before `query` is answered, and folds it when needed. `upTo`: how many messages to look at, without `query`;
-   * default all. The conversation can continue whatever the helpers answer.
+   * default all. `question`: index of the message with `query`, if it is one of these; it stays visible. The conversation can continue
+   * whatever the helpers answer.
    *
    * @throws KvfoldError what the engine throws, except when the log leaves no room for a helper's question
    */
-  async fold(query: string, signal?: AbortSignal, upTo = this.setting.conversation.messages.length): Promise<FoldReport> {
+  async fold(
+    query: string,
+    signal?: AbortSignal,
+    upTo = this.setting.conversation.messages.length,
+    question?: number,
+  ): Promise<FoldReport> {
     const { options = {}, engine } = this.setting
     const { foldFrom = Math.min(8192, Math.floor(goodContext(engine.info) / 4)), when = 'changed', results = 'lines' } = options
     const before = this.#count(upTo)
@@ -169,7 +176,7 @@ export class UFold {
       if (!extraction.ok) return report('kept', `The agent cannot use the choice of lines: ${extraction.why}.`)
       const { blocks, refused } = extraction.value
       this.#state = { ...this.#state, refused: this.#state.refused + refused.length }
-      const saved = this.#show({ memory: memory.value, blocks, upTo, before })
+      const saved = this.#show({ memory: memory.value, blocks, upTo, question, before })
       const done = saved
         ? report('folded', null, refused)
         : report('kept', 'The view would not be shorter than the text that it hides.', refused)
@@ -185,7 +192,7 @@ export class UFold {
       const why = 'The context has no room for the question to the helper'
       // No helper could read the new text. It is hidden all the same, so that the conversation can continue.
       const { memory, blocks } = this.#state
-      const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
+      const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, question, before })
       return fits ? report('folded', `${why}. The agent hid the new text; it can be restored.`) : report('kept', `${why}.`)
     } finally {
       aside.end()
@@ -260,7 +267,7 @@ export class UFold {
   }
 
   /** Makes the new view. Returns false and changes nothing when the view would not be shorter. */
-  #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
+  #show({ memory, blocks, upTo, question, before }: WantedView): boolean {
     const { engine, conversation, tools, scope, options = {}, pinned } = this.setting
     const messages = conversation.messages
     const others = conversation.fragments.filter((one) => !this.#isOwn(one))
@@ -269,6 +276,7 @@ export class UFold {
       selected: blocks.map(({ lines }) => lines),
       omitted: omittedIn(conversation),
       before: upTo,
+      ...definedFields({ question }),
       least: LEAST,
       snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars, scope?.variables),
     })
@@ -313,6 +321,12 @@ const omittedIn = ({ omissions }: Conversation): ReadonlySet<number> =>
   new Set(omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
 
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
+
+interface WantedView extends Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> {
+  readonly question: number | undefined
+  /** Tokens shown before the fold. */
+  readonly before: number
+}
 
 interface FoldLog {
   readonly messages: readonly ChatMessage[]

@@ -353,7 +353,12 @@ export async function foldByHelpers(
     options: { numbered: false, ...optionsOf(acm, setting) },
     state: thread.looked ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
   })
-  const { kind, why, before, after, ledger, refused } = await folding.fold(conversation.remembered(user), signal, upTo)
+  const { kind, why, before, after, ledger, refused } = await folding.fold(
+    conversation.remembered(user),
+    signal,
+    upTo,
+    user < upTo ? user : undefined,
+  )
   thread.looked = folding.state
   if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
   const ours = new Set(folding.state.own)

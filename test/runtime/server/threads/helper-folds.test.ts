@@ -137,6 +137,23 @@ it('resum waits for a nearly full window, and then shows only a summary', async 
   expect(early.policy).toEqual([])
 })
 
+it('resum keeps the question in sight that the model is answering', async () => {
+  const script = ({ kind }: { kind?: string }) =>
+    kind === 'summary' ? { content: notes } : { content: '', calls: [{ name: 'read' }] }
+  const engine = new ScriptedEngine(script, { context: 2470 })
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const question = `Read all of it. ${'Then say what the lines have in common. '.repeat(5)}`
+  const messages: ChatMessage[] = [{ role: 'user', content: question }]
+  const results = [Array.from({ length: 6 }, () => result).join('\n'), 'The end.', 'That is all.']
+  for (const content of results) {
+    const { message } = await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'resum' }).answer
+    messages.push(message, { role: 'tool', content, toolCallId: message.toolCalls![0]!.id })
+  }
+  const shown = engine.prompt(engine.requests.at(-1)!)
+  expect(shown).toContain('The file was read.')
+  expect(shown).toContain(question)
+})
+
 it.each([2250, 2420])(
   'resum tells neither helper nor model what a person had forgotten, with a context of %i',
   async (context) => {
