@@ -132,6 +132,26 @@ it('u-fold knows the folds of the thread that a fork began with, and replaces th
   expect(shown).not.toContain('Tell what line 7 says.')
 })
 
+it('u-fold offers the lines of new results after its client left out the first messages', async () => {
+  const turn = (id: string, content: string): readonly ChatMessage[] => [
+    { role: 'user', content: `Read ${id}.` },
+    { role: 'assistant', content: '', toolCalls: [{ id, name: 'read', arguments: {} }] },
+    { role: 'tool', content, toolCallId: id },
+    { role: 'assistant', content: `I have read ${id}.` },
+  ]
+  const begun: readonly ChatMessage[] = [...turn('c', result), ...turn('d', result), dialogue[4]!]
+  const later = JSON.stringify({ summary: 'It was read.', todo: ['Tell what verse 9 says.'] })
+  const { service, engine, thread } = await asked('u-fold', [notes, lines, later, lines], [], 2000, begun)
+  const more = turn('e', [result, result, result].join('\n').replaceAll('line', 'verse'))
+  const answer: ChatMessage = { role: 'assistant', content: 'It says 42.' }
+  const messages = [dialogue[4]!, answer, ...more, { role: 'user' as const, content: 'And verse 9?' }]
+  const next = await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'u-fold' }).answer
+  expect(next.thread).toBe(thread)
+  const helpers = engine.requests.filter(({ kind }) => kind === 'summary')
+  expect(helpers).toHaveLength(4)
+  expect(helpers[3]!.messages.at(-1)!.content).toContain('| verse 9 says')
+})
+
 it('resum waits for a nearly full window, and then shows only a summary', async () => {
   const early = await asked('resum', [])
   expect(early.policy).toEqual([])
