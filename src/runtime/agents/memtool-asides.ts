@@ -50,11 +50,11 @@ interface AsideQuestion {
   readonly schema: Readonly<Record<string, unknown>>
 }
 
-/** Asks which tools to remove. `room`: how many new tools need room; 0 when the question only asks which tools are no longer needed. */
-const pruneQuestion = (names: readonly string[], request: string, room: number): AsideQuestion => ({
+/** Asks which tools to remove. `over`: how many must go at least; 0 when the question only asks which tools are no longer needed. */
+const pruneQuestion = (names: readonly string[], request: string, over: number): AsideQuestion => ({
   prompt:
     `Do not answer the request below yet. These tools are loaded: ${names.join(', ')}.\n` +
-    (room > 0 ? `At least ${room} of them must go to make room for others. ` : '') +
+    (over > 0 ? `At least ${over} of them must go to make room for others. ` : '') +
     `Which of them are not directly needed for the next request? It is:\n${request}\n` +
     'Answer with JSON: {"remove": [names]}; an empty list when all are needed.',
   schema: listSchema('remove', removable(names)),
@@ -103,6 +103,9 @@ export interface AsidesOptions {
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
+/** The result of a search that finds nothing. */
+const NONE: SearchedTools = { added: [], known: [], nothing: [] }
+
 /** The most tokens of the answer to a question aside. */
 const LONGEST_ASIDE = 2048
 
@@ -124,7 +127,7 @@ export class MemToolAsides {
   /** The tool memory and the other things that calls of `search_tools` and `remove_tools` work on. */
   get managed(): ManagedTools {
     const { memory, late, mode, removes = true } = this.options
-    const makeRoom = async (found: SearchedTools, signal?: AbortSignal) => this.#prune(found.added.length, signal)
+    const makeRoom = (found: SearchedTools, signal?: AbortSignal) => this.#makeRoom(found, signal)
     return { memory, late, ...(removes && mode !== 'autonomous' ? { makeRoom } : {}) }
   }
 
@@ -146,7 +149,8 @@ export class MemToolAsides {
    * KvfoldError what the engine throws
    */
   async prune(signal?: AbortSignal): Promise<void> {
-    if (this.options.mode !== 'autonomous' && this.options.removes !== false) await this.#prune(0, signal)
+    if (this.options.mode !== 'autonomous' && this.options.removes !== false)
+      await this.#prune(this.options.memory.over(NONE) ?? 0, signal)
   }
 
   /** Asks what to search for. Returns an empty list outside workflow mode. @throws KvfoldError what the engine throws */
@@ -169,9 +173,18 @@ export class MemToolAsides {
     return this.options.memory.names
   }
 
-  async #prune(room: number, signal?: AbortSignal): Promise<void> {
+  /** Asks which tools to remove until the found ones fit, or the model removes none (MemTool, algorithms 2 and 3). */
+  async #makeRoom(found: SearchedTools, signal?: AbortSignal): Promise<void> {
+    const { memory } = this.options
+    for (let before = Infinity; memory.size < before;) {
+      before = memory.size
+      const over = memory.over(memory.sorted(found))
+      if (over !== null && over > 0) await this.#prune(over, signal)
+    }
+  }
+
+  async #prune(over: number, signal?: AbortSignal): Promise<void> {
     const names = this.#names
-    const over = Math.max(0, names.length + room - this.options.memory.limits.tools)
     if (names.length > 0) removeTools(this.managed, await this.#aside(pruneQuestion(names, this.#request, over), signal))
   }
 

@@ -149,10 +149,29 @@ export class ToolMemory {
     const count = this.size + added.length
     if (count > tools)
       return `${added.length} more tools would make ${count}, and ${tools} may be loaded. Remove ${count - tools} first, or search with fewer keywords.`
-    const taken = Math.ceil(this.tokens + added.reduce((sum, tool) => sum + this.#measure(tool), 0))
+    const taken = Math.ceil(this.#tokensWith(added))
     if (taken > tokens)
       return `${added.length} more tools would make ${taken} tokens of definitions, and there is room for ${tokens}. Remove some first, or search with fewer keywords.`
     return null
+  }
+
+  /**
+   * Returns how many loaded tools must go at least, so that the found ones can be loaded. Returns null when no removal makes enough room.
+   * Tools that the search found do not count, because they would be loaded again.
+   */
+  over({ added, known }: SearchedTools): number | null {
+    const found = new Set(known.map(({ name }) => name))
+    const others = this.loaded.filter(({ definition }) => !found.has(definition.name))
+    const sizes = others.map(({ tokens }) => tokens).sort((one, other) => other - one)
+    let tools = this.size + added.length - this.limits.tools
+    let tokens = this.#tokensWith(added) - this.limits.tokens
+    let count = 0
+    for (; tools > 0 || tokens > 0; count++) {
+      if (count === sizes.length) return null
+      tools--
+      tokens -= sizes[count]!
+    }
+    return count
   }
 
   /** Loads the added tools. Known tools count as used in this turn. Precondition: `excess` is null. */
@@ -210,6 +229,10 @@ export class ToolMemory {
       names.push(tool.definition.name)
     }
     return names
+  }
+
+  #tokensWith(added: readonly ToolDefinition[]): number {
+    return this.tokens + added.reduce((sum, tool) => sum + this.#measure(tool), 0)
   }
 
   #count(what: keyof ToolCounts, by: number): void {

@@ -3,6 +3,7 @@ import { type MemToolOptions, MemToolSession } from '../../../src/runtime/agents
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { type Script, ScriptedEngine } from '../../support/scripted.js'
+import { lineOf } from '../../../src/runtime/tools/late-definitions.js'
 import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
 
 const tool = (name: string): ToolDefinition => ({
@@ -150,6 +151,45 @@ test('hybrid mode asks for removals when a search finds too much', async () => {
   )
   expect((await session.ask('one')).answer).toBe('done')
   expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_mars'])
+})
+
+/** The most tokens of definitions with which two tools may be loaded, and not three. */
+const TWO = { tokens: 2.5 * Math.max(...TOOLS.map((each) => lineOf(each).split(' ').length)) }
+
+test('hybrid mode asks for removals until what a search found fits the limit of tokens', async () => {
+  const { engine, session } = await sessionOf(
+    [
+      { calls: [search('size moon', 'age moon')] },
+      { content: 'first' },
+      { content: '{"remove": []}' },
+      { calls: [search('size mars', 'age mars')] },
+      { content: '{"remove": ["size_moon"]}' },
+      { content: '{"remove": ["age_moon"]}' },
+      { content: 'second' },
+    ],
+    { mode: 'hybrid', limits: TWO },
+  )
+  await session.ask('one')
+  await session.ask('two')
+  expect(session.memory.names).toEqual(['size_mars', 'age_mars'])
+  const asides = engine.requests.filter(({ kind }) => kind === 'summary').map(({ messages }) => messages.at(-1)!.content)
+  expect(asides.map((asked) => /At least (\d+) of them must go/.exec(asked)?.[1])).toEqual([undefined, '2', '1'])
+})
+
+test('hybrid mode does not ask again when nothing is removed, nor at all when no removal makes enough room', async () => {
+  const { engine, session } = await sessionOf(
+    [
+      { calls: [search('size moon', 'age moon')] },
+      { calls: [search('size mars', 'age mars')] },
+      { content: '{"remove": []}' },
+      { calls: [search('size moon', 'age moon', 'size mars')] },
+      { content: 'done' },
+    ],
+    { mode: 'hybrid', limits: TWO },
+  )
+  await session.ask('one')
+  expect(session.memory.names).toEqual(['size_moon', 'age_moon'])
+  expect(engine.requests.filter(({ kind }) => kind === 'summary')).toHaveLength(1)
 })
 
 test('a found tool that was removed to make room is loaded again, and the result does not say that it stayed', async () => {

@@ -5,8 +5,9 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import type { Hidden, Stretch } from '../../context/stretch.js'
-import { editOf, type Fragment, isForgotten } from '../../context/fragment.js'
+import { editOf, type Fragment, isForgotten, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
+import { definedFields } from '../../core/json.js'
 import { overlaps, span } from '../../core/span.js'
 import { CellsBusy, isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
@@ -138,11 +139,17 @@ export class UFold {
 
   /**
    * Looks at the context before `query` is answered, and folds it when needed. `upTo`: how many messages to look at, without `query`;
-   * default all. The conversation can continue whatever the helpers answer.
+   * default all. `question`: index of the message with `query`, if it is one of these; it stays visible. The conversation can continue
+   * whatever the helpers answer.
    *
    * @throws KvfoldError what the engine throws, except when the log leaves no room for a helper's question
    */
-  async fold(query: string, signal?: AbortSignal, upTo = this.setting.conversation.messages.length): Promise<FoldReport> {
+  async fold(
+    query: string,
+    signal?: AbortSignal,
+    upTo = this.setting.conversation.messages.length,
+    question?: number,
+  ): Promise<FoldReport> {
     const { options = {}, engine } = this.setting
     const { foldFrom = Math.min(8192, Math.floor(goodContext(engine.info) / 4)), when = 'changed', results = 'lines' } = options
     const before = this.#count(upTo)
@@ -169,7 +176,7 @@ export class UFold {
       if (!extraction.ok) return report('kept', `The agent cannot use the choice of lines: ${extraction.why}.`)
       const { blocks, refused } = extraction.value
       this.#state = { ...this.#state, refused: this.#state.refused + refused.length }
-      const saved = this.#show({ memory: memory.value, blocks, upTo, before })
+      const saved = this.#show({ memory: memory.value, blocks, upTo, question, before })
       const done = saved
         ? report('folded', null, refused)
         : report('kept', 'The view would not be shorter than the text that it hides.', refused)
@@ -185,7 +192,7 @@ export class UFold {
       const why = 'The context has no room for the question to the helper'
       // No helper could read the new text. It is hidden all the same, so that the conversation can continue.
       const { memory, blocks } = this.#state
-      const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
+      const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, question, before })
       return fits ? report('folded', `${why}. The agent hid the new text; it can be restored.`) : report('kept', `${why}.`)
     } finally {
       aside.end()
@@ -210,6 +217,13 @@ export class UFold {
     return engine.count(noted(conversation.messages.slice(0, upTo), tools), tools, shown, scope?.variables)
   }
 
+  /** Returns the edits of the first `upTo` messages that this agent did not make. */
+  #others(upTo: number): readonly Edit[] {
+    const { fragments, omissions } = this.setting.conversation
+    const folds = fragments.filter((one) => !this.#isOwn(one)).flatMap((one) => editOf(one) ?? [])
+    return [...omissions.map(omissionEdit), ...folds].filter(({ message }) => message < upTo).sort(inOrder)
+  }
+
   /**
    * Returns the log for the helpers. It is whole when it fits and one of these holds: the helpers have their own engine, the contract keeps
    * the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a whole log is
@@ -218,9 +232,7 @@ export class UFold {
   #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
     const messages = noted(conversation.messages.slice(0, upTo), tools)
-    const others = conversation.fragments
-      .filter((one) => one.message < upTo && !this.#isOwn(one))
-      .flatMap((fragment) => editOf(fragment) ?? [])
+    const others = this.#others(upTo)
     const held = folder !== undefined || (generation.contract ?? 'exact') !== 'exact' || anew
     if (held && this.#count(upTo, others) < URGENT * goodContext((folder ?? engine).info))
       return { messages, edits: others, whole: true }
@@ -238,7 +250,9 @@ export class UFold {
     const messages = conversation.messages.slice(0, upTo)
     const lines = linesOf(messages)
     const forgotten = conversation.fragments.filter(isForgotten)
+    const omitted = omittedIn(conversation)
     const isOffered = ({ number, message, span }: (typeof lines)[number]) =>
+      !omitted.has(message) &&
       !forgotten.some((one) => one.message === message && overlaps(one.span, span)) &&
       (anew || message >= this.#state.upTo || this.selected.some(({ first, last }) => first <= number && number <= last))
     const said = await aside.ask(
@@ -253,14 +267,16 @@ export class UFold {
   }
 
   /** Makes the new view. Returns false and changes nothing when the view would not be shorter. */
-  #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
+  #show({ memory, blocks, upTo, question, before }: WantedView): boolean {
     const { engine, conversation, tools, scope, options = {}, pinned } = this.setting
     const messages = conversation.messages
     const others = conversation.fragments.filter((one) => !this.#isOwn(one))
     const hidden = hiddenIn(linesOf(messages), {
       messages,
       selected: blocks.map(({ lines }) => lines),
+      omitted: omittedIn(conversation),
       before: upTo,
+      ...definedFields({ question }),
       least: LEAST,
       snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars, scope?.variables),
     })
@@ -275,7 +291,7 @@ export class UFold {
     // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
-    const edits = [...others.flatMap((one) => editOf(one) ?? []), ...wanted.map(editLike)].sort(inOrder)
+    const edits = [...this.#others(upTo), ...wanted.map(editLike)].sort(inOrder)
     if (this.#count(upTo, edits) >= before) return false
     const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
     this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }
@@ -300,7 +316,17 @@ function outside({ message, span: { start, end } }: Stretch, fragments: readonly
   return starts.flatMap((from, at) => (ends[at]! - from < LEAST ? [] : [{ message, span: span(from, ends[at]!) }]))
 }
 
+/** Returns the indexes of the messages that are not shown at all. */
+const omittedIn = ({ omissions }: Conversation): ReadonlySet<number> =>
+  new Set(omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
+
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
+
+interface WantedView extends Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> {
+  readonly question: number | undefined
+  /** Tokens shown before the fold. */
+  readonly before: number
+}
 
 interface FoldLog {
   readonly messages: readonly ChatMessage[]

@@ -91,6 +91,10 @@ export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
   /** Ranges of lines that stay visible. */
   readonly selected: readonly Range[]
+  /** Indexes of messages that are not shown at all. */
+  readonly omitted: ReadonlySet<number>
+  /** Index of the message that is being answered, if it is among those that may be hidden. It stays visible. Default: none. */
+  readonly question?: number
   /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number
   /** Stretches with fewer characters are not hidden, because a marker takes some itself. */
@@ -101,17 +105,22 @@ export interface ViewOptions {
 
 /**
  * Returns the stretches to hide, in order. Of tool results it hides all lines that were not selected. Of other messages it hides all but
- * system messages and the last answer. Visible lines are widened to token borders and the text between them is hidden, so no hidden stretch
+ * system messages, the last answer and the question. Visible lines are widened to token borders and the text between them is hidden, so no hidden stretch
  * takes a character of a visible line.
  */
-export function hiddenIn(lines: readonly ResultLine[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
-  const answer = messages.slice(0, before).findLastIndex(({ role, content }) => role === 'assistant' && content !== '')
+export function hiddenIn(
+  lines: readonly ResultLine[],
+  { messages, selected, omitted, question, before, least, snap }: ViewOptions,
+): Stretch[] {
+  const answer = messages
+    .slice(0, before)
+    .findLastIndex(({ role, content }, message) => role === 'assistant' && content !== '' && !omitted.has(message))
   const hidden: Stretch[] = []
   const hide = (message: number, start: number, end: number) => {
     if (end - start >= least) hidden.push({ message, span: span(start, end) })
   }
   messages.slice(0, before).forEach(({ role, content }, message) => {
-    if (role === 'system' || message === answer) return
+    if (role === 'system' || message === answer || message === question || omitted.has(message)) return
     if (role !== 'tool') {
       hide(message, 0, content.length)
       return

@@ -1,12 +1,12 @@
 /** Folds on the server's own decision: old or large tool results when the context fills up or overflows, and folds by helpers. */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment, type Omission, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
-import { span } from '../../core/span.js'
+import { span, type Span } from '../../core/span.js'
 import { writeJson } from '../../core/written-json.js'
 import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
@@ -39,7 +39,7 @@ const CROWDED = 7 / 8
 const CACHED_PRICE = 0.1
 /** Contents with fewer tokens are not worth folding, because a marker alone has about 20. */
 const SHORTEST = 40
-/** If a conversation has more characters than this for each token of the context, its tokens are not counted: that would take too long. */
+/** If whole messages have more characters than this for each token of the context, no tokens are counted: that would take too long. */
 const HOPELESS = 64
 
 /** The state of the cache when a policy decides. */
@@ -241,34 +241,47 @@ export function shownBy(
   folded: readonly Pick<ToolResult, 'message'>[] = [],
   omitted: readonly Omissible[] = [],
 ): number {
-  const { messages } = conversation
-  const hidden = folded.map(({ message }) => {
-    const content = messages[message]?.content ?? ''
-    return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
-  })
+  const hidden = folded.flatMap(({ message }) =>
+    partsOf(conversation, message).map((part) =>
+      editOf({ id: fragmentId('f00000'), message, span: part, state: { kind: 'folded' } })!,
+    ),
+  )
   const edits = [...conversation.edits(), ...hidden, ...omitted.map(omissionEdit)].sort(
     (a, b) => a.message - b.message || a.span.start - b.span.start,
   )
-  return engine.count(noted(messages, tools), tools, edits, scope?.variables)
+  return engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables)
 }
 
-/** Folds a whole message: as one fragment, or as all the fragments into which it was divided earlier. */
+/** Folds a whole message: the fragments that it has, and the text around them as further ones. */
 function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
-  const there = conversation.fragments.filter((fragment) => fragment.message === message)
-  const content = conversation.messages[message]?.content ?? ''
-  const cut = there.length > 0 ? null : conversation.cut([{ message, span: span(0, content.length) }], 1)
-  const fragments = cut === null ? there : cut.ok ? cut.fragments : []
-  return fragments.flatMap(({ id }) => {
-    const folded = conversation.fold(id)
-    return folded.ok ? [folded.fragment] : []
+  return partsOf(conversation, message).flatMap((part) => {
+    const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
+    const cut = there === undefined ? conversation.cut([{ message, span: part }], 1) : { ok: true as const, fragments: [there] }
+    return cut.ok ? cut.fragments.flatMap(({ id }) => foldedBy(conversation, id)) : []
   })
 }
 
-/** Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. */
+function foldedBy(conversation: Conversation, id: string): readonly Fragment[] {
+  const folded = conversation.fold(id)
+  return folded.ok ? [folded.fragment] : []
+}
+
+/** Returns the parts into which its fragments divide a message: the fragments and the text around them, in order. */
+function partsOf({ messages, fragments }: Conversation, message: number): readonly Span[] {
+  const there = fragments.filter((fragment) => fragment.message === message)
+  const inner = there.flatMap(({ span: { start, end } }) => [start, end])
+  const borders = [...new Set([0, ...inner, messages[message]?.content.length ?? 0])]
+  return borders.slice(1).map((end, at) => span(borders[at]!, end))
+}
+
+/**
+ * Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. Messages
+ * with an edit are left out, as the engine does.
+ */
 export function isHopeless({ engine, conversation }: PolicyContext): boolean {
-  const fits = (messages: readonly ChatMessage[]) =>
-    messages.reduce((sum, { content }) => sum + content.length, 0) <= HOPELESS * engine.info.context
-  return !fits(conversation.messages)
+  const edited = new Set(conversation.edits().map(({ message }) => message))
+  const size = conversation.messages.reduce((sum, { content }, at) => sum + (edited.has(at) ? 0 : content.length), 0)
+  return size > HOPELESS * engine.info.context
 }
 
 // Settings of the client or the server for folding without a decision of the model.
@@ -340,7 +353,12 @@ export async function foldByHelpers(
     options: { numbered: false, ...optionsOf(acm, setting) },
     state: thread.looked ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
   })
-  const { kind, why, before, after, ledger, refused } = await folding.fold(conversation.remembered(user), signal, upTo)
+  const { kind, why, before, after, ledger, refused } = await folding.fold(
+    conversation.remembered(user),
+    signal,
+    upTo,
+    user < upTo ? user : undefined,
+  )
   thread.looked = folding.state
   if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
   const ours = new Set(folding.state.own)

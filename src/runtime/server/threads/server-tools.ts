@@ -280,7 +280,7 @@ export function foundIn(
 
 const BEGINNING = '{"name"'
 /** Matches lines that may be tool definitions. The group is the tool's name, if this server wrote the line (`lineOf`). */
-const DEFINITION = /^\{"name"(?:: "([\w.:-]{1,128})", )?.*$/gm
+const DEFINITION = /^\{"name"(?:: "([\w.:-]{1,128})", )?[^\r\n]*/gm
 /** The most lines with definitions that are read in a message. There can be as many deferred tools. */
 const MOST_LINES = 10_000
 

@@ -54,7 +54,7 @@ export class Thread implements MatchCandidate {
   tools: readonly ToolDefinition[]
   /** True from the moment a request takes the thread until its answer is complete. Meanwhile other requests for the thread get a fork. */
   asked = false
-  /** What helpers last decided to show of the thread; null before their first look in this process. */
+  /** What helpers last decided to show of these messages; null before their first look in this process. */
   looked: UFoldState | null = null
   /** Why the thread can no longer be used or saved: it was deleted, or a save failed. Null while it is usable. */
   gone: Error | null = null
@@ -254,7 +254,10 @@ export class Thread implements MatchCandidate {
     return this.#view.places[message] ?? this.conversation.messages.length
   }
 
-  /** Replaces the thread's messages because its client sent different ones than before. Forgets which prompts were shown before. */
+  /**
+   * Replaces the thread's messages because its client sent different ones than before. Forgets which prompts were shown before, and what
+   * helpers decided, because that names messages and lines by their numbers.
+   */
   rewrite({ messages, edits, held }: Pick<ThreadRecord, 'messages' | 'edits' | 'held'>): void {
     const before = this.conversation.messages
     const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.seen[at]
@@ -266,6 +269,7 @@ export class Thread implements MatchCandidate {
     this.#held = held
     this.#view = View.of(messages, this.#view)
     this.runtime.shown = new ShownSteps()
+    this.looked = null
   }
 
   /** What a request may change of the thread besides its record. */

@@ -94,6 +94,7 @@ describe('the view', () => {
           const options = {
             messages,
             selected: ranges,
+            omitted: new Set<number>(),
             before,
             least: 1,
             snap: (at: number, chars: Span) => engine.snap(messages, [], at, chars),

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import type { Acm } from '../../../../src/runtime/server/threads/policies.js'
-import type { AskEvent } from '../../../../src/runtime/server/ask.js'
+import type { Ask, AskEvent } from '../../../../src/runtime/server/ask.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
@@ -18,13 +18,20 @@ const dialogue: readonly ChatMessage[] = [
   { role: 'user', content: 'What does line 7 say?' },
 ]
 
-async function asked(acm: Acm, helpers: readonly string[], pinned: readonly string[] = [], context = 1400, messages = dialogue) {
+async function asked(
+  acm: Acm,
+  helpers: readonly string[],
+  pinned: readonly string[] = [],
+  context = 1400,
+  messages = dialogue,
+  more: Partial<Ask> = {},
+) {
   let said = 0
   const engine = new ScriptedEngine(({ kind }) => ({ content: kind === 'summary' ? (helpers[said++] ?? '') : 'It says 42.' }), {
     context,
   })
   const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
-  const running = service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm, pinned })
+  const running = service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm, pinned, ...more })
   const events: AskEvent[] = []
   for await (const event of running) events.push(event)
   const { thread } = await running.answer
@@ -48,6 +55,25 @@ it('u-fold shows notes and chosen lines of the past, reports its folds, and ever
   expect(engine.requests.map(({ tenant }) => tenant)).toEqual(['t', 't', 't'])
   for (const id of policy[0]!.folded) await service.threads.restore('t', thread, id)
   expect(service.threads.get('t', thread).all[2]!.shown).toBe(result)
+})
+
+it('u-fold leaves out what the client dropped, from what its helpers read and from its folds', async () => {
+  const second: readonly ChatMessage[] = [
+    { role: 'assistant', content: '', toolCalls: [{ id: 'd', name: 'read', arguments: {} }] },
+    { role: 'tool', content: result.replaceAll('line', 'verse'), toolCallId: 'd' },
+    { role: 'assistant', content: 'I have read that, too.' },
+  ]
+  const messages = [...dialogue.slice(0, 4), { role: 'user' as const, content: 'Read on.' }, ...second, dialogue[4]!]
+  const drops = { messages: [6], repositions: false }
+  const { engine, service, thread } = await asked('u-fold', [notes, lines], [], 2500, messages, { drops })
+  const helpers = engine.requests.filter(({ kind }) => kind === 'summary')
+  expect(helpers).toHaveLength(2)
+  for (const { edits } of helpers) expect(edits).toEqual([expect.objectContaining({ message: 6, omits: { part: 'message' } })])
+  expect(helpers[1]!.messages.at(-1)!.content).toContain('60| line 60 says')
+  expect(helpers[1]!.messages.at(-1)!.content).not.toContain('verse')
+  const { all } = service.threads.get('t', thread)
+  expect(all[6]!.fragments).toEqual([])
+  expect(engine.prompt(engine.requests.at(-1)!)).toContain('Step 1. Tell what line 7 says.')
 })
 
 it('u-fold folds again after its answer was refused, though its notes are the same', async () => {
@@ -106,9 +132,46 @@ it('u-fold knows the folds of the thread that a fork began with, and replaces th
   expect(shown).not.toContain('Tell what line 7 says.')
 })
 
+it('u-fold offers the lines of new results after its client left out the first messages', async () => {
+  const turn = (id: string, content: string): readonly ChatMessage[] => [
+    { role: 'user', content: `Read ${id}.` },
+    { role: 'assistant', content: '', toolCalls: [{ id, name: 'read', arguments: {} }] },
+    { role: 'tool', content, toolCallId: id },
+    { role: 'assistant', content: `I have read ${id}.` },
+  ]
+  const begun: readonly ChatMessage[] = [...turn('c', result), ...turn('d', result), dialogue[4]!]
+  const later = JSON.stringify({ summary: 'It was read.', todo: ['Tell what verse 9 says.'] })
+  const { service, engine, thread } = await asked('u-fold', [notes, lines, later, lines], [], 2000, begun)
+  const more = turn('e', [result, result, result].join('\n').replaceAll('line', 'verse'))
+  const answer: ChatMessage = { role: 'assistant', content: 'It says 42.' }
+  const messages = [dialogue[4]!, answer, ...more, { role: 'user' as const, content: 'And verse 9?' }]
+  const next = await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'u-fold' }).answer
+  expect(next.thread).toBe(thread)
+  const helpers = engine.requests.filter(({ kind }) => kind === 'summary')
+  expect(helpers).toHaveLength(4)
+  expect(helpers[3]!.messages.at(-1)!.content).toContain('| verse 9 says')
+})
+
 it('resum waits for a nearly full window, and then shows only a summary', async () => {
   const early = await asked('resum', [])
   expect(early.policy).toEqual([])
+})
+
+it('resum keeps the question in sight that the model is answering', async () => {
+  const script = ({ kind }: { kind?: string }) =>
+    kind === 'summary' ? { content: notes } : { content: '', calls: [{ name: 'read' }] }
+  const engine = new ScriptedEngine(script, { context: 2470 })
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const question = `Read all of it. ${'Then say what the lines have in common. '.repeat(5)}`
+  const messages: ChatMessage[] = [{ role: 'user', content: question }]
+  const results = [Array.from({ length: 6 }, () => result).join('\n'), 'The end.', 'That is all.']
+  for (const content of results) {
+    const { message } = await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'resum' }).answer
+    messages.push(message, { role: 'tool', content, toolCallId: message.toolCalls![0]!.id })
+  }
+  const shown = engine.prompt(engine.requests.at(-1)!)
+  expect(shown).toContain('The file was read.')
+  expect(shown).toContain(question)
 })
 
 it.each([2250, 2420])(

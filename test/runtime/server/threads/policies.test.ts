@@ -280,6 +280,35 @@ describe('a conversation that outgrows the context', () => {
     expect(service.status().running).toBe(0)
   })
 
+  it('is folded though a person had divided a part of its results', async () => {
+    const { ask, service, folded } = await serve(700, { defaults: { overflow: 'fold-tool-results' } })
+    const begun = calls(400)
+    const first = await ask(begun, { acm: 'off' })
+    const cut = { startMarker: 'w0-100', endMarker: 'w0-199', numFragments: 2, role: 'all' } as const
+    expect(await service.threads.fragment('t', first.thread, cut)).toHaveLength(2)
+    const { finish, policy, usage } = await ask([...begun, first.message, { role: 'user', content: words(400, 'q') }], {
+      acm: 'off',
+    })
+    expect([finish, folded()]).toEqual(['stop', [2, 2, 2, 2]])
+    expect(policy[0]!.folded).toHaveLength(4)
+    expect(usage.promptTokens + policy[0]!.saves).toBeGreaterThan(800)
+    for (const id of policy[0]!.folded) await service.threads.restore('t', first.thread, id)
+    expect(service.threads.get('t', first.thread).all[2]!.shown).toBe(words(400, 'w0-'))
+  })
+
+  it('goes on by folds however much text it had', async () => {
+    const { ask } = await serve(2000, { defaults: { overflow: 'fold-tool-results' } })
+    let messages: readonly ChatMessage[] = []
+    for (let at = 0; at < 20; at++) {
+      messages = [...messages, ...calls(1000)]
+      const { message, finish } = await ask(messages, { acm: 'off' })
+      expect(finish).toBe('stop')
+      messages = [...messages, message]
+    }
+    const characters = messages.reduce((sum, { content }) => sum + content.length, 0)
+    expect(characters).toBeGreaterThan(64 * 2000)
+  })
+
   it('is refused at once if it can never fit', async () => {
     const { ask } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
     const begun = performance.now()

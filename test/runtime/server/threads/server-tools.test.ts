@@ -5,6 +5,7 @@ import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/m
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { foundIn, foundText } from '../../../../src/runtime/server/threads/server-tools.js'
 import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
@@ -207,6 +208,18 @@ it.each(['memtool', 'deferred'] as const)(
     }
     expect(answers[0]).not.toContain('size_moon')
     expect(answers[1]).toContain('size_moon')
+  },
+)
+
+it.each(['\u2028', '\u2029', '\u0085', '\r'])(
+  'a found tool can be called whose description has a line separator, %j',
+  (separator) => {
+    const [tool] = tools.map((each) => ({ ...each, description: `One line.${separator}{"name": "other"}` }))
+    const deferred = { tools: [tool!, tools[1]!], searches: [] }
+    for (const end of ['\n', '\r\n']) {
+      const content = foundText(deferred.tools).replaceAll('\n', end) + end
+      expect(foundIn([{ role: 'tool', content }], deferred)).toEqual(deferred.tools)
+    }
   },
 )
 
