@@ -9,10 +9,12 @@
  */
 import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
+import { place } from '../../src/runtime/attention/places.js'
 import type { ChatMessage } from '../../src/runtime/chat/message.js'
 import { Random } from '../../src/runtime/core/random.js'
 import { freshConversation } from '../../src/runtime/core/ids.js'
-import type { AdapterScale } from '../../src/runtime/engine/engine.js'
+import { span } from '../../src/runtime/core/span.js'
+import type { AdapterScale, PromptLogprob } from '../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
@@ -251,12 +253,24 @@ function rowOf(of: GeneralRow['of'], pairs: readonly (readonly number[])[]): Gen
 }
 
 /** Returns the mean negative log-probability of the text's tokens, in nats, where a user writes the text. */
-async function surprise(engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<number> {
+const surprise = async (engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<number> =>
+  -mean((await logprobsOf(engine, text, lora)).map(({ logprob }) => logprob))
+
+/** Returns the text's tokens with their log-probabilities where a user writes the text. Tokens of the template around it are left out. */
+export async function logprobsOf(
+  engine: LlamaEngine,
+  text: string,
+  lora?: readonly AdapterScale[],
+): Promise<readonly PromptLogprob[]> {
   const messages: readonly ChatMessage[] = [{ role: 'user', content: text }]
-  const { promptLogprobs = [] } = await engine.respond({
-    ...{ conversation: freshConversation(), messages, lora, maxTokens: 0, promptLogprobs: 0, last: true },
+  const [at] = place(engine.format, { messages }, [{ message: 0, chars: span(0, text.length) }]).stretches
+  const { promptLogprobs } = await engine.respond({
+    ...{ conversation: freshConversation(), messages, maxTokens: 0, promptLogprobs: 0, last: true },
+    ...(lora === undefined ? {} : { lora }),
   }).reply
-  return -mean(promptLogprobs.map(({ logprob }) => logprob))
+  if (at === undefined || at === 'hidden' || promptLogprobs === undefined) throw new Error('The template does not show the text.')
+  // The first token of a prompt has no log-probability.
+  return promptLogprobs.slice(Math.max(0, at.start - 1), at.end - 1)
 }
 
 async function answerTo(engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<string> {

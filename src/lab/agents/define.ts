@@ -33,11 +33,18 @@ export const count = (standard: number) => Type.Integer({ minimum: 1, default: s
 /** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent, whose message names the option */
 export function makeAgent<Options extends TObject>(definition: AgentDefinition<Options>, given: unknown): EvalAgent {
   const { kind, title } = definition
-  const read = checked(definition.options, given)
-  if (!read.ok)
-    throw new KvfoldError('eval/bad-agent', `Agent ${kind} cannot use these options: ${allInWords(read.faults, 'options')}.`)
-  const options = read.value
+  const options = optionsOf(definition, given)
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
+}
+
+/** Returns the given options with the defaults of the others. @throws KvfoldError eval/bad-agent, whose message names the option */
+export function optionsOf<Options extends TObject>(
+  { kind, options }: Pick<AgentDefinition<Options>, 'kind' | 'options'>,
+  given: unknown,
+): Static<Options> {
+  const read = checked(options, given)
+  if (read.ok) return read.value
+  throw new KvfoldError('eval/bad-agent', `Agent ${kind} cannot use these options: ${allInWords(read.faults, 'options')}.`)
 }
 
 /** Makes the answer of an agent without tools from the reply of its last step. */

@@ -2,17 +2,19 @@
  * Opens agents by name. Defines `sculptor` (six context tools) and `plain`
  * (no tools), and says which agents the built-in model was trained for.
  */
+import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
-import { MAX_CALLS } from '../../runtime/agents/session.js'
+import { MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
 import { readToolTexts } from '../../runtime/context/short-tools.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
+import { definedFields } from '../../runtime/core/json.js'
 import { strict } from '../../runtime/core/schema.js'
 import { type AgentKind, agentKinds, type EvalAgent } from '../agent.js'
 import type { TaskName } from '../task.js'
 import { policy, summary } from './compaction.js'
-import { type AgentDefinition, answerBy, count, makeAgent } from './define.js'
+import { type AgentDefinition, answerBy, count, makeAgent, optionsOf } from './define.js'
 import { mem0, memAgent } from './memory.js'
 import { ragBm25, ragDense } from './rag.js'
 
@@ -35,19 +37,20 @@ const SculptorOptions = strict({
   hints: Type.Boolean({ default: false }),
 })
 
-const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
+/** What the agent's options of files name. */
+type SculptorFiles = Pick<SessionOptions, 'system' | 'toolTexts'>
+
+const sculptorAgent = (files: SculptorFiles): AgentDefinition<typeof SculptorOptions> => ({
   kind: 'sculptor',
   title: 'Sculptor',
   options: SculptorOptions,
-  answer: async (engine, setting, { prompt, toolTexts, system, ...turn }) => {
+  answer: async (engine, setting, { prompt, maxCalls, firstStep, hints }) => {
     const { task } = setting
     const session = sculptor({
       engine,
       id: engine.conversation('turn'),
       prompt: prompt === 'task' ? task.prompt : prompt,
-      ...turn,
-      ...(toolTexts === '' ? {} : { toolTexts: readToolTexts(readOption(toolTexts, 'toolTexts'), toolTexts) }),
-      ...(system === '' ? {} : { system: readOption(system, 'system') }),
+      ...{ maxCalls, firstStep, hints, ...files },
       generation: { ...engine.generation, maxTokens: task.maxTokens },
     })
     const outcome = await answerBy(session, engine, setting)
@@ -58,12 +61,30 @@ const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
       details: { fragments: states.length, folded: standing('folded'), summarised: standing('summarised') },
     }
   },
+})
+
+/**
+ * Opens the agent. Its files are read once, so that all samples have the same texts. Their hashes are among the options: a log continues
+ * only with these texts.
+ */
+function openSculptor(given: unknown): EvalAgent {
+  const { system, toolTexts } = optionsOf({ kind: 'sculptor', options: SculptorOptions }, given)
+  const [prompt, texts] = [readOption(system, 'system'), readOption(toolTexts, 'toolTexts')]
+  const files = definedFields({
+    system: prompt?.text,
+    toolTexts: texts === null ? undefined : readToolTexts(texts.text, toolTexts),
+  })
+  const hashes = definedFields({ systemSha256: prompt?.sha256, toolTextsSha256: texts?.sha256 })
+  const agent = makeAgent(sculptorAgent(files), given)
+  return { ...agent, options: { ...agent.options, ...hashes } }
 }
 
-/** Reads the file that an option names. @throws KvfoldError eval/bad-agent when it cannot be read */
-function readOption(file: string, option: string): string {
+/** Reads the file that an option names; null when the option is empty. @throws KvfoldError eval/bad-agent when it cannot be read */
+function readOption(file: string, option: string): { readonly text: string; readonly sha256: string } | null {
+  if (file === '') return null
   try {
-    return readFileSync(file, 'utf8')
+    const text = readFileSync(file, 'utf8')
+    return { text, sha256: createHash('sha256').update(text).digest('hex') }
   } catch (error) {
     throw new KvfoldError(
       'eval/bad-agent',
@@ -88,7 +109,7 @@ const plainAgent: AgentDefinition<typeof PlainOptions> = {
 
 const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
   plain: (options) => makeAgent(plainAgent, options),
-  sculptor: (options) => makeAgent(sculptorAgent, options),
+  sculptor: openSculptor,
   'rag-bm25': (options) => makeAgent(ragBm25, options),
   'rag-dense': (options) => makeAgent(ragDense, options),
   memagent: (options) => makeAgent(memAgent, options),

@@ -6,9 +6,19 @@ import { COLOURS, FAINT, figure, fitting, LESS, MORE, type Panel } from '../figu
 import { signed } from '../../runtime/figures/numbers.js'
 import { mean } from '../../runtime/core/mean.js'
 import type { AttentionHead } from '../../runtime/native/types.js'
-import type { FindingFigure, Finding, InterferencePoint } from './findings.js'
+import { type FindingFigure, type Finding, type InterferencePoint, kept } from './findings.js'
 import { HEAD_SCORES, type HeadScoreName, type HeadScores } from './head-scores.js'
-import { changeOf, type From, FROM_NAMES, FROMS, type ValueAttention, meanGlance, type Pair, seenFrom } from './pairs.js'
+import {
+  changeOf,
+  type From,
+  FROM_NAMES,
+  FROMS,
+  type ValueAttention,
+  meanGlance,
+  type Pair,
+  type PairComparison,
+  seenFrom,
+} from './pairs.js'
 import type { SpanStudy } from './spans.js'
 import type { EpisodeRecord, EpisodeStep, PromptRecord } from './records.js'
 
@@ -85,10 +95,16 @@ export function controls(findings: readonly Finding[]): string {
 
 const capital = (text: string): string => text.slice(0, 1).toUpperCase() + text.slice(1)
 
-const pairsOf = (records: readonly PromptRecord[], contract: Contract): { readonly seed: number; readonly pair: Pair }[] =>
-  records.flatMap(({ seed, comparisons }) =>
-    comparisons.flatMap((one) => (one.contract === contract ? one.pairs.map((pair) => ({ seed, pair })) : [])),
+/** Returns the prompts' comparisons under the contract. Prompts that did not keep it are left out, as in the findings. */
+const comparisonsOf = (records: readonly PromptRecord[], contract: Contract) =>
+  records.flatMap((record) =>
+    kept(record, contract)
+      ? record.comparisons.flatMap((one) => (one.contract === contract ? [{ ...one, seed: record.seed }] : []))
+      : [],
   )
+
+const pairsOf = (records: readonly PromptRecord[], contract: Contract): { readonly seed: number; readonly pair: Pair }[] =>
+  comparisonsOf(records, contract).flatMap(({ seed, pairs }) => pairs.map((pair) => ({ seed, pair })))
 
 const BINS = 24
 /** The share of the changes that may lie outside the histogram's bins, on each side. */
@@ -204,13 +220,14 @@ const NOTHING = 1e-4
  * these maps for both kinds of looking tokens. Returns '' when nothing was measured.
  */
 export function headMaps(records: readonly PromptRecord[], contract: Contract): string {
-  const cells = cellsOf(records, contract)
+  const own = comparisonsOf(records, contract)
+  const cells = cellsOf(own)
   const seen = FROMS.filter((from) =>
     cells.every(({ complete, folded }) => seenFrom(complete, from) !== null && seenFrom(folded, from) !== null),
   )
   const panels = cells.length === 0 ? [] : seen.flatMap((from) => mapsOf(cells, from, contract))
   const title = `Attention to current values by layer and head, complete and folded (${contract})`
-  const below = `Mass on the current value's tokens in %, means of ${records.length} prompts.`
+  const below = `Mass on the current value's tokens in %, means of ${own.length} prompts.`
   return figure({ title, below, columns: 3, panels })
 }
 
@@ -285,8 +302,8 @@ function map(cells: readonly AttentionHead[], values: readonly number[], most: n
   }
 }
 
-function cellsOf(records: readonly PromptRecord[], contract: Contract): HeadCell[] {
-  const rows = records.flatMap(({ comparisons }) => comparisons.flatMap((one) => (one.contract === contract ? one.heads : [])))
+function cellsOf(comparisons: readonly PairComparison[]): HeadCell[] {
+  const rows = comparisons.flatMap(({ heads }) => heads)
   const groups = new Map<string, typeof rows>()
   for (const row of rows) groups.set(`${row.layer}/${row.head}`, [...(groups.get(`${row.layer}/${row.head}`) ?? []), row])
   return [...groups.values()].map((group) => ({

@@ -218,7 +218,7 @@ export function findingOf(all: readonly PromptRecord[], contract: Contract, from
 
 /**
  * Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. All
- * curves are of the pairs that are measured under every contract.
+ * curves are of the pairs that are measured under every contract. A contract that none of the prompts kept has no point and does not count.
  */
 export function interferenceOf(
   n: number,
@@ -226,10 +226,12 @@ export function interferenceOf(
   contract: Contract | null,
   from: From,
 ): InterferencePoint | null {
-  const contracts = new Set(records.flatMap(({ comparisons }) => comparisons.map((one) => one.contract)))
-  const own = records.filter((record) => [...contracts].every((each) => kept(record, each)))
+  const all = new Set(records.flatMap(({ comparisons }) => comparisons.map((one) => one.contract)))
+  const contracts = [...all].filter((each) => records.some((record) => kept(record, each)))
+  if (contract !== null && !contracts.includes(contract)) return null
+  const own = records.filter((record) => contracts.every((each) => kept(record, each)))
   const groups = own.map((record): Masses[] => {
-    const isThere = measuredUnderAll(record.comparisons)
+    const isThere = measuredUnder(contracts, record)
     const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record.comparisons, contract)
     return pairs.flatMap((pair, at) =>
       isThere[at] === true ? (seenFrom(contract === null ? pair.complete : pair.folded, from) ?? []) : [],
@@ -263,12 +265,14 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
     : [{ key: pair.key, change, alone, before, after, shown, distance: pair.distance }]
 }
 
-/** Returns for each pair whether all comparisons measured it. Comparisons of one prompt have the same pairs in the same order. */
-const measuredUnderAll = (comparisons: readonly PairComparison[]): readonly boolean[] =>
-  (comparisons[0]?.pairs ?? []).map((_, at) => comparisons.every(({ pairs }) => isMeasured(pairs[at]!)))
+/** Returns for each pair whether it was measured under all the contracts. Comparisons of one prompt have the same pairs in the same order. */
+const measuredUnder = (contracts: readonly Contract[], { comparisons }: PromptRecord): readonly boolean[] =>
+  (comparisons[0]?.pairs ?? []).map((_, at) =>
+    comparisons.every((one) => !contracts.includes(one.contract) || isMeasured(one.pairs[at]!)),
+  )
 
 /** Whether the prompt's steps kept the contract, those of its controls included. */
-const kept = ({ comparisons, placebo, unasked }: PromptRecord, contract: Contract): boolean =>
+export const kept = ({ comparisons, placebo, unasked }: PromptRecord, contract: Contract): boolean =>
   [...comparisons, ...(placebo ?? []), ...(unasked ?? [])].every((one) => one.contract !== contract || one.fallback === null)
 
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>

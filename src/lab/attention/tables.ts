@@ -153,7 +153,10 @@ export interface ValueArrays {
   /** The keys of all prompts, in alphabetical order. */
   readonly keys: readonly string[]
   readonly sides: readonly ['complete', 'folded']
-  /** Mean weight on one token of the current value, on the axes `[contract, seed, key, side]`. NaN when it was not measured. */
+  /**
+   * Mean weight on one token of the current value, on the axes `[contract, seed, key, side]`. NaN when it was not measured, or when the
+   * folded prompt's step did not keep its contract.
+   */
   readonly weights: NamedArray<Float32Array>
   /** Attention to the key's earlier values, on the axes of `weights`. */
   readonly older: NamedArray<Float32Array>
@@ -176,10 +179,10 @@ export function valueArrays(records: readonly StudyRecord[], n: number, from: Fr
   })
   const [weights, older] = [empty(), empty()]
   for (const { seed, comparisons } of prompts)
-    for (const { contract, pairs } of comparisons)
+    for (const { contract, pairs, fallback } of comparisons)
       for (const pair of pairs)
         sides.forEach((side, index) => {
-          const masses = seenFrom(pair[side], from)
+          const masses = side === 'folded' && fallback !== null ? null : seenFrom(pair[side], from)
           if (masses === null) return
           const row = (contracts.indexOf(contract) * seeds.length + seeds.indexOf(seed)) * keys.length + keys.indexOf(pair.key)
           weights.data[row * sides.length + index] = masses.weight

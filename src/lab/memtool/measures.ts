@@ -25,7 +25,10 @@ export interface MemToolMeasures {
    */
   readonly avgResidual: number | null
   readonly peaks: number
-  /** Share of the model's calls whose tool is an expected one. In `callCorrectness` the arguments must be right, too. */
+  /**
+   * Share of the model's calls whose tool is an expected one. In `callCorrectness` the arguments must be right, too. Calls of tools that were
+   * not loaded count as wrong. Calls of the search and of the removal do not count.
+   */
   readonly toolCorrectness: number | null
   readonly callCorrectness: number | null
   /** Share of the expected calls that the model made with the right arguments. */
@@ -60,6 +63,8 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
   const windows = sessions.flatMap(windowsOf)
   const usable = windows.filter((window) => window.added > 0)
   const residuals = sessions.flatMap(residualsOf)
+  // `called` has only the calls that were carried out.
+  const calls = sum(scored('called')) + sum(detail('ghosts'))
   return {
     turns: turns.length,
     removalRatio: share(sum(removed), sum(added)),
@@ -68,8 +73,8 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
     windowsLeftOut: windows.length - usable.length,
     avgResidual: mean(residuals),
     peaks: residuals.length,
-    toolCorrectness: share(sum(scored('namesRight')), sum(scored('called'))),
-    callCorrectness: share(sum(scored('callsRight')), sum(scored('called'))),
+    toolCorrectness: share(sum(scored('namesRight')), calls),
+    callCorrectness: share(sum(scored('callsRight')), calls),
     callRecall: share(sum(scored('callsRight')), sum(scored('expected'))),
     taskCompletion: mean(turns.map(({ score }) => score.points)) ?? 0,
     gone: [1, 2, 3].map((lag) => share(sum(detail(`gone${lag}`)), sum(detail(`cohort${lag}`)))),

@@ -2,6 +2,7 @@
  * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the
  * agent's words and calls come from the record. So the frameworks differ only in the work that they give the engine.
  */
+import { createHash } from 'node:crypto'
 import { extractionSchema, memorySchema } from '../../runtime/agents/u-fold/helpers.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
@@ -121,7 +122,7 @@ export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonl
     turns: LENGTH * Math.ceil(dialogue.turns.length / LENGTH),
     fields: 0,
     seed,
-    about: { replay: dialogue.name, agent: 'recorded' },
+    about: { replay: dialogue.name, agent: 'recorded', record: printOf(dialogue, definitions) },
     open(state) {
       const environment = new RecordedEnvironment(dialogue, state)
       const tools = definitions.map((definition): ClientTool => ({ definition, execute: () => environment.next() }))
@@ -129,6 +130,10 @@ export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonl
     },
   }))
 }
+
+/** Returns a hash of all that a replay shows to a model. Other recordings have the same names, such as `0.0`. */
+const printOf = (dialogue: RecordedDialogue, definitions: readonly ToolDefinition[]): string =>
+  createHash('sha256').update(writeJson({ dialogue, definitions })).digest('hex')
 
 /** Makes tool definitions from the names and arguments of the calls, because the records hold no definitions. */
 function definitionsOf(dialogues: readonly RecordedDialogue[]): readonly ToolDefinition[] {

@@ -5,6 +5,8 @@ import { join } from 'node:path'
 import { parquetReadObjects } from 'hyparquet'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tables.js'
+import { headMaps, scatter } from '../../../src/lab/attention/figures.js'
+import type { Contract } from '../../../src/runtime/core/contract.js'
 import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
 import type { ValueAttention, Pair } from '../../../src/lab/attention/pairs.js'
 import { publish } from '../../../src/lab/attention/report.js'
@@ -193,6 +195,30 @@ describe('findings', () => {
     expect(interferenceOf(4, RECORDS, null, 'value')!.older.value).toBeCloseTo(0.017, 9)
     expect(interferenceOf(4, RECORDS, 'splice', 'reading')).toMatchObject({ pairs: 5 })
     expect(interferenceOf(4, RECORDS, 'exact', 'value')).toBeNull()
+  })
+
+  it('draw no step that did not keep its contract, and lose no curve by it', () => {
+    const records = RECORDS.map((record): PromptRecord => {
+      const [splice] = record.comparisons
+      const pairs = splice!.pairs.map((one) => ({ ...one, folded: null, status: 'folded-away' as const }))
+      return { ...record, comparisons: [splice!, { ...splice!, contract: 'blend', fallback: 'too much to compute', pairs }] }
+    })
+    const fellBack = RECORDS.map((record): PromptRecord => {
+      const [splice] = record.comparisons
+      return { ...record, comparisons: [{ ...splice!, contract: 'blend', fallback: 'too much to compute' }] }
+    })
+    for (const contract of [null, 'splice'] as const)
+      expect(interferenceOf(4, records, contract, 'value')).toEqual(interferenceOf(4, RECORDS, contract, 'value'))
+    expect(interferenceOf(4, fellBack, 'blend', 'value')).toBeNull()
+    expect(interferenceOf(4, fellBack, null, 'value')).toMatchObject({ seeds: 2, pairs: 6 })
+    const dots = (of: readonly PromptRecord[], contract: Contract) =>
+      scatter(of, contract, [findingOf(of, contract, 'value')]).match(/<circle/g)?.length ?? 0
+    expect([dots(RECORDS, 'splice'), dots(fellBack, 'blend')]).toEqual([5, 0])
+    expect(headMaps(RECORDS, 'splice')).toContain('means of 2 prompts')
+    expect(headMaps(fellBack, 'blend')).toBe('')
+    expect([...valueArrays(fellBack, 4).weights.data].map((value) => Math.round(value * 100))).toEqual(
+      [1, 4, 1, 2, 8, 2].flatMap((complete) => [complete, NaN]),
+    )
   })
 
   it('include named arrays', () => {

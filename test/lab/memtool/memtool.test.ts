@@ -153,6 +153,12 @@ test('measures: the formulas as printed, and the cases where they break', () => 
   expect(measures).toMatchObject({ windowsLeftOut: 2, peaks: 1, avgResidual: 2, toolCorrectness: null })
 })
 
+test('measures: a call of a tool that is not loaded is a wrong call', () => {
+  const details = { called: 1, namesRight: 1, callsRight: 1, expected: 1 }
+  const turn = { score: { points: 1, details }, details: { ghosts: 9 } } as unknown as TurnRecord
+  expect(measuresOf([turn])).toMatchObject({ ghosts: 9, toolCorrectness: 0.1, callCorrectness: 0.1, callRecall: 1 })
+})
+
 test('measures of several sessions: no window and no peak spans two sessions, and intervals are over sessions', () => {
   const turn = (tools: number, added: number, removed: number, points: number): TurnRecord =>
     ({ score: { points, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord

@@ -88,6 +88,18 @@ describe('figures', () => {
     expect(html).toContain('its cells have no axis')
     expect(html).toContain('The report compares nothing')
   })
+
+  it('say how many samples a point of their own axis has', async () => {
+    const answers = [2, 3].flatMap((needles) =>
+      Array.from({ length: 5 }, (_, index) =>
+        sample({ task: 1, index: needles * 5 + index, id: `${needles}-${index}`, cell: { needles, length: 1000 } }),
+      ),
+    )
+    const log = writeLog(join(folder, 'needles.jsonl'), [header(), ...answers])
+    publish(await summaryOf([log], PLAIN, MADE), join(folder, 'needles'))
+    const drawings = readdirSync(join(folder, 'needles')).filter((name) => name.startsWith('accuracy-') && name.endsWith('.svg'))
+    expect(drawings.map((name) => readFileSync(join(folder, 'needles', name), 'utf8')).join()).toContain('>5 samples a point<')
+  })
 })
 
 /** These run in the page, so they are text here. This one finds the XML errors of a drawing. */

@@ -299,6 +299,30 @@ describe('a run', () => {
     })
   })
 
+  it("reads an agent's files once, and continues a log only with the same texts", async () => {
+    const [system, path] = [join(folder, 'system.txt'), place()]
+    const open = async (words: string): Promise<EvalAgent> => {
+      await writeFile(system, words)
+      return openAgent('sculptor', { system })
+    }
+    const task = sums(1, 2)
+    const agent = await open('Be brief.')
+    await writeFile(system, 'Be long.')
+    const engine = new ScriptedEngine(() => ({ content: '1' }))
+    const stop = new AbortController()
+    const log = await openRunLog(path, await headerFor([task], [agent]))
+    const onProgress = ({ last }: RunProgress) => {
+      if (last !== null) stop.abort()
+    }
+    const one = { contracts: ['exact'] as const, engines: [engine], slots: 1, signal: stop.signal, onProgress }
+    await run({ ...settings([task], [agent], log), ...one }).catch(() => undefined)
+    await log.close()
+    expect(engine.requests[0]!.messages[0]).toMatchObject({ role: 'system', content: 'Be brief.' })
+    const again = async (words: string) => openRunLog(path, await headerFor([task], [await open(words)]))
+    await expect(again('Be long.')).rejects.toMatchObject({ code: 'eval/other-run' })
+    await (await again('Be brief.')).close()
+  })
+
   it('repeats a sample alone when other samples had filled the cache', async () => {
     let tries = 0
     const crowded = asker('plain', 0, (name) => {

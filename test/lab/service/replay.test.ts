@@ -1,3 +1,6 @@
+import { mkdtemp } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
 import { readDialogues, replayScenarios } from '../../../src/lab/service/replay.js'
@@ -79,5 +82,20 @@ describe('recorded dialogues', () => {
     // One search is enough, because the tool is used in every turn.
     expect(row?.toolCalls).toBe(name === 'memtool' ? 10 : 9)
     if (name === 'u-fold') expect(row!.folds).toBeGreaterThan(0)
+  })
+
+  it('of two files with the same names are two runs in the same folder', async () => {
+    const log = await mkdtemp(join(tmpdir(), 'replay-'))
+    const asked = async (words: string, tool: string) => {
+      const file = JSON.stringify([trajectory(2)]).replaceAll('What does', words).replaceAll('"search"', `"${tool}"`)
+      const [dialogue] = await scriptedRun(replayScenarios(readDialogues(file, 'file')), { log })
+      return { path: dialogue!.path, asked: dialogue!.turns[0]!.asked }
+    }
+    const first = await asked('What does', 'search')
+    const second = await asked('Tell me what', 'search')
+    expect([first.asked, second.asked]).toEqual(['What does flight HAT100 cost?', 'Tell me what flight HAT100 cost?'])
+    const paths = [first.path, second.path, (await asked('What does', 'find')).path]
+    expect(new Set(paths).size).toBe(3)
+    expect(await asked('What does', 'search')).toEqual(first)
   })
 })

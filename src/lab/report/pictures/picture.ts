@@ -118,7 +118,7 @@ function averaged(
 ): Panel {
   return panel(
     `Ours, by ${axis}`,
-    several ? 'all samples with this value' : samples(conditions),
+    several ? 'all samples with this value' : samples(conditions, axis),
     axis,
     valuesOn(conditions, axis),
     conditions.map((condition) => ({
@@ -163,8 +163,11 @@ const point = (label: string, x: number, { value, interval }: Estimate, answered
   says: `${label}, ${size(x)}: ${percent(value)} % (${plural(answered, 'sample')})`,
 })
 
-function samples(conditions: readonly ConditionResult[]): string {
-  const sizes = conditions.flatMap(({ margins }) => margins.map(({ answered }) => answered))
+/** Says how many samples the points of a curve along the axis have. */
+function samples(conditions: readonly ConditionResult[], axis: string): string {
+  const sizes = conditions.flatMap(({ margins }) =>
+    margins.filter((margin) => margin.axis === axis).map(({ answered }) => answered),
+  )
   if (sizes.length === 0) return ''
   const [least, most] = [Math.min(...sizes), Math.max(...sizes)]
   return least === most ? `${plural(most, 'sample')} a point` : `${least} to ${most} samples a point`
