@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parquetReadObjects } from 'hyparquet'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tables.js'
+import { pairTable, parquet } from '../../../src/lab/attention/tables.js'
 import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
 import type { ValueAttention, Pair } from '../../../src/lab/attention/pairs.js'
 import { publish } from '../../../src/lab/attention/report.js'
@@ -193,17 +193,6 @@ describe('findings', () => {
     expect(interferenceOf(4, RECORDS, null, 'value')!.older.value).toBeCloseTo(0.017, 9)
     expect(interferenceOf(4, RECORDS, 'splice', 'reading')).toMatchObject({ pairs: 5 })
     expect(interferenceOf(4, RECORDS, 'exact', 'value')).toBeNull()
-  })
-
-  it('include named arrays', () => {
-    const { contracts, seeds, keys, weights } = valueArrays(RECORDS, 4)
-    expect({ contracts, seeds, keys, shape: weights.shape }).toEqual({
-      contracts: ['splice'],
-      seeds: [1, 2],
-      keys: ['a', 'b', 'c'],
-      shape: [1, 2, 3, 2],
-    })
-    expect([...weights.data].map((value) => Math.round(value * 100))).toEqual([1, 2, 4, 5, 1, NaN, 2, 1, 8, 10, 2, 3])
   })
 })
 
