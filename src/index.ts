@@ -18,7 +18,8 @@ export type { Span } from './runtime/core/span.js'
 
 // Models: the native binding, files and hub URIs, the built-in model, models with random weights.
 export { openNative } from './runtime/native/binding.js'
-export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/binding.js'
+export { resolveModel, type ResolveOptions } from './runtime/models/folder.js'
+export { isModelUri } from './runtime/models/names.js'
 // llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'

@@ -61,7 +61,6 @@ it('kvfold/lab exports these names', () => {
     'scoreHeads',
     'studyValues',
     'topHeads',
-    'valueArrays',
     'wordsFrom',
   ])
 })

@@ -77,9 +77,9 @@ export async function measureCopies(native: Native, bytes: number): Promise<Copi
 /** Makes a sequence of this many cells. One chunk is computed; the others are copies of it at later positions. */
 async function fill(context: NativeContext, cells: number): Promise<void> {
   await decode(context, SOURCE, 0, randomTokens(CHUNK, 1, SHAPE.vocabulary))
-  const state = context.saveSequence(SOURCE, { checksum: false })
+  const state = context.saveSequence(SOURCE)
   for (let at = CHUNK; at < cells; at += CHUNK) {
-    if (!context.loadSequence(TARGET, state, { verify: false })) throw new Error('there is no room for the sequence')
+    if (!context.loadSequence(TARGET, state)) throw new Error('there is no room for the sequence')
     context.shift(TARGET, span(0, CHUNK), at)
     context.tag(TARGET, SOURCE, span(at, at + CHUNK))
     context.untag(TARGET, span(at, at + CHUNK))
@@ -104,11 +104,11 @@ async function measure(context: NativeContext): Promise<Copies> {
   /** Copies on the event loop. */
   const waiting = (round: number) => {
     let begun = performance.now()
-    const saved = context.saveSequence(SOURCE, { checksum: false })
+    const saved = context.saveSequence(SOURCE)
     bytes = saved.byteLength
     note('save', round, begun)
     begun = performance.now()
-    if (!context.loadSequence(TARGET, saved, { verify: false })) throw new Error('a context refused what it saved itself')
+    if (!context.loadSequence(TARGET, saved)) throw new Error('a context refused what it saved itself')
     note('load', round, begun)
     context.untag(TARGET, everything)
   }

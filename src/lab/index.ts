@@ -26,7 +26,6 @@ export {
   type HeadStudyOptions,
   type LossName,
 } from './head-study.js'
-export { valueArrays, type ValueArrays } from './attention/tables.js'
 export {
   findingOf,
   interferenceOf,

@@ -1,10 +1,8 @@
-/** Builds the data of an attention study for notebooks: its tables, its arrays, and the Parquet files of the tables. */
+/** Builds the data of an attention study for notebooks: its tables, and the Parquet files of the tables. */
 import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
-import type { Contract } from '../../runtime/core/contract.js'
-import type { NamedArray } from '../../runtime/engine/attention.js'
 import type { InterferencePoint } from './findings.js'
-import { baselineChangeOf, changeOf, type From, type ValueAttention, seenFrom } from './pairs.js'
-import type { PromptRecord, StudyRecord } from './records.js'
+import { baselineChangeOf, changeOf, type ValueAttention } from './pairs.js'
+import type { StudyRecord } from './records.js'
 
 // The tables of a study: their columns, and their rows, which are made from the records.
 
@@ -144,52 +142,6 @@ export function episodeTable(records: readonly StudyRecord[]): StudyTable {
 }
 
 const prompts = (records: readonly StudyRecord[]) => records.flatMap((record) => (record.part === 'prompt' ? [record] : []))
-
-// The arrays of a study, for notebooks. An array has numbers, the names of its axes, and the labels along each axis.
-
-export interface ValueArrays {
-  readonly contracts: readonly Contract[]
-  readonly seeds: readonly number[]
-  /** The keys of all prompts, in alphabetical order. */
-  readonly keys: readonly string[]
-  readonly sides: readonly ['complete', 'folded']
-  /**
-   * Mean weight on one token of the current value, on the axes `[contract, seed, key, side]`. NaN when it was not measured, or when the
-   * folded prompt's step did not keep its contract.
-   */
-  readonly weights: NamedArray<Float32Array>
-  /** Attention to the key's earlier values, on the axes of `weights`. */
-  readonly older: NamedArray<Float32Array>
-}
-
-/** Builds the arrays from the records of all prompts with `n` updates of every key. `from`: the tokens that look. Pure. */
-export function valueArrays(records: readonly StudyRecord[], n: number, from: From = 'value'): ValueArrays {
-  const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt' && record.n === n)
-  const contracts = [...new Set(prompts.flatMap(({ comparisons }) => comparisons.map(({ contract }) => contract)))]
-  const seeds = prompts.map(({ seed }) => seed).sort((a, b) => a - b)
-  const keys = [
-    ...new Set(prompts.flatMap(({ comparisons }) => comparisons.flatMap(({ pairs }) => pairs.map(({ key }) => key)))),
-  ].sort()
-  const sides = ['complete', 'folded'] as const
-  const shape = [contracts.length, seeds.length, keys.length, sides.length]
-  const empty = (): NamedArray<Float32Array> => ({
-    data: new Float32Array(shape.reduce((a, b) => a * b, 1)).fill(NaN),
-    shape,
-    axes: ['contract', 'seed', 'key', 'side'],
-  })
-  const [weights, older] = [empty(), empty()]
-  for (const { seed, comparisons } of prompts)
-    for (const { contract, pairs, fallback } of comparisons)
-      for (const pair of pairs)
-        sides.forEach((side, index) => {
-          const masses = side === 'folded' && fallback !== null ? null : seenFrom(pair[side], from)
-          if (masses === null) return
-          const row = (contracts.indexOf(contract) * seeds.length + seeds.indexOf(seed)) * keys.length + keys.indexOf(pair.key)
-          weights.data[row * sides.length + index] = masses.weight
-          older.data[row * sides.length + index] = masses.older
-        })
-  return { contracts, seeds, keys, sides, weights, older }
-}
 
 // Writes tables as Parquet files, which pandas, Polars, DuckDB and Arrow can read.
 

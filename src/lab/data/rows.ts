@@ -150,7 +150,7 @@ interface HubFile {
 const FORM = 'hf:datasets/owner/name/path/of/file.parquet'
 const SCHEME = /^(?:hf|huggingface):/iu
 
-/** Returns node-llama-cpp's folder for models, which also holds downloaded models with `hf:` names. */
+/** Returns node-llama-cpp's folder for models. */
 const downloads = (): string => join(homedir(), '.node-llama-cpp', 'models')
 
 /**

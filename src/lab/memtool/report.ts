@@ -1,4 +1,4 @@
-/** Makes the report of a MemTool study: figures, tables and the page. The paper's numbers have a table of their own. */
+/** Makes the report of a MemTool study: figures, tables and the page. */
 import * as Plot from '@observablehq/plot'
 import { figure, PALETTE, type Panel } from '../figures/figure.js'
 import { count, percent, plural } from '../../runtime/figures/numbers.js'
@@ -163,11 +163,6 @@ export function memToolPage(report: MemToolReport): string {
       ? 'A script speaks for the model. The engine computes every prompt, and the tokens are those of its ledger. Correctness and completion are the script’s and say nothing about any model.'
       : 'The model itself answers. The right values are known, so completion is exact and needs no judge.'
   const several = results.some(({ sessions }) => sessions.length > 1)
-  const theirs = table(
-    [left('model'), ...['autonomous', 'workflow', 'hybrid'].map(right)],
-    PAPER_RESULTS.map(([name, ...modes]) => [name, ...modes.map((mode) => mode ?? 'not given')]),
-    { theirs: () => true },
-  )
   const notes = (...says: readonly string[]) => ({ says, look: 'notes' }) as const
   const [first] = results[0]?.sessions ?? []
   return reportPage({
@@ -212,34 +207,6 @@ export function memToolPage(report: MemToolReport): string {
           ),
         ],
       },
-      {
-        heading: 'The paper’s table',
-        parts: [
-          notes(
-            'Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion (MemTool, table 2). The paper has other models, data that is not public, one run each, no intervals and no tokens. Only the definitions are comparable with the rows above.',
-          ),
-          theirs,
-        ],
-      },
     ],
   })
 }
-
-// The paper's results (MemTool, table 2), four numbers for each model and mode: Avg Removal Ratio 3T / Avg Residual
-// 3T / Tool Correctness / Task Completion. Null: the paper gives no numbers.
-
-export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
-  ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],
-  ['Gemini 2.5 Pro', '.924 / 6.51 / .81 / .80', '.929 / 6.90 / .69 / .66', '.938 / 6.52 / .74 / .75'],
-  ['Claude 3.7 Sonnet', '.905 / 14.25 / .86 / .89', null, '.921 / 7.97 / .83 / .88'],
-  ['Gemini 2.5 Flash', '.905 / 5.08 / .74 / .65', '.928 / 6.60 / .50 / .60', '.932 / 6.15 / .59 / .66'],
-  ['Claude Opus 4', '.878 / 13.85 / .86 / .84', '.917 / 7.92 / .71 / .78', '.920 / 10.46 / .82 / .81'],
-  ['Claude Sonnet 4', '.840 / 24.44 / .80 / .83', '.917 / 8.00 / .77 / .81', '.912 / 10.27 / .82 / .81'],
-  ['GPT-4.1', '.834 / 48.12 / .86 / .88', '.934 / 7.48 / .82 / .83', '.941 / 7.29 / .82 / .80'],
-  ['GPT-4.1 Mini', '.733 / 58.93 / .78 / .80', '.922 / 7.72 / .72 / .81', '.929 / 7.26 / .81 / .79'],
-  ['GPT-4o', '.713 / 37.48 / .68 / .76', '.938 / 7.19 / .71 / .70', '.943 / 7.15 / .77 / .76'],
-  ['GPT-4o Mini', '.449 / 121.06 / .78 / .88', '.916 / 8.43 / .74 / .72', '.934 / 7.77 / .81 / .80'],
-  ['LLaMA 3 70B', '.244 / 123.33 / .42 / .72', '.932 / 8.64 / .51 / .71', '.938 / 7.52 / .60 / .76'],
-  ['Claude 3.5 Sonnet', '.062 / 124.00 / .38 / .59', '.917 / 7.83 / .82 / .82', '.935 / 7.32 / .81 / .83'],
-  ['GPT-4.1 Nano', '.000 / 0.00 / .13 / .60', '.904 / 8.96 / .64 / .66', '.869 / 6.94 / .48 / .63'],
-]

@@ -33,7 +33,6 @@ export function publishService(folder: string, { rows: all, dialogues, command, 
       { says: [command], look: 'code' },
       ...[serviceTable(all), crossings(all), titles(all)],
       ...drawn,
-      { heading: "The paper's results", parts: [paperTable(), { says: PAPER_NOTES }] },
     ],
   })
 }
@@ -124,86 +123,3 @@ const titles = (all: readonly ServiceRow[]): Table =>
       return [name, frameworkTitles[name], percent(own.reduce((sum, row) => sum + row.turnsRight, 0) / own.length, 0)]
     }),
   )
-
-// The paper's results (U-Fold, table 1): the mean reward of four runs in percent, by model and framework. Notes follow.
-
-/** The columns: tau-bench (retail, airline), tau2 (retail, airline, telecom), VitaBench (delivery, in-store, OTA, cross-scenarios). */
-const COLUMNS = [
-  'tau retail',
-  'airline',
-  'tau2 retail',
-  'airline',
-  'telecom',
-  'Vita delivery',
-  'in-store',
-  'OTA',
-  'cross',
-] as const
-
-const FRAMEWORKS = ['ReAct', 'IterResearch', 'ReSum', 'U-Fold'] as const
-
-/** The results of each model: one line for each framework in FRAMEWORKS, with a number for each column. */
-const RESULTS: readonly (readonly [model: string, ...results: string[]])[] = [
-  [
-    'Qwen3-4B',
-    '22.6 32.0 21.9 34.0 19.3 9.3 5.0 0.0 0.0',
-    '19.1 26.0 14.1 22.0 24.6 13.0 7.0 0.0 0.0',
-    '20.0 30.0 20.2 30.0 18.4 5.0 2.0 0.0 0.0',
-    '21.7 34.0 22.8 36.0 19.3 10.0 8.0 0.0 2.0',
-  ],
-  [
-    'Qwen3-30B-A3B-Thinking',
-    '67.0 46.0 62.3 52.0 30.7 33.3 43.5 11.7 15.0',
-    '43.5 42.0 34.2 44.0 20.2 24.5 41.8 12.0 10.8',
-    '53.9 40.0 51.8 48.0 33.3 32.0 41.3 9.3 9.3',
-    '65.2 44.0 70.2 54.0 28.9 35.0 44.0 13.8 19.5',
-  ],
-  [
-    'DeepSeek-V3.2-Exp',
-    '70.0 46.0 63.2 70.0 34.2 48.5 56.3 17.5 20.0',
-    '24.3 42.0 7.0 36.0 18.4 29.5 28.8 15.0 11.8',
-    '55.7 46.0 64.0 60.0 22.9 31.5 20.3 5.0 8.3',
-    '74.8 54.0 64.9 68.0 37.7 56.8 58.0 21.0 21.0',
-  ],
-  [
-    'GPT-4.1',
-    '72.2 60.0 70.2 64.0 43.9 45.5 55.8 29.0 17.3',
-    '65.2 50.0 62.5 55.0 33.3 26.0 38.5 16.0 8.8',
-    '46.1 46.0 54.2 58.5 28.1 40.0 46.5 25.8 21.3',
-    '73.0 61.5 70.8 65.5 44.7 51.3 58.5 33.0 22.3',
-  ],
-  [
-    'Claude-4.5-Sonnet',
-    '85.2 56.0 74.1 66.5 44.7 55.8 56.0 45.5 35.5',
-    '76.5 52.0 71.1 63.0 29.0 50.8 59.8 30.0 27.0',
-    '69.6 54.0 70.4 65.0 42.1 53.8 55.0 34.0 35.3',
-    '86.1 54.0 77.2 72.0 45.6 59.0 64.0 48.8 38.0',
-  ],
-]
-
-interface ReportLine {
-  readonly model: string
-  readonly framework: string
-  readonly values: readonly string[]
-}
-
-export function paperTable(): Table {
-  const lines = RESULTS.flatMap(([model, ...results]) =>
-    results.map((values, at): ReportLine => ({
-      model: at === 0 ? model : '',
-      framework: FRAMEWORKS[at]!,
-      values: values.split(' '),
-    })),
-  )
-  const columns = [
-    { title: 'model', text: ({ model }: ReportLine) => model },
-    { title: 'framework', text: ({ framework }: ReportLine) => framework },
-    ...COLUMNS.map((title, at) => number(title, ({ values }: ReportLine) => values[at]!)),
-  ]
-  return table(columns, lines, { opens: ({ model }) => model !== '' })
-}
-
-export const PAPER_NOTES = [
-  "These are the paper's results, not ours, in percent: real models on tau-bench, tau2-bench and VitaBench. The order desk is another task. The paper has 25 differences between U-Fold and ReAct on tau and tau2; the largest is 8.0 points. None is more than two standard errors of one pass: 4.3 points for 114 tasks at 70 %, 7 for 50. Most cells are whole numbers of tasks of one pass. The paper reports no cost.",
-  'With redundant fields in tool results (Qwen3-30B, VitaBench): in-store ReAct 43.5 to 11.0, U-Fold 44.0 to 27.0; cross-scenarios 15.0 to 4.0 and 19.5 to 12.0. With GPT-4.1 as folder of Qwen3-4B (ReAct, own folder, GPT-4.1): delivery 9.3, 10.0, 17.0; in-store 5.0, 8.0, 10.0; OTA 0, 0, 3.0; cross-scenarios 0, 2.0, 1.0.',
-] as const

@@ -308,7 +308,8 @@ export class ChatFormat {
   }
 
   /**
-   * Does the same as `callGrammar`, but keeps the grammars, and makes slow grammars on another thread.
+   * Makes a GBNF grammar that forces calls of these tools: at least one, or exactly one when `single`. Returns null when the syntax family
+   * has no such grammar. Keeps the grammars, and makes slow ones on another thread.
    * @param reasons whether reasoning may come before the calls
    */
   callGrammarElsewhere(tools: readonly ToolDefinition[], single = false, reasons = true): Promise<string | null> {
@@ -326,14 +327,6 @@ export class ChatFormat {
   get #callWriting(): CallWriting {
     const { tools, calls } = this.capabilities
     return { source: this.template.source, form: { tools, calls }, prompt: this.#probe().prompt }
-  }
-
-  /**
-   * Makes a GBNF grammar that forces calls of these tools: at least one, or exactly one when `single`. Returns null when the syntax family
-   * has no such grammar.
-   */
-  callGrammar(tools: readonly ToolDefinition[], single = false): string | null {
-    return this.syntax.grammar(tools, this.#probe().prompt, single)
   }
 
   /**

@@ -4,8 +4,6 @@ import type { ToolCall, ToolDefinition } from './message.js'
 import { type BareCall, BareCalls } from './syntax/bare-calls.js'
 import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/call.js'
 
-export { callShapesIn } from './syntax/bare-calls.js'
-
 export type ReplyEvent =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }

@@ -16,8 +16,7 @@ import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
 import { fidelityNotice, loadFidelity } from '../fidelity/model-fidelity.js'
 import { bytes, percent } from '../figures/numbers.js'
 import { modelCalled, modelsFolder, modelsIn, noModel, pull, type PullOptions } from '../models/folder.js'
-import { isFileUrl, isHubName } from '../models/names.js'
-import { isModelUri, resolveModel } from '../native/binding.js'
+import { isFileUrl, isModelUri } from '../models/names.js'
 import type { GpuChoice, ModelOptions, Native } from '../native/types.js'
 import { BUILTIN, builtinModel } from './builtin.js'
 import { engineOptions, type ModelFlags } from './options.js'
@@ -39,8 +38,8 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
     return path
   }
   const folder = modelsFolder()
-  const isRemote = isHubName(model) || isFileUrl(model)
-  if (!isRemote && (isModelUri(model) || existsSync(model))) return fromModelScopeOrPath(model, notes, signal)
+  const isRemote = isModelUri(model)
+  if (!isRemote && existsSync(model)) return resolve(model)
   const models = modelsIn(folder)
   const known = isFileUrl(model) ? null : modelCalled(model, models)
   if (known !== null) return known.path
@@ -53,19 +52,6 @@ const notHere = (model: string): string =>
   /[\\/]|\.gguf$/i.test(model)
     ? `There is no file ${resolve(model)}; give the path of a GGUF file, or hf:owner/repository:quant.`
     : `${JSON.stringify(model)} is neither a file nor a model that is here; give the path of a GGUF file, or hf:owner/repository:quant.`
-
-async function fromModelScopeOrPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
-  try {
-    return await resolveModel(model, {
-      ...(signal === undefined ? {} : { signal }),
-      onProgress: (done, total) => {
-        notes.frame([`Downloading ${model}: ${bytes(done)} of ${bytes(total)} (${percent(total > 0 ? done / total : 0, 0)})`])
-      },
-    })
-  } finally {
-    notes.close()
-  }
-}
 
 /**
  * Downloads a model and shows the progress: in one changing line on a terminal, else in a line after every tenth of it. @throws KvfoldError

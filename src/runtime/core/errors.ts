@@ -107,7 +107,7 @@ export const errorTable = {
   'attention/bad-request': 400,
   /** The engine or the model computes no attention that can be captured. */
   'attention/unavailable': 409,
-  /** The store's folder or file is unusable: missing rights, a folder in the file's place, another program's database. */
+  /** The store's folder or file is unusable: missing rights, another program's database, too early a version. */
   'store/unusable': 500,
   /** Another process uses this store. */
   'store/locked': 409,

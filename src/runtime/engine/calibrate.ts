@@ -189,11 +189,11 @@ class CalibrationBench {
     for (let round = 0; round < limits.rounds + 1; round++) {
       context.tag(FILLED, PROBE, span(0, size))
       const begun = performance.now()
-      const state = context.saveSequence(PROBE, { checksum: false })
+      const state = context.saveSequence(PROBE)
       const saved = performance.now()
       context.untag(PROBE, span(0, size))
       const cleared = performance.now()
-      invariant(context.loadSequence(PROBE, state, { verify: false }), 'a context refused a state that it saved itself')
+      invariant(context.loadSequence(PROBE, state), 'a context refused a state that it saved itself')
       const loaded = performance.now()
       context.untag(PROBE, span(0, size))
       bytes = state.byteLength

@@ -98,11 +98,11 @@ export async function measureTierRates(
       return result
     }
     let state: Uint8Array = new Uint8Array()
-    for (let round = 0; round < ROUNDS; round++) state = bestOf(save, () => context.saveSequence(FILLED, { checksum: false }))
+    for (let round = 0; round < ROUNDS; round++) state = bestOf(save, () => context.saveSequence(FILLED))
     let filled = chunk
     const most = Math.min(MOST, context.cells - chunk)
     for (let seq = FILLED + 1; seq < context.sequences && filled + chunk <= most; seq++, filled += chunk)
-      if (!bestOf(load, () => context.loadSequence(seqId(seq), state, { verify: false }))) break
+      if (!bestOf(load, () => context.loadSequence(seqId(seq), state))) break
     if (filled < FEWEST || load.best === Infinity) return null
     const full = await shortest(chunk)
     if (full === null) return null

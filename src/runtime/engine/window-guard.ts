@@ -74,11 +74,11 @@ export class WindowGuard implements KvMemory {
   }
 
   /** Saves the sequence in pieces, each after its length in 8 bytes. */
-  saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array {
+  saveSequence(seq: SeqId): Uint8Array {
     const states: Uint8Array[] = []
     for (const of of this.#windows(seq)) {
       try {
-        states.push(this.context.saveSequence(this.#piece, options))
+        states.push(this.context.saveSequence(this.#piece))
       } finally {
         this.context.untag(this.#piece, of)
       }
@@ -98,9 +98,9 @@ export class WindowGuard implements KvMemory {
     return joined(states)
   }
 
-  loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean {
+  loadSequence(seq: SeqId, state: Uint8Array): boolean {
     const pieces = piecesOf(state)
-    const isIn = pieces?.every((piece) => this.context.loadSequence(this.#piece, piece, options) && this.#takePiece(seq)) ?? false
+    const isIn = pieces?.every((piece) => this.context.loadSequence(this.#piece, piece) && this.#takePiece(seq)) ?? false
     if (!isIn) this.untag(seq, WHOLE)
     return isIn
   }

@@ -344,7 +344,7 @@ export class CheckpointCache implements StepCache {
       this.#table.victims().filter((victim) => victim !== own),
     )
     if (stored.held > this.#table.cells.free) return 'no room for their saved state in the context'
-    if (!this.#table.copying((memory) => memory.loadSequence(own.seq, state, { verify: false }))) {
+    if (!this.#table.copying((memory) => memory.loadSequence(own.seq, state))) {
       this.#offload.drop(stored, true)
       return LOST_BELOW
     }

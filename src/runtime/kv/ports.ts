@@ -36,16 +36,16 @@ export interface KvMemory {
   shift(seq: SeqId, span: Span, delta: number): void
   /** Returns the smallest and largest position that `seq` holds, read back from llama.cpp; null when it holds none. */
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null
-  /** Copies all that `seq` holds out of the cache (llama_state_seq_get_data). With `checksum`, a load can detect damage. */
-  saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array
+  /** Copies all that `seq` holds out of the cache (llama_state_seq_get_data). */
+  saveSequence(seq: SeqId): Uint8Array
   /**
    * Loads a saved sequence into `seq`, which must hold nothing. Returns false, and changes nothing, when there is no room, when another
-   * model wrote the data or, with `verify`, when the data is damaged.
+   * model wrote the data, or when its end is missing. Values in it are not checked.
    */
-  loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
-  /** Like saveSequence without a checksum, but off the event loop. No other code may use the memory until the promise settles. */
+  loadSequence(seq: SeqId, state: Uint8Array): boolean
+  /** Like saveSequence, but off the event loop. No other code may use the memory until the promise settles. */
   copyOut(seq: SeqId): Promise<Uint8Array>
-  /** Like loadSequence without `verify`, but off the event loop. No other code may use the memory until the promise settles. */
+  /** Like loadSequence, but off the event loop. No other code may use the memory until the promise settles. */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   /** Returns every occupied cell, read back from llama.cpp (slow: for integrity checks in tests). */
   readback(): readonly MemoryCell[]

@@ -91,7 +91,7 @@ export class KeyRotation {
         this.table.lend(holder, span(part.at, part.at + length(part.span)), scratch)
         return { entries: span(held, scratch.held), by: turnOf(part) }
       })
-      const state = this.table.copying((memory) => memory.saveSequence(scratch.seq, { checksum: false }))
+      const state = this.table.copying((memory) => memory.saveSequence(scratch.seq))
       const record = offloadRecordOf(scratch)
       this.table.cut(scratch, span(0, scratch.held))
       return { record, state, runs }
@@ -103,7 +103,7 @@ export class KeyRotation {
     for (const { record, state, runs } of copies) {
       invariant(scratch !== null, 'putting copied cells back needs a scratch sequence')
       this.evictor.make(record.tokens.length, this.table.victims())
-      const isIn = this.table.copying((memory) => memory.loadSequence(scratch.seq, state, { verify: false }))
+      const isIn = this.table.copying((memory) => memory.loadSequence(scratch.seq, state))
       invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
       scratch.load(record)
       // No run may pass over another run that is still at its old position. So runs that move down go from the first on, and runs that move

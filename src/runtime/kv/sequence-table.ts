@@ -224,7 +224,7 @@ export class SequenceTable {
   /** Returns the sequence's state; null if there is no memory for it, or llama.cpp cannot save it. */
   save({ seq }: Sequence): Uint8Array | null {
     try {
-      return this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
+      return this.copying((memory) => memory.saveSequence(seq))
     } catch (error) {
       if (error instanceof KvfoldError && UNSAVED.includes(error.code)) return null
       throw error
@@ -241,7 +241,7 @@ export class SequenceTable {
     if (state === null) return 0
     this.memory.untag(seq, sequence.span)
     // Its own cells were just freed, so there is room. If the load fails all the same, kvfold's records must say that nothing is held.
-    if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {
+    if (!this.copying((memory) => memory.loadSequence(seq, state))) {
       sequence.cut(span(0, held))
       return 0
     }

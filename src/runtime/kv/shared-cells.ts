@@ -195,7 +195,7 @@ export class SharedCells {
     if (scratch === null) return null
     memory.tag(seq, scratch, of)
     try {
-      return memory.saveSequence(scratch, { checksum: false })
+      return memory.saveSequence(scratch)
     } finally {
       memory.untag(scratch, of)
       sequences.give(scratch)

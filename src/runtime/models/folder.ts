@@ -1,5 +1,5 @@
 /** The folder of models: which GGUF files it has, under which names, and how new ones come into it. */
-import { readdirSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, statSync } from 'node:fs'
 import { rm, stat } from 'node:fs/promises'
 import { basename, dirname, join, relative, resolve, sep } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
@@ -7,7 +7,7 @@ import { cacheFolder } from '../engine/calibration.js'
 import { download, type DownloadOptions, fileAt, type RemoteFile } from './download.js'
 import { digestOf } from './facts.js'
 import { filesOnHub, type HubOptions, quantOf } from './hub.js'
-import { folderOf, hubNameOf, isFileUrl, pathOfUrl } from './names.js'
+import { folderOf, hubNameOf, isFileUrl, isModelUri, pathOfUrl } from './names.js'
 
 /** Returns the folder of models: `KVFOLD_MODELS`, by default `models` in the cache folder. */
 export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): string => {
@@ -173,6 +173,35 @@ export async function pull(name: string, { folder = modelsFolder(), onProgress, 
   const files = hub === null ? [await fileAt(name, options.signal)] : await filesOnHub(hub, options)
   for (const file of files) await one(file, join(folder, ...file.path.split('/')), options, onProgress)
   return join(folder, ...files[0]!.path.split('/'))
+}
+
+export interface ResolveOptions {
+  /** The folder to download to. Default: `KVFOLD_MODELS`, else the folder of models in the cache folder. */
+  readonly folder?: string
+  /** Stops a download. The next one goes on from there. */
+  readonly signal?: AbortSignal
+  /** Called with the bytes of a file so far, and with all of its bytes; null when their number is unknown. */
+  readonly onProgress?: (downloaded: number, total: number | null) => void
+}
+
+/**
+ * Returns the absolute path of a GGUF file. A path is used as it is. A model of the hub or an address is downloaded once.
+ * @throws KvfoldError model/not-found when there is no such file, model/download-failed, engine/cancelled on `signal`
+ */
+export async function resolveModel(uriOrPath: string, { onProgress, ...options }: ResolveOptions = {}): Promise<string> {
+  if (isModelUri(uriOrPath))
+    return pull(uriOrPath, {
+      ...options,
+      onProgress: (progress) => {
+        if (progress.kind === 'downloading') onProgress?.(progress.done, progress.total)
+      },
+    })
+  const path = resolve(uriOrPath)
+  if (existsSync(path)) return path
+  throw new KvfoldError(
+    'model/not-found',
+    `There is no file ${path}; give the path of a GGUF file, or hf:owner/repository:quant.`,
+  )
 }
 
 async function one(file: RemoteFile, to: string, options: DownloadOptions, onProgress: PullOptions['onProgress']): Promise<void> {

@@ -22,6 +22,9 @@ export const isHubName = (name: string): boolean => PREFIX.test(name)
 /** Whether the name is the address of a file outside the hub. */
 export const isFileUrl = (name: string): boolean => /^https?:\/\//i.test(name) && !isHubName(name)
 
+/** Whether the name is that of a model to download, and not a path. */
+export const isModelUri = (name: string): boolean => isHubName(name) || isFileUrl(name)
+
 /** Reads the name of a model on the hub; returns null for other names. `bare`: names without a beginning such as `hf:` are read, too. */
 export function hubNameOf(name: string, bare = false): HubName | null {
   if (!bare && !isHubName(name)) return null

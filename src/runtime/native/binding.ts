@@ -6,7 +6,6 @@ import { backendFor, usable } from './devices.js'
 import { Model } from './model.js'
 import { readTensor } from './tensor-values.js'
 import type { BackendInfo, GpuChoice, Native } from './types.js'
-import { existsSync } from 'node:fs'
 
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
@@ -61,58 +60,5 @@ async function open(gpu: GpuChoice): Promise<Native> {
         addon.endWithin(Math.min(milliseconds, 2 ** 31 - 1))
       })
     },
-  }
-}
-
-// Finds the file of a model. A path is used as it is; a URI of a model hub is downloaded once, through node-llama-cpp.
-
-export interface ResolveOptions {
-  /** Stops a download and removes the unfinished file. */
-  readonly signal?: AbortSignal
-  /** Receives the bytes that are downloaded and the bytes of the whole file, several times a second during a download. */
-  readonly onProgress?: (downloaded: number, total: number) => void
-}
-
-/** The URI schemes that node-llama-cpp's resolveModelFile understands. */
-const SCHEME = /^(?:hf|huggingface|https?|modelscope|ms):/i
-
-/** Whether the name is a URI to download, and not a path. */
-export const isModelUri = (uriOrPath: string): boolean => SCHEME.test(uriOrPath)
-
-/**
- * Returns the absolute path of a GGUF file. Downloads go to node-llama-cpp's models folder (`~/.node-llama-cpp/models`) and happen once.
- * @throws KvfoldError model/not-found when there is no such file, or the hub has none or cannot be reached; engine/cancelled on `signal`.
- */
-export async function resolveModel(uriOrPath: string, { signal, onProgress }: ResolveOptions = {}): Promise<string> {
-  if (!isModelUri(uriOrPath)) {
-    const path = resolve(uriOrPath)
-    if (!existsSync(path))
-      throw new KvfoldError(
-        'model/not-found',
-        `There is no file ${path}; give the path of a GGUF file or a URI such as hf:user/repository/file.gguf.`,
-      )
-    return path
-  }
-  const { resolveModelFile } = await import('node-llama-cpp')
-  try {
-    return await resolveModelFile(uriOrPath, {
-      cli: false,
-      ...(signal === undefined ? {} : { signal }),
-      ...(onProgress === undefined
-        ? {}
-        : {
-            onProgress: ({ downloadedSize, totalSize }: { downloadedSize: number; totalSize: number }) => {
-              onProgress(downloadedSize, totalSize)
-            },
-          }),
-    })
-  } catch (error) {
-    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The download of ${uriOrPath} was cancelled.`)
-    const reason = error instanceof Error ? error.message.split('\n', 1)[0] : String(error)
-    throw new KvfoldError(
-      'model/not-found',
-      `${uriOrPath} could not be downloaded (${reason}); check the URI and the network, or give the path of a GGUF file.`,
-      { cause: error },
-    )
   }
 }

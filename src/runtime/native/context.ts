@@ -275,12 +275,12 @@ export class Context implements NativeContext {
     })
   }
 
-  saveSequence(seq: SeqId, { checksum } = { checksum: true }): Uint8Array {
+  saveSequence(seq: SeqId): Uint8Array {
     const { idle } = this
     this.#refuseCacheless()
     this.#checkSequence(seq)
     const state = calling(() => this.addon.saveSequence(idle, seq, STATE_HEADER))
-    sealState(state, this.identity, checksum)
+    sealState(state, this.identity)
     return state
   }
 
@@ -289,19 +289,19 @@ export class Context implements NativeContext {
     this.#refuseCacheless()
     this.#checkSequence(seq)
     const state = await this.#busy(awaiting(() => this.addon.copyOut(idle, seq, STATE_HEADER)))
-    sealState(state, this.identity, false)
+    sealState(state, this.identity)
     return state
   }
 
   async copyIn(seq: SeqId, state: Uint8Array): Promise<boolean> {
     const idle = this.#emptied(seq)
-    if (!isSealed(state, this.identity, false)) return false
+    if (!isSealed(state, this.identity)) return false
     return this.#busy(awaiting(() => this.addon.copyIn(idle, seq, state, STATE_HEADER)))
   }
 
-  loadSequence(seq: SeqId, state: Uint8Array, { verify } = { verify: true }): boolean {
+  loadSequence(seq: SeqId, state: Uint8Array): boolean {
     const idle = this.#emptied(seq)
-    return isSealed(state, this.identity, verify) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
+    return isSealed(state, this.identity) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
   }
 
   dispose(): Promise<void> {

@@ -3,15 +3,13 @@
  * equal cache.
  */
 import { createHash } from 'node:crypto'
-import { crc32 } from 'node:zlib'
 import type { ContextPlan } from './context-options.js'
 import type { ModelInfo } from './types.js'
 
-/** The header's bytes in front of llama.cpp's state: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
+/** The header's bytes in front of llama.cpp's state: 8 of name and version, 32 of identity, 8 unused. */
 export const STATE_HEADER = 48
 const NAME = 'kvfold 1'
 const IDENTITY_AT = 8
-const CHECKSUM_AT = 40
 
 /**
  * Returns a hash of everything that must agree before a sequence is loaded: library, model, cache types, and flash attention's layout of
@@ -24,25 +22,21 @@ export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, 
   return createHash('sha256').update(JSON.stringify(facts)).digest()
 }
 
-/** Fills in the header in front of a state. The header gets a checksum of the state if `checked` is true. */
-export function sealState(state: Uint8Array, identity: Buffer, checked: boolean): void {
+/** Fills in the header in front of a state. */
+export function sealState(state: Uint8Array, identity: Buffer): void {
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
   // Clear the header, because the memory may have held another state before.
   header.fill(0)
   header.write(NAME, 'latin1')
   identity.copy(header, IDENTITY_AT)
-  if (checked) header.writeUInt32LE(checksum(state), CHECKSUM_AT)
 }
 
-/** Returns whether the state was sealed with this identity. With `verify`, it must also be undamaged. */
-export function isSealed(state: Uint8Array, identity: Buffer, verify: boolean): boolean {
+/** Returns whether the state was sealed with this identity. */
+export function isSealed(state: Uint8Array, identity: Buffer): boolean {
   if (state.length <= STATE_HEADER) return false
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
   return (
     header.toString('latin1', 0, IDENTITY_AT) === NAME &&
-    identity.equals(header.subarray(IDENTITY_AT, IDENTITY_AT + identity.length)) &&
-    (!verify || header.readUInt32LE(CHECKSUM_AT) === checksum(state))
+    identity.equals(header.subarray(IDENTITY_AT, IDENTITY_AT + identity.length))
   )
 }
-
-const checksum = (state: Uint8Array): number => crc32(state.subarray(STATE_HEADER))

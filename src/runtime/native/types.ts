@@ -511,25 +511,20 @@ export interface NativeContext {
    */
   readback(): readonly Cell[]
   clear(): void
+  /** Returns the state of one whole sequence (llama_state_seq_get_data), sealed: only an equal model and context will load it. */
+  saveSequence(seq: SeqId): Uint8Array
   /**
-   * Returns the state of one whole sequence (llama_state_seq_get_data), sealed: only an equal model and context will load it. With
-   * `checksum` (default true) a damaged state will not be loaded either. Without it saving and loading run at the speed of memory.
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the data is foreign or cut
+   * off. Values in it are not checked: a state must come from this process, or the caller must have checked it.
    */
-  saveSequence(seq: SeqId, options?: { readonly checksum: boolean }): Uint8Array
+  loadSequence(seq: SeqId, state: Uint8Array): boolean
   /**
-   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room or if the data is foreign or
-   * damaged. Set `verify` (default true) to false only for data without a checksum that comes from this process or was checked by the
-   * caller.
-   */
-  loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
-  /**
-   * Does the same as saveSequence without a checksum, but off the event loop. The context is busy meanwhile. The memory is pinned if the
+   * Does the same as saveSequence, but off the event loop. The context is busy meanwhile. The memory is pinned if the
    * GPU's backend offers that, and is reused when a state is gone.
    */
   copyOut(seq: SeqId): Promise<Uint8Array>
   /**
-   * Does the same as loadSequence without `verify`, but off the event loop. The context is busy meanwhile, and the caller must not write to
-   * the state.
+   * Does the same as loadSequence, but off the event loop. The context is busy meanwhile, and the caller must not write to the state.
    */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   dispose(): Promise<void>

@@ -21,15 +21,12 @@ export interface RowKind<T> {
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
   /** Does the same as `write`, in steps, for long values. */
   writeSteps(value: T, keys?: readonly number[]): Steps<readonly StoredValue[]>
-  /**
-   * Returns the row's value; null when the row differs from the written one or is not at its place. `keys` null: the row is from a version
-   * whose checksums did not cover keys.
-   */
-  read(row: StoredRow, keys?: readonly number[] | null): T | null
+  /** Returns the row's value; null when the row differs from the written one or is not at its place. */
+  read(row: StoredRow, keys?: readonly number[]): T | null
   /** Does the same as `read`, in steps, for long values. */
-  readSteps(row: StoredRow, keys?: readonly number[] | null): Steps<T | null>
+  readSteps(row: StoredRow, keys?: readonly number[]): Steps<T | null>
   /** Does the same as `read`, but takes a list of values in the order of the columns. */
-  parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
+  parse(values: readonly StoredValue[], keys: readonly number[]): T | null
 }
 
 /**
@@ -59,12 +56,12 @@ export function rowKind<T>(of: {
     yield
     return [...values, yield* sumSteps(covered(values, keys))]
   }
-  function* parseSteps(values: readonly StoredValue[], keys: readonly number[] | null): Steps<T | null> {
+  function* parseSteps(values: readonly StoredValue[], keys: readonly number[]): Steps<T | null> {
     const written = values.slice(0, -1)
-    if (values.at(-1) !== (yield* sumSteps(keys === null ? written : covered(written, keys)))) return null
+    if (values.at(-1) !== (yield* sumSteps(covered(written, keys)))) return null
     return of.read(Object.fromEntries(columns.map(([column], index) => [column, written[index]])))
   }
-  function* readSteps(row: StoredRow, keys: readonly number[] | null = []): Steps<T | null> {
+  function* readSteps(row: StoredRow, keys: readonly number[] = []): Steps<T | null> {
     const values = columns.map(([column, type]) => valueOf(row[column], type))
     return yield* parseSteps([...values, row['sum'] as StoredValue], keys)
   }

@@ -49,14 +49,19 @@ const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed'
 /** Errors that prevent writes and can be noticed only by writing. */
 const FAILURES: ReadonlySet<ErrorCode> = new Set(['store/full', 'store/failed'])
 
-/** SQL, or a function that changes the file in the same transaction. */
-export type Migration = string | ((file: StoreFile) => void)
+/** The tables of a file, version by version, as SQL. */
+export interface Migrations {
+  /** The version of a new file without `steps`. Files of earlier versions are refused. */
+  readonly first: number
+  readonly tables: string
+  /** Step n turns a file of version `first + n` into the next version. */
+  readonly steps: readonly string[]
+}
 
 export interface StoreFileOptions {
   /** The file. It and its folder are created if missing, readable by this user only. */
   readonly path: string
-  /** Step n turns a file of version n into version n + 1. */
-  readonly migrations: readonly Migration[]
+  readonly migrations: Migrations
   /** Tables whose pages are checked in a file that is too long to be checked whole. Default: none. */
   readonly first?: readonly string[]
   /** Bytes up to which a file is checked whole. Default 64 MiB. */
@@ -119,18 +124,18 @@ export class StoreFile {
    * migrated.
    * @throws KvfoldError store/locked, store/newer
    */
-  static look({ path, migrations: steps }: Pick<StoreFileOptions, 'path' | 'migrations'>): LookedAt {
+  static look({ path, migrations }: Pick<StoreFileOptions, 'path' | 'migrations'>): LookedAt {
     let file: StoreFile | null = null
     let putBack: () => void = () => undefined
     try {
       putBack = rememberWal(path)
       file = new StoreFile(path, connect(path), true)
       file.#lock()
-      file.#check(steps.length, [])
+      file.#check(migrations, [])
       const version = file.#number('user_version')
-      if (version > 0 && version < steps.length) {
+      if (version > 0 && version < latestOf(migrations)) {
         file.#begin()
-        file.#migrate(steps)
+        file.#migrate(migrations)
       }
       const sound = file
       const close = () => {
@@ -140,7 +145,9 @@ export class StoreFile {
     } catch (error) {
       const told = failureOf(error, path)
       if (told instanceof KvfoldError && DAMAGES.has(told.code))
-        return file === null ? { file, wrong: told.message, close: putBack } : file.#asItIs(told.message, steps.length, putBack)
+        return file === null
+          ? { file, wrong: told.message, close: putBack }
+          : file.#asItIs(told.message, latestOf(migrations), putBack)
       if (file !== null) file.#leave()
       if (!(told instanceof KvfoldError && told.code === 'store/locked')) putBack()
       throw told
@@ -160,16 +167,16 @@ export class StoreFile {
     }
   }
 
-  static #opened({ path, migrations: steps, first = [], checkedBytes = CHECKED_BYTES }: StoreFileOptions): StoreFile {
+  static #opened({ path, migrations, first = [], checkedBytes = CHECKED_BYTES }: StoreFileOptions): StoreFile {
     const database = connect(path)
     const file = new StoreFile(path, database, statSync(path).size <= checkedBytes)
     let checked = false
     try {
       file.#lock()
-      file.#check(steps.length, first)
+      file.#check(migrations, first)
       checked = true
       file.#begin()
-      file.#migrate(steps)
+      file.#migrate(migrations)
       file.#checkpoint()
       return file
     } catch (error) {
@@ -405,12 +412,18 @@ export class StoreFile {
     }
   }
 
-  #check(latest: number, first: readonly string[]): void {
+  #check(migrations: Migrations, first: readonly string[]): void {
     const { path } = this
+    const latest = latestOf(migrations)
     const version = this.#number('user_version')
     const isEmpty = this.rows('SELECT 1 FROM sqlite_schema LIMIT 1').length === 0
     if (!isEmpty && this.#number('application_id') !== APPLICATION)
       throw new KvfoldError('store/unusable', `${path} is a database of another program; give another folder with --store.`)
+    if (!isEmpty && version < migrations.first)
+      throw new KvfoldError(
+        'store/unusable',
+        `The store ${path} has version ${version}, but this kvfold reads versions from ${migrations.first} on; give --store another folder.`,
+      )
     if (version > latest)
       throw new KvfoldError(
         'store/newer',
@@ -430,14 +443,15 @@ export class StoreFile {
   }
 
   /** Runs all migrations that the file lacks, or none. */
-  #migrate(steps: readonly Migration[]): void {
+  #migrate(migrations: Migrations): void {
     const version = this.#number('user_version')
-    if (version === steps.length) return
+    const latest = latestOf(migrations)
+    if (version === latest) return
+    const { first, tables, steps } = migrations
     this.write(() => {
-      for (const step of steps.slice(version))
-        if (typeof step === 'string') this.database.exec(step)
-        else step(this)
-      this.database.exec(`PRAGMA application_id=${APPLICATION}; PRAGMA user_version=${steps.length}`)
+      // `#check` let only an empty file pass with a version before the first.
+      for (const sql of version < first ? [tables, ...steps] : steps.slice(version - first)) this.database.exec(sql)
+      this.database.exec(`PRAGMA application_id=${APPLICATION}; PRAGMA user_version=${latest}`)
     })
   }
 
@@ -454,6 +468,8 @@ export class StoreFile {
     }
   }
 }
+
+const latestOf = ({ first, steps }: Migrations): number => first + steps.length
 
 function connect(path: string): Database.Database {
   const folder = dirname(path)

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parquetReadObjects } from 'hyparquet'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tables.js'
+import { pairTable, parquet } from '../../../src/lab/attention/tables.js'
 import { headMaps, scatter } from '../../../src/lab/attention/figures.js'
 import type { Contract } from '../../../src/runtime/core/contract.js'
 import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
@@ -216,20 +216,6 @@ describe('findings', () => {
     expect([dots(RECORDS, 'splice'), dots(fellBack, 'blend')]).toEqual([5, 0])
     expect(headMaps(RECORDS, 'splice')).toContain('means of 2 prompts')
     expect(headMaps(fellBack, 'blend')).toBe('')
-    expect([...valueArrays(fellBack, 4).weights.data].map((value) => Math.round(value * 100))).toEqual(
-      [1, 4, 1, 2, 8, 2].flatMap((complete) => [complete, NaN]),
-    )
-  })
-
-  it('include named arrays', () => {
-    const { contracts, seeds, keys, weights } = valueArrays(RECORDS, 4)
-    expect({ contracts, seeds, keys, shape: weights.shape }).toEqual({
-      contracts: ['splice'],
-      seeds: [1, 2],
-      keys: ['a', 'b', 'c'],
-      shape: [1, 2, 3, 2],
-    })
-    expect([...weights.data].map((value) => Math.round(value * 100))).toEqual([1, 2, 4, 5, 1, NaN, 2, 1, 8, 10, 2, 3])
   })
 })
 

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { ChatFormat } from '../../../src/runtime/chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../../../src/runtime/chat/message.js'
-import { callShapesIn, ContinuationFilter, type ParsedReply, type ReplyEvent } from '../../../src/runtime/chat/parser.js'
+import { ContinuationFilter, type ParsedReply, type ReplyEvent } from '../../../src/runtime/chat/parser.js'
 import { none } from '../../../src/runtime/chat/syntax/detect.js'
 import { realTemplates } from '../../support/bundle.js'
 import { familyTemplate, ruledFormat } from '../../support/chat-formats.js'
@@ -542,11 +542,4 @@ test('brackets without end within each other are no call', () => {
   const parser = none({ source: '', tags: null }).parser('').withBare(tools)
   for (let at = 0; at < text.length; at += 1000) parser.push(text.slice(at, at + 1000))
   expect(parser.finish()).toMatchObject({ content: text, toolCalls: [] })
-})
-
-test('what looks like a call of any tool is counted', () => {
-  const names = (reply: string) => callShapesIn(reply).map(({ raw }) => raw.name)
-  expect(names('```json\n{"name": "run_test", "arguments": {"command": "npm test"}}\n```')).toEqual(['run_test'])
-  expect(names('Sure. [look(x=1), see()]')).toEqual(['look', 'see'])
-  expect(names('{"name": "Bob", "age": 3} and text, see [x](y)')).toEqual([])
 })

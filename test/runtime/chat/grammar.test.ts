@@ -47,7 +47,7 @@ beforeAll(async () => {
 
 /** Whether llama.cpp accepts the reply under the family's grammar. */
 async function accepts(source: string, reply: string, single = false): Promise<boolean> {
-  const grammar = ruledFormat(source).format.callGrammar(tools, single)
+  const grammar = await ruledFormat(source).format.callGrammarElsewhere(tools, single)
   if (grammar === null) throw new Error('the family has no grammar')
   const made = (await llama.createGrammar({ grammar })) as unknown as { _testText(text: string): boolean }
   return made._testText(reply)
@@ -130,8 +130,8 @@ describe('forced calls', () => {
     }
   })
 
-  test('need tools, and a family with a grammar', () => {
-    expect(ruledFormat(builtinTemplate).format.callGrammar([])).toBeNull()
+  test('need tools, and a family with a grammar', async () => {
+    expect(await ruledFormat(builtinTemplate).format.callGrammarElsewhere([])).toBeNull()
     expect(ruledFormat('{{ messages[0].content }}').format.syntax.name).toBe('hermes')
   })
 })

@@ -8,7 +8,7 @@ import { randomBytes } from 'node:crypto'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { digestOf, factsOf } from '../../../src/runtime/models/facts.js'
-import { modelCalled, modelsIn, pull, type PullProgress, removeModel } from '../../../src/runtime/models/folder.js'
+import { modelCalled, modelsIn, pull, type PullProgress, removeModel, resolveModel } from '../../../src/runtime/models/folder.js'
 import { quantOf } from '../../../src/runtime/models/hub.js'
 import { hubNameOf, pathOfUrl } from '../../../src/runtime/models/names.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
@@ -268,6 +268,16 @@ describe('a pull', () => {
     writeFileSync(`${to}.part.lock`, '999999999')
     expect(await pulled('hf:acme/One-GGUF:Q8_0')).toBe(to)
   })
+})
+
+it('a program gets the path of a file that is here, or downloads into the same folder', async () => {
+  const told: unknown[] = []
+  const url = `${hub.url}/acme/One-GGUF/resolve/main/one-q8_0.gguf`
+  const path = await resolveModel(url, { folder, onProgress: (...progress) => told.push(progress) })
+  expect(path).toBe(await pulled(url))
+  expect(told.at(-1)).toEqual([small.length, small.length])
+  expect(await resolveModel(relative(process.cwd(), path))).toBe(path)
+  expect(await failure(resolveModel(join(folder, 'none.gguf')))).toMatchObject({ code: 'model/not-found' })
 })
 
 describe('the folder', () => {

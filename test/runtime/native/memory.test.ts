@@ -158,7 +158,7 @@ describe('sequence state', () => {
 
   test('copied off the event loop is the same bytes, and the context is busy meanwhile', async () => {
     await feed(context, someTokens(30), 0, 2)
-    const state = context.saveSequence(seq(2), { checksum: false })
+    const state = context.saveSequence(seq(2))
     const copying = context.copyOut(seq(2))
     await refused('native/busy', () => context.saveSequence(seq(2)))
     expect(Buffer.compare(await copying, state)).toBe(0)
@@ -166,7 +166,7 @@ describe('sequence state', () => {
     const loading = other.copyIn(seq(1), state)
     await refused('native/busy', () => other.positions(seq(1)))
     expect(await loading).toBe(true)
-    expect(Buffer.compare(other.saveSequence(seq(1), { checksum: false }).subarray(500), state.subarray(500))).toBe(0)
+    expect(Buffer.compare(other.saveSequence(seq(1)).subarray(500), state.subarray(500))).toBe(0)
     expect(await other.copyIn(seq(0), state.subarray(0, 60))).toBe(false)
     expect(other.positions(seq(0))).toBeNull()
     const last = other.copyOut(seq(1))
@@ -176,7 +176,7 @@ describe('sequence state', () => {
 
   test('a state keeps its bytes while memory of earlier ones is used again', async () => {
     await feed(context, someTokens(30), 0, 2)
-    const kept = context.saveSequence(seq(2), { checksum: false })
+    const kept = context.saveSequence(seq(2))
     const bytes = Buffer.from(kept)
     await feed(context, someTokens(40), 0, 1)
     for (let round = 0; round < 50; round++) await context.copyOut(seq(1))

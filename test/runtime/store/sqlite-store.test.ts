@@ -28,8 +28,6 @@ import { LOADER, moduleOf } from '../../support/program.js'
 import { allIn, byId, someCard, someEntry, someEvent, someStored, someThread } from './support/threads.js'
 import { theThreadStore } from './thread-store.contract.js'
 
-const GOLDEN = join(import.meta.dirname, '../..', 'golden', 'store', 'version-1.sql')
-const GOLDEN_2 = join(import.meta.dirname, '../..', 'golden', 'store', 'version-2.sql')
 const GOLDEN_4 = join(import.meta.dirname, '../..', 'golden', 'store', 'version-4.sql')
 
 let folder: string
@@ -132,50 +130,7 @@ describe('the files', () => {
   })
 })
 
-/** The thread as earlier versions stored it: their ledger had no reasons for recomputed tokens. */
-const withoutReasons = (thread: ThreadRecord): ThreadRecord => ({
-  ...thread,
-  ledger: thread.ledger.map(({ recomputeReason: _, ...entry }) => entry),
-})
-
 describe('a file', () => {
-  it('of version 1 is read by this version', async () => {
-    const database = new Database(path)
-    database.exec(readFileSync(GOLDEN, 'utf8'))
-    database.close()
-    const threads = [1, 2, 3].map((seed) => withoutReasons(someThread(seed)))
-    const cards = new Map(threads.map((thread, at) => [thread.id, someCard(at)]))
-    const store = openStore()
-    const asked: ThreadRecord[] = []
-    const listed = await store.index((thread) => {
-      asked.push(thread)
-      return cards.get(thread.id)!
-    })
-    expect(asked).toEqual(threads)
-    expect(listed.map(({ id, card }) => [id, card])).toEqual([...cards])
-    expect(await allIn(store)).toEqual(threads)
-    // The cards are made once. They are kept over a restart, and change with their threads.
-    await store.update('public', threads[0]!.id, { events: [someEvent(1)], card: someCard(7) })
-    await store.close()
-    const again = openStore()
-    const later = await again.index(() => {
-      throw new Error('It has one.')
-    })
-    expect(later.map(({ card }) => card)).toEqual([someCard(7), someCard(1), someCard(2)])
-    expect(again.read('public', threads[0]!.id)).toEqual({ ...threads[0]!, events: [someEvent(1)] })
-  })
-
-  it('of version 2 is read as it is', async () => {
-    const database = new Database(path)
-    database.exec(readFileSync(GOLDEN_2, 'utf8'))
-    database.close()
-    const store = openStore()
-    const seeds = [1, 2, 3]
-    const threads = seeds.map((seed) => ({ ...withoutReasons(someThread(seed)), events: [someEvent(seed), someEvent(seed + 1)] }))
-    expect(await allIn(store)).toEqual(threads)
-    expect((await store.index(() => someCard(0))).map(({ card }) => card)).toEqual(seeds.map(someCard))
-  })
-
   it('of version 4 is read as it is, and its digests stay valid', async () => {
     const lay = (change = '') => {
       const database = new Database(path)
@@ -202,19 +157,18 @@ describe('a file', () => {
     expect(cut.read('public', threads[0]!.id)).toEqual(threads[0])
   })
 
-  it('of version 1 with damage is migrated, and the damage stays reported', async () => {
+  it('of a version that is no longer read is refused and not touched', async () => {
+    await openStore().create(someThread(1), someCard(1))
+    await opened.pop()!.close()
     const database = new Database(path)
-    database.exec(readFileSync(GOLDEN, 'utf8'))
-    database.exec("UPDATE messages SET message = replace(message, 'x', 'y') WHERE thread = 3 AND place = 1")
+    database.pragma('user_version=3')
     database.close()
-    for (const store of [openStore(), null]) {
-      const now = store ?? openStore()
-      expect((await now.index(() => someCard(1))).map(({ id }) => id)).toEqual([someThread(1).id, someThread(2).id])
-      expect(now.damage()).toMatchObject([{ kind: 'damaged', id: someThread(3).id }])
-      expect(now.damage()[0]?.what).toContain('messages')
-      expect(codeOf(() => now.read('public', someThread(3).id))).toBe('store/damaged-thread')
-      await opened.pop()!.close()
-    }
+    const before = readFileSync(path)
+    expect(() => openStore()).toThrow(/has version 3, but this kvfold reads versions from 4 on/u)
+    const looked = StoreFile.look({ path, migrations })
+    expect(looked).toMatchObject({ file: null, wrong: expect.stringContaining('has version 3') as string })
+    looked.close()
+    expect(readFileSync(path).equals(before)).toBe(true)
   })
 
   it('is read thread by thread: damage in one thread does not affect the others', async () => {
@@ -258,20 +212,22 @@ describe('a file', () => {
   it('of an earlier version is migrated in one transaction', async () => {
     await openStore().create(someThread(1), someCard(1))
     await opened.pop()!.close()
-    const bad = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT ''; INSERT INTO nowhere VALUES (1);"]
+    const followedBy = (...steps: string[]) => ({ ...migrations, steps: [...migrations.steps, ...steps] })
+    const versionOf = (file: StoreFile) => Number(file.rows('PRAGMA user_version')[0]?.['user_version'])
+    const bad = followedBy("ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT ''; INSERT INTO nowhere VALUES (1);")
     expect(codeOf(() => StoreFile.open({ path, migrations: bad }))).toBe('store/failed')
     expect(await allIn(openStore())).toEqual([someThread(1)])
     await opened.pop()!.close()
 
-    const good = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT 'none'", 'CREATE TABLE more (x)']
+    const good = followedBy("ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT 'none'", 'CREATE TABLE more (x)')
     const later = StoreFile.open({ path, migrations: good })
     expect(later.rows('SELECT title FROM threads')).toEqual([{ title: 'none' }])
-    expect(later.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
+    expect(versionOf(later)).toBe(6)
     later.close()
     expect(codeOf(() => openStore())).toBe('store/newer')
     // The file is unchanged.
     const again = StoreFile.open({ path, migrations: good })
-    expect(again.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
+    expect(versionOf(again)).toBe(6)
     again.close()
   })
 

@@ -60,8 +60,6 @@ export interface UFoldOptions {
    * true.
    */
   readonly numbered?: boolean
-  /** The most tokens of a helper's answer. Default 1,024. */
-  readonly helperTokens?: number
 }
 
 /** The state of folding as plain JSON. A session that continues from it behaves the same. */
@@ -119,6 +117,8 @@ const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds:
 const LEAST = 160
 /** Above this share of the context, `changed` folds even when the to-do list is the same. */
 const URGENT = 0.75
+/** The most tokens of a helper's answer. */
+const HELPER_TOKENS = 1024
 
 export class UFold {
   #state: UFoldState
@@ -366,7 +366,7 @@ class Aside {
 
   /** Asks the helper a question and returns its answer. @throws KvfoldError what the engine throws; engine/cancelled */
   async ask(content: string, schema: unknown): Promise<string> {
-    const { engine, folder, conversation, tools, generation = {}, scope, options = {} } = this.setting
+    const { engine, folder, conversation, tools, generation = {}, scope } = this.setting
     const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]
     const { sampling } = generation
     const whose =
@@ -379,7 +379,7 @@ class Aside {
       ...(this.#log.edits.length === 0 ? {} : { edits: this.#log.edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice: 'none' as const }),
       schema,
-      maxTokens: options.helperTokens ?? 1024,
+      maxTokens: HELPER_TOKENS,
       kind: 'summary',
       ...(this.signal === undefined ? {} : { signal: this.signal }),
     })

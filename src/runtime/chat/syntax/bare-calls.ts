@@ -73,8 +73,8 @@ export class BareCalls {
   /** What was read of the text that may become the next call. */
   #attempt = new Attempt()
 
-  /** @param tools the declared tools; null: the reader accepts calls of any name */
-  constructor(tools: readonly ToolDefinition[] | null) {
+  /** @param tools the declared tools */
+  constructor(tools: readonly ToolDefinition[]) {
     this.#tools = new DeclaredTools(tools)
   }
 
@@ -355,12 +355,3 @@ function startsLine(text: string, at: number, before: boolean): boolean {
 
 /** Returns the name in the opening tag of a call, as the model wrote it. */
 const writtenIn = (text: string): string => /^<(?:function=|invoke name=")([^">]*)/.exec(text)?.[1] ?? ''
-
-/**
- * Finds texts that look like bare calls of any tools, to count calls that a model meant but that were not read. Pass the text of an answer,
- * without the calls that were read.
- */
-export function callShapesIn(text: string): readonly Pick<BareCall, 'raw' | 'form'>[] {
-  const reader = new BareCalls(null)
-  return [...reader.push(text), ...reader.finish()].flatMap((part) => (part.kind === 'call' ? [part.call] : []))
-}

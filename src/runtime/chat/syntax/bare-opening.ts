@@ -10,38 +10,26 @@ import { PythonCalls, type PythonRead } from './python-calls.js'
 // The tools that a bare call may name.
 
 export class DeclaredTools {
-  /** @param tools the declared tools; null: calls may have any name */
-  constructor(private readonly tools: readonly ToolDefinition[] | null) {}
-
-  get definitions(): readonly ToolDefinition[] {
-    return this.tools ?? []
-  }
-
-  /** Whether a call may have any name, so that only its form shows that it is a call. */
-  get isAny(): boolean {
-    return this.tools === null
-  }
+  constructor(readonly definitions: readonly ToolDefinition[]) {}
 
   /**
    * Returns the name of the declared tool that a model means with this name, which may begin with `functions.`. Returns null when there is
    * no such tool.
    */
   find(written: string): string | null {
-    if (this.tools === null) return /^[A-Za-z_][\w.-]*$/.test(written) ? written : null
     const names = [written, written.replace(/^functions\./, '')]
-    return names.find((name) => this.tools!.some((tool) => tool.name === name)) ?? null
+    return names.find((name) => this.definitions.some((tool) => tool.name === name)) ?? null
   }
 
   /** Whether a tool's name, as models write it, may begin with this text. */
   begins(part: string): boolean {
-    if (this.tools === null) return part === '' || this.find(part) !== null
     if (PREFIX.startsWith(part)) return true
     const rest = part.startsWith(PREFIX) ? part.slice(PREFIX.length) : part
-    return this.tools.some(({ name }) => name.startsWith(part) || name.startsWith(rest))
+    return this.definitions.some(({ name }) => name.startsWith(part) || name.startsWith(rest))
   }
 
   parameters(name: string): Readonly<Record<string, unknown>> {
-    return this.tools?.find((tool) => tool.name === name)?.parameters ?? {}
+    return this.definitions.find((tool) => tool.name === name)?.parameters ?? {}
   }
 }
 
@@ -406,7 +394,6 @@ function namedAt(text: string, at: number, { tools, attempt }: OpeningPlace): It
     const own = id.slice('[CALL_ID]'.length)
     return { kind: 'json', label: mark, name, start, from: start, ...(own === '' ? {} : { id: own }) }
   }
-  if (tools.isAny) return 'no'
   const scan = attempt.json(text, start)
   if (scan.state !== 'complete') return scan.state === 'invalid' ? 'no' : 'open'
   const given = parseJson(text.slice(start, scan.end))

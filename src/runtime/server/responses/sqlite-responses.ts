@@ -6,16 +6,15 @@ import { join } from 'node:path'
 import { type Damage, damageError } from '../../store/damage.js'
 import { keyOf, type Listed, lost, Manifest } from '../../store/manifest.js'
 import { type StoredRow, rowKind } from '../../store/row-kind.js'
-import { now, StoreFile } from '../../store/store-file.js'
+import { type Migrations, now, StoreFile } from '../../store/store-file.js'
 import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import type { FileCheck } from '../../store/check.js'
 
-/**
- * The migrations of the file. As in the store of threads, migration n turns a file of version n into version n + 1, and is never changed.
- */
-export const responseMigrations: readonly string[] = [
-  `
+/** The tables of the file. As in the store of threads, later versions add steps, and steps are never changed. */
+export const responseMigrations: Migrations = {
+  first: 1,
+  tables: `
   CREATE TABLE responses (
     tenant TEXT NOT NULL,
     id TEXT NOT NULL,
@@ -27,7 +26,8 @@ export const responseMigrations: readonly string[] = [
   ) STRICT;
   CREATE INDEX responses_by_thread ON responses (tenant, thread);
   `,
-]
+  steps: [],
+}
 
 export const responseRows = rowKind<KeptResponse>({
   columns: { tenant: 'text', id: 'text', thread: 'text', messages: 'integer', body: 'text' },

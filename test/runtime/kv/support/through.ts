@@ -27,19 +27,19 @@ export class Through implements KvMemory {
   shift(seq: SeqId, of: Span, delta: number): void {
     this.inner.shift(seq, of, delta)
   }
-  saveSequence(seq: SeqId, _options: { readonly checksum: boolean }) {
+  saveSequence(seq: SeqId) {
     return this.inner.saveSequence(seq)
   }
-  loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }) {
-    return this.inner.loadSequence(seq, state, options)
+  loadSequence(seq: SeqId, state: Uint8Array) {
+    return this.inner.loadSequence(seq, state)
   }
   async copyOut(seq: SeqId) {
     await Promise.resolve()
-    return this.saveSequence(seq, { checksum: false })
+    return this.saveSequence(seq)
   }
   async copyIn(seq: SeqId, state: Uint8Array) {
     await Promise.resolve()
-    return this.loadSequence(seq, state, { verify: false })
+    return this.loadSequence(seq, state)
   }
   positions(seq: SeqId) {
     return this.inner.positions(seq)
