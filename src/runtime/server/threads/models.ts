@@ -331,6 +331,8 @@ export class Models {
       const loaded = this.#loaded
       try {
         await model.load()
+        // Its users may have left while it loaded, so none of them starts its clock.
+        if (model.users === 0) this.#startClock(model)
         return
       } catch (error) {
         const short = error instanceof KvfoldError && error.code === 'memory/insufficient'

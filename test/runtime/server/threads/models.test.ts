@@ -1,6 +1,7 @@
 /** Tests when models are loaded and unloaded: on demand, for a while, and one instead of another when memory is short. */
 import { describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
+import { definedFields } from '../../../../src/runtime/core/json.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
 import type { ModelSource } from '../../../../src/runtime/server/threads/models.js'
@@ -45,14 +46,23 @@ function shop(memory: number, names: readonly string[]) {
   }
 }
 
-const ask = (service: ThreadService, model?: string) =>
+const ask = (service: ThreadService, model?: string, signal?: AbortSignal) =>
   service.ask({
     tenant: 't',
     messages: [{ role: 'user', content: 'Who are you?' }],
     tools: [],
     toolChoice: 'auto',
-    ...(model === undefined ? {} : { model }),
+    ...definedFields({ model, signal }),
   }).answer
+
+const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds))
+
+/** A promise that is pending until `release` is called. */
+function gated(): { readonly open: Promise<void>; readonly release: () => void } {
+  let release = (): void => undefined
+  const open = new Promise<void>((resolve) => (release = resolve))
+  return { open, release }
+}
 
 describe('models', () => {
   it('are loaded on demand, the first one by default', async () => {
@@ -164,6 +174,21 @@ describe('models', () => {
     await new Promise((resolve) => setTimeout(resolve, 80))
     expect(history).toEqual(['+a', '-a'])
     expect((await ask(service)).message.content).toBe('I am a.')
+    await service.close()
+  })
+
+  it('whose only client leaves while they load are unloaded after a while, too', async () => {
+    const { models, meanwhile, history } = shop(1, ['a'])
+    const service = await ThreadService.open({ models, keepAliveMs: 30 })
+    const loading = gated()
+    meanwhile(() => loading.open)
+    const leaving = new AbortController()
+    const left = ask(service, 'a', leaving.signal)
+    await pause(20)
+    leaving.abort()
+    await expect(left).rejects.toMatchObject({ code: 'engine/cancelled' })
+    loading.release()
+    await expect.poll(() => history, { timeout: 5000 }).toEqual(['+a', '-a'])
     await service.close()
   })
 
