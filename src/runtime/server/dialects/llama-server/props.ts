@@ -4,7 +4,7 @@
  */
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
-import { type App, described, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports, whileConnected } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo, translated } from '../fields.js'
 import { samplingSettings } from '../sampling-fields.js'
 import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
@@ -23,9 +23,9 @@ export function addProps(app: App, ports: Ports): void {
   app.get(
     '/props',
     { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Named } },
-    async ({ query }) => {
+    async ({ query }, reply) => {
       // The model's facts are known once it is loaded.
-      const { name, loaded } = await service.load(query.model)
+      const { name, loaded } = await service.load(query.model, whileConnected(reply))
       return {
         default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
         total_slots: loaded?.slots,
@@ -57,13 +57,18 @@ export function addProps(app: App, ports: Ports): void {
       preHandler: argumentsAhead,
     },
     (request, reply) =>
-      exchange(request, reply).wait(async () => ({ prompt: await promptOf(ports, request.body, request.tenant) })),
+      exchange(request, reply).wait(async (signal) => ({ prompt: await promptOf(ports, request.body, request.tenant, signal) })),
   )
 }
 
 /** Returns the prompt that the template makes of the messages, up to the end of an answer that has begun. @throws FieldError */
-async function promptOf({ service, sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Promise<string> {
-  return service.prompt(await translated(body, chatAsk(body, tenant, sampling, unsupportedParts)))
+async function promptOf(
+  { service, sampling, unsupportedParts }: Ports,
+  body: ChatRequest,
+  tenant: Tenant,
+  signal: AbortSignal,
+): Promise<string> {
+  return service.prompt({ ...(await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))), signal })
 }
 
 // The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
@@ -118,11 +123,11 @@ export function addTokens(app: App, ports: Ports): void {
       const { parse_special: special = true, add_special_tokens: begins = body.content === undefined && text !== undefined } =
         body
       const { add_special: bos = begins } = body
-      return exchange(request, reply).wait(async () => {
-        const whole = text ?? (await promptOf(ports, chatOf(body, messages!), request.tenant))
-        const tokens = await service.tokenize(body.model, whole, { special, bos })
+      return exchange(request, reply).wait(async (signal) => {
+        const whole = text ?? (await promptOf(ports, chatOf(body, messages!), request.tenant, signal))
+        const tokens = await service.tokenize(body.model, whole, { special, bos, signal })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
-        const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
+        const pieces = hasPieces ? await service.pieces(body.model, tokens, signal) : null
         const steps = tokenized(tokens, pieces, body, service.model(body.model).loaded?.context)
         return tokens.length <= STEP ? atOnce(steps) : inTurns(steps)
       })
@@ -137,8 +142,8 @@ export function addTokens(app: App, ports: Ports): void {
         querystring: TokenizerQuery,
       },
     },
-    async ({ query }) => {
-      const { loaded } = await service.load(query.model)
+    async ({ query }, reply) => {
+      const { loaded } = await service.load(query.model, whileConnected(reply))
       const ends = loaded?.ends ?? null
       if (ends === null) throw new KvfoldError('model/unsupported', 'The engine of this model has no vocabulary of its own here.')
       return { tokenizer_class: 'kvfold', bos_token: ends.bos, eos_token: ends.eos }
@@ -152,8 +157,8 @@ export function addTokens(app: App, ports: Ports): void {
     },
     (request, reply) => {
       const { model, tokens } = request.body
-      return exchange(request, reply).wait(async () => {
-        const content = await service.detokenize(model, tokens)
+      return exchange(request, reply).wait(async (signal) => {
+        const content = await service.detokenize(model, tokens, signal)
         return { content, prompt: content }
       })
     },
