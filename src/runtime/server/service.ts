@@ -118,7 +118,7 @@ export class ThreadService implements Service {
     this.#manager = parts.manager
     this.#completions = parts.completions
     this.threads = new Operations(parts.manager, parts.models)
-    this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
+    this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads, options.tell)
     this.#side = parts.side
     this.#defaults = {
       acm: 'off',
