@@ -443,7 +443,7 @@ export interface ServedFile {
 }
 
 /** The parts of an ask that make its prompt. */
-export interface PromptAsk extends Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning'> {
+export interface PromptAsk extends Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning' | 'signal'> {
   /** Whether the prompt ends with the template's beginning of an answer. Default true. */
   readonly generationPrompt?: boolean
 }
@@ -463,8 +463,11 @@ export interface Service {
   complete(ask: CompletionAsk): CompletionAsked
   /** The models in order of preference; loads none. */
   models(): readonly ModelStatus[]
-  /** Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. */
-  load(model?: string): Promise<ModelStatus>
+  /**
+   * Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. Here and in the methods
+   * below, an aborted `signal` ends the wait for the model, with engine/cancelled.
+   */
+  load(model?: string, signal?: AbortSignal): Promise<ModelStatus>
   /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
   model(name?: string): ModelStatus
   /** Whether models of a folder are served, which are loaded when they are asked. */
@@ -492,11 +495,11 @@ export interface Service {
   tokenize(
     model: string | undefined,
     text: string,
-    options?: { readonly special?: boolean; readonly bos?: boolean },
+    options?: { readonly special?: boolean; readonly bos?: boolean; readonly signal?: AbortSignal },
   ): Promise<Int32Array>
-  detokenize(model: string | undefined, tokens: ArrayLike<number>): Promise<string>
+  detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string>
   /** Returns the bytes of each token. */
-  pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]>
+  pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]>
   /**
    * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
    * model/unsupported where another server has the template
@@ -509,7 +512,7 @@ export interface Service {
     model: string | undefined,
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
-    of?: Pick<Ask, 'clear' | 'template'>,
+    of?: Pick<Ask, 'clear' | 'template' | 'signal'>,
   ): Promise<number>
   /** The models that read texts and generate none (embeddings, rankings); loads none. */
   sideModels(): readonly SideModelStatus[]

@@ -120,7 +120,7 @@ export class ThreadService implements Service {
     this.#manager = parts.manager
     this.#completions = parts.completions
     this.threads = new Operations(parts.manager, parts.models)
-    this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
+    this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads, options.tell)
     this.#side = parts.side
     this.#defaults = {
       acm: 'off',
@@ -219,15 +219,15 @@ export class ThreadService implements Service {
     return this.models().find((model) => model.name === picked.name)!
   }
 
-  load = (name?: string): Promise<ModelStatus> => this.#using(name, () => this.model(name))
+  load = (name?: string, signal?: AbortSignal): Promise<ModelStatus> => this.#using(name, signal, () => this.model(name))
 
-  tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
+  tokenize(...[model, text, { special = false, bos = false, signal } = {}]: Parameters<Service['tokenize']>) {
     const options = { parseSpecial: special, addSpecial: bos }
-    return this.#using(model, async (engine) => (await vocabularyOf(engine).tokenizeAll([text], options))[0]!)
+    return this.#using(model, signal, async (engine) => (await vocabularyOf(engine).tokenizeAll([text], options))[0]!)
   }
 
-  async detokenize(model: string | undefined, tokens: ArrayLike<number>): Promise<string> {
-    const pieces = await this.pieces(model, tokens)
+  async detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string> {
+    const pieces = await this.pieces(model, tokens, signal)
     const texts: Buffer[] = []
     for (let at = 0; at < pieces.length; at += STEP) {
       texts.push(Buffer.concat(pieces.slice(at, at + STEP)))
@@ -236,8 +236,8 @@ export class ThreadService implements Service {
     return Buffer.concat(texts).toString()
   }
 
-  pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]> {
-    return this.#using(model, (engine) => {
+  pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]> {
+    return this.#using(model, signal, (engine) => {
       const vocabulary = vocabularyOf(engine)
       refuseForeign(tokens, vocabulary.info.vocabulary)
       const steps = piecesInSteps(tokens, (token) => Buffer.from(vocabulary.piece(token, true)))
@@ -246,16 +246,20 @@ export class ThreadService implements Service {
   }
 
   prompt(ask: PromptAsk): Promise<string> {
-    return this.#using(ask.model, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
+    return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
   }
 
   promptTokens(ask: PromptAsk): Promise<Int32Array> {
-    return this.#using(ask.model, async (engine) => (await formatFor(ask, engine).renderInTurns(promptOf(ask))).tokens)
+    return this.#using(
+      ask.model,
+      ask.signal,
+      async (engine) => (await formatFor(ask, engine).renderInTurns(promptOf(ask))).tokens,
+    )
   }
 
-  count(...[model, messages, tools, { clear, template } = {}]: Parameters<Service['count']>): Promise<number> {
+  count(...[model, messages, tools, { clear, template, signal } = {}]: Parameters<Service['count']>): Promise<number> {
     const variables = variablesOf(template)
-    return this.#using(model, async (engine) => {
+    return this.#using(model, signal, async (engine) => {
       await engine.prepare?.(messages, tools, variables)
       return clear === undefined
         ? engine.count(messages, tools, [], variables)
@@ -470,10 +474,14 @@ export class ThreadService implements Service {
     )
   }
 
-  /** Runs work that needs a loaded model but no slot. */
-  async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T | Promise<T>): Promise<T> {
+  /** Runs work that needs a loaded model but no slot. The signal ends the wait for the model. */
+  async #using<T>(
+    name: string | undefined,
+    signal: AbortSignal | undefined,
+    work: (engine: ServedEngine) => T | Promise<T>,
+  ): Promise<T> {
     if (this.#closing !== null) throw closing()
-    const lease = await this.#models.lease(this.#pick(name))
+    const lease = await this.#models.lease(this.#pick(name), definedFields({ signal }))
     try {
       return await work(lease.engine)
     } finally {

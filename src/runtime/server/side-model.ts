@@ -229,7 +229,7 @@ export class SideModels {
         'model/unsupported',
         `${ask.model!} is an adapter, and embeddings apply none; ask for those of ${model.name}.`,
       )
-    const lease = await this.models.lease(model)
+    const lease = await this.models.lease(model, { signal })
     try {
       const embedder = await model.embedder()
       if (embedder === null)

@@ -11,14 +11,17 @@ const MOST_DELETED = 1000
 
 export class Responses {
   readonly #deleted = new Set<string>()
+  /** The deleted threads whose responses the store could not drop. Their responses count as missing. */
+  readonly #undropped = new Map<string, ThreadRef>()
 
   /**
    * Drops responses whose threads were deleted while this process did not run. Responses of damaged threads stay.
-   * @throws KvfoldError store/*
+   * @param tell receives a sentence when responses of deleted threads stay in the store @throws KvfoldError store/*
    */
   constructor(
     private readonly store: ResponseStore,
     private readonly threads: Pick<ThreadApi, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
+    private readonly tell: (sentence: string) => void = () => undefined,
   ) {
     const live = new Map<Tenant, ReadonlySet<string>>()
     const isGone = ({ tenant, thread }: ThreadRef) => {
@@ -26,13 +29,33 @@ export class Responses {
       live.set(tenant, known)
       return !known.has(thread)
     }
-    store.drop(store.threads().filter(isGone))
+    this.#drop(store.threads().filter(isGone))
     threads.watch(null, ({ tenant, thread, kind }) => {
       if (kind !== 'deleted') return
       this.#deleted.add(thread)
       if (this.#deleted.size > MOST_DELETED) this.#deleted.delete(this.#deleted.values().next().value!)
-      store.drop([{ tenant, thread }])
+      this.#drop([{ tenant, thread }])
     })
+  }
+
+  /** Drops the responses of deleted threads, and those that could not be dropped before. A failure is told, and tried again next time. */
+  #drop(threads: readonly ThreadRef[]): void {
+    for (const each of threads) this.#undropped.set(keyOf(each.tenant, each.thread), each)
+    try {
+      this.store.drop([...this.#undropped.values()])
+      this.#undropped.clear()
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error)
+      this.tell(
+        `The store may still have responses of deleted threads. They are not served, and the next deletion or start tries to drop them: ${why}`,
+      )
+    }
+  }
+
+  /** Returns the response as the store has it; null when its thread was deleted. @throws KvfoldError store/* */
+  async #read(tenant: Tenant, id: string): Promise<KeptResponse | null> {
+    const kept = await this.store.read(tenant, id)
+    return kept !== null && this.#undropped.has(keyOf(tenant, kept.thread)) ? null : kept
   }
 
   /**
@@ -51,12 +74,12 @@ export class Responses {
 
   /** Returns the stored body of a response. Returns null when the id is unknown, belongs to another tenant, or was deleted. */
   async get(tenant: Tenant, id: string): Promise<object | null> {
-    const body = (await this.store.read(tenant, id))?.body ?? null
+    const body = (await this.#read(tenant, id))?.body ?? null
     return body === null ? null : (readJson(body) as object)
   }
 
   async has(tenant: Tenant, id: string): Promise<boolean> {
-    return ((await this.store.read(tenant, id))?.body ?? null) !== null
+    return ((await this.#read(tenant, id))?.body ?? null) !== null
   }
 
   /**
@@ -64,7 +87,7 @@ export class Responses {
    * messages follow them. With the last response the thread is deleted from every tier. Returns false when there was no such response.
    */
   async delete(tenant: Tenant, id: string): Promise<boolean> {
-    const kept = await this.store.read(tenant, id)
+    const kept = await this.#read(tenant, id)
     if (kept?.body == null) return false
     const all = await this.store.of(kept)
     const isLast = all.every((other) => other.id === id || other.body === null)

@@ -54,6 +54,16 @@ declare module 'fastify' {
   }
 }
 
+/** Returns a signal that is aborted when the client leaves, for requests that are no `exchange`. */
+export function whileConnected({ raw }: FastifyReply): AbortSignal {
+  const leaving = new AbortController()
+  raw.once('close', () => {
+    leaving.abort()
+  })
+  if (raw.destroyed) leaving.abort()
+  return leaving.signal
+}
+
 /** The name of the key that may see figures of all tenants, and set what applies to all. */
 export const ADMIN = 'admin'
 

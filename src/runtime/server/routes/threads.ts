@@ -8,7 +8,7 @@ import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { nullsDownTo } from '../dialects/fields.js'
-import { type App, described, ERRORS, type Ports } from './route.js'
+import { type App, described, ERRORS, type Ports, whileConnected } from './route.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
 import type { OutgoingHttpHeaders } from 'node:http'
 import { EventWriter, type Running } from '../request-lifecycle.js'
@@ -97,9 +97,9 @@ const documented = (summary: string) => described(summary, 'threads')
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
   /**
    * Runs an operation that changes a thread. A search in a thread changes it too, because its hits get ids. The operation is refused while
-   * the server closes, and the server waits for its end.
+   * the server closes, and the server waits for its end. Its wait for a model ends when the client leaves.
    */
-  const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: () => Promise<T>): Promise<T> =>
+  const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: (signal: AbortSignal) => Promise<T>): Promise<T> =>
     exchange(request, reply).wait(work)
 
   app.get('/kvfold/threads', { schema: documented('List the live conversations of this key') }, ({ tenant }) =>
@@ -161,7 +161,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       const { tenant, params, body } = request
       const { startMarker, endMarker, numFragments, role } = body
       const options = { startMarker, endMarker, ...definedFields({ numFragments, role }) }
-      return { fragments: await changing(request, reply, () => threads.fragment(tenant, params.id, options)) }
+      return { fragments: await changing(request, reply, (signal) => threads.fragment(tenant, params.id, options, signal)) }
     },
   )
 
@@ -174,7 +174,9 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     async (request, reply) => {
       const { tenant, params, body } = request
       const how = definedFields({ contract: body.contract, forget: body.forget })
-      const fragment = await changing(request, reply, () => threads.fold(tenant, params.id, params.fragment, how, body.costly))
+      const fragment = await changing(request, reply, (signal) =>
+        threads.fold(tenant, params.id, params.fragment, how, body.costly, signal),
+      )
       if (body.forget !== true) return { fragment }
       const left = await threads.unforgotten(tenant, params.id)
       return { fragment, forgotten: left.length === 0, ...(left.length === 0 ? {} : { unforgotten: left }) }
@@ -186,7 +188,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     { schema: { ...documented('Restore a fragment: show the original again'), params: FragmentParams } },
     async (request, reply) => {
       const { tenant, params } = request
-      return { fragment: await changing(request, reply, () => threads.restore(tenant, params.id, params.fragment)) }
+      return { fragment: await changing(request, reply, (signal) => threads.restore(tenant, params.id, params.fragment, signal)) }
     },
   )
 
@@ -213,7 +215,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       const { tenant, params, body } = request
       const { query, role, maxResults, contextSize } = body
       const options = { query, ...definedFields({ role, maxResults, contextSize }) }
-      return changing(request, reply, () => threads.search(tenant, params.id, options))
+      return changing(request, reply, (signal) => threads.search(tenant, params.id, options, signal))
     },
   )
 
@@ -226,8 +228,10 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
         querystring: DetailQuery,
       },
     },
-    ({ tenant, params: { id, hit }, query: { extendedContext } }) =>
-      threads.detail(tenant, id, hit, extendedContext === undefined ? undefined : Number(extendedContext)),
+    ({ tenant, params: { id, hit }, query: { extendedContext } }, reply) => {
+      const context = extendedContext === undefined ? undefined : Number(extendedContext)
+      return threads.detail(tenant, id, hit, context, whileConnected(reply))
+    },
   )
 
   app.put(

@@ -6,6 +6,7 @@ import { answerMass, type LookingEngine, type ShownPrompt } from '../../attentio
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation } from '../../core/ids.js'
+import { definedFields } from '../../core/json.js'
 import { contains } from '../../core/span.js'
 import type { Models, ServedEngine } from './models.js'
 import type { ThreadAttention } from './thread-api.js'
@@ -46,7 +47,8 @@ export class AttentionReplay {
     const { shown, ...replay } = replayOf(thread, message)
     const messages = noted(conversation.messages.slice(0, message + 1), prompted.tools)
     const cuts = conversation.fragments
-    const lease = await this.models.lease(this.models.attentionModelOf(this.models.named(thread.model)))
+    const attentionModel = this.models.attentionModelOf(this.models.named(thread.model))
+    const lease = await this.models.lease(attentionModel, definedFields({ signal: options.signal }))
     try {
       const engine = lookingEngine(lease.engine)
       const asked = {

@@ -232,11 +232,11 @@ export class Models {
 
   /**
    * Returns the model's engine, loaded if necessary. Waits while the most models allowed are loaded and all of them are in use.
-   * @throws KvfoldError an error of the load, when unloading others makes no room; the signal's reason
+   * @throws KvfoldError an error of the load, when unloading others makes no room; engine/cancelled when the signal ends the wait
    */
   async lease(model: ServedModel, { signal, yields = false }: LeaseOptions = {}): Promise<Lease> {
     while (yields && model.engine !== null && this.#hungry !== null && this.#hungry.model !== model)
-      await unlessAborted(this.#hungry.fed, signal)
+      await unlessCancelled(this.#hungry.fed, signal)
     model.users++
     model.stopClock()
     let released = false
@@ -252,7 +252,7 @@ export class Models {
     try {
       while (model.engine === null)
         try {
-          await unlessAborted((model.pending ??= this.#queuedLoad(model)), signal)
+          await unlessCancelled((model.pending ??= this.#queuedLoad(model)), signal)
           break
         } catch (error) {
           // The load was given up because all its users had left; this user came at that moment, so the load is tried again.
@@ -331,6 +331,8 @@ export class Models {
       const loaded = this.#loaded
       try {
         await model.load()
+        // Its users may have left while it loaded, so none of them starts its clock.
+        if (model.users === 0) this.#startClock(model)
         return
       } catch (error) {
         const short = error instanceof KvfoldError && error.code === 'memory/insufficient'
@@ -407,8 +409,16 @@ export class Models {
   }
 }
 
+const cancelled = (): KvfoldError =>
+  new KvfoldError('engine/cancelled', 'The request was cancelled while its model waited to be loaded.')
 /** The error that ends the load of a model whose users have all left. */
-const UNWANTED = new KvfoldError('engine/cancelled', 'The request was cancelled while its model waited to be loaded.')
+const UNWANTED = cancelled()
+
+/** Waits for the promise until the signal is aborted. @throws KvfoldError engine/cancelled when it is */
+const unlessCancelled = <T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> =>
+  unlessAborted(promise, signal).catch((error: unknown) => {
+    throw signal?.aborted === true ? cancelled() : error
+  })
 
 /** Returns the loaded model without users that has been unused for longest. */
 const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>

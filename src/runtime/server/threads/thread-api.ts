@@ -138,7 +138,8 @@ export interface ThreadChange {
 
 /**
  * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
- * from the next step; while an ask runs on the thread, they wait for its end.
+ * from the next step; while an ask runs on the thread, they wait for its end. An aborted `signal` ends the wait for a model, with
+ * engine/cancelled; summaries, refreshes, searches over threads and looks at attention also end while they run.
  *
  * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what
  * the engine throws
@@ -157,15 +158,22 @@ export interface ThreadApi {
   get(tenant: Tenant, id: string): ThreadView
   /** Returns the messages as the thread's clients know them, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]
-  fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
-  fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
+  fragment(tenant: Tenant, id: string, options: FragmentOptions, signal?: AbortSignal): Promise<readonly Fragment[]>
+  fold(
+    tenant: Tenant,
+    id: string,
+    fragment: string,
+    how?: FoldOptions,
+    costly?: CostlyFolds,
+    signal?: AbortSignal,
+  ): Promise<Fragment>
   /**
    * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
    * forget it before they serve again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
   /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
-  restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
+  restore(tenant: Tenant, id: string, fragment: string, signal?: AbortSignal): Promise<Fragment>
   summarize(
     tenant: Tenant,
     id: string,
@@ -174,8 +182,14 @@ export interface ThreadApi {
     signal?: AbortSignal,
     costly?: CostlyFolds,
   ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
-  search(tenant: Tenant, id: string, options: SearchOptions): Promise<SearchResult>
-  detail(tenant: Tenant, id: string, hit: string, extendedContext?: number): Promise<{ readonly hit: Hit; readonly text: string }>
+  search(tenant: Tenant, id: string, options: SearchOptions, signal?: AbortSignal): Promise<SearchResult>
+  detail(
+    tenant: Tenant,
+    id: string,
+    hit: string,
+    extendedContext?: number,
+    signal?: AbortSignal,
+  ): Promise<{ readonly hit: Hit; readonly text: string }>
   /**
    * Searches titles and original texts of the tenant's threads, most recently used first. Upper and lower case are equal, and so is all
    * white space. Reads threads without changing them, and passes over damaged ones.

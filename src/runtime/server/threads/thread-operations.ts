@@ -5,6 +5,7 @@ import type { Result } from '../../context/refusal.js'
 import { noted, sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import { definedFields } from '../../core/json.js'
 import { span } from '../../core/span.js'
 import { inTurns } from '../../core/turns.js'
 import type { Engine } from '../../engine/engine.js'
@@ -59,16 +60,16 @@ export class Operations implements ThreadApi {
     return this.book.get(tenant, id).view
   }
 
-  fragment(...[tenant, id, options]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {
-    return this.#edit(tenant, id, (thread) => {
+  fragment(...[tenant, id, options, signal]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {
+    return this.#edit({ tenant, id, signal }, (thread) => {
       const { fragments } = granted(thread.conversation.fragment(options))
       edited(thread, 'cut', fragments, 0)
       return fragments
     })
   }
 
-  fold(...[tenant, id, fragment, how, costly]: Parameters<ThreadApi['fold']>): Promise<Fragment> {
-    return this.#with(tenant, id, (thread, engine) =>
+  fold(...[tenant, id, fragment, how, costly, signal]: Parameters<ThreadApi['fold']>): Promise<Fragment> {
+    return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation } = thread
         if (how?.forget === true && engine.forgetHidden === undefined) throw new KvfoldError('tool/refused', ELSEWHERE)
@@ -93,8 +94,8 @@ export class Operations implements ThreadApi {
     return this.book.unforgotten({ tenant, id })
   }
 
-  restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
-    return this.#edit(tenant, id, (thread) => {
+  restore(...[tenant, id, fragment, signal]: Parameters<ThreadApi['restore']>): Promise<Fragment> {
+    return this.#edit({ tenant, id, signal }, (thread) => {
       const { conversation } = thread
       const omission = conversation.omissions.find((one) => one.id === fragment)
       if (omission !== undefined) {
@@ -114,7 +115,7 @@ export class Operations implements ThreadApi {
   summarize(
     ...[tenant, id, fragment, focus, signal, costly]: Parameters<ThreadApi['summarize']>
   ): ReturnType<ThreadApi['summarize']> {
-    return this.#edit(tenant, id, async (thread) => {
+    return this.#edit({ tenant, id, signal }, async (thread) => {
       const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
       const summarised = granted(result)
@@ -123,15 +124,15 @@ export class Operations implements ThreadApi {
     })
   }
 
-  search(...[tenant, id, options]: Parameters<ThreadApi['search']>): ReturnType<ThreadApi['search']> {
-    return this.#edit(tenant, id, ({ conversation }) => {
+  search(...[tenant, id, options, signal]: Parameters<ThreadApi['search']>): ReturnType<ThreadApi['search']> {
+    return this.#edit({ tenant, id, signal }, ({ conversation }) => {
       const { hits, total, ignoringCase, elsewhere } = granted(conversation.search(options))
       return { hits, total, ignoringCase, elsewhere }
     })
   }
 
-  detail(...[tenant, id, hit, extendedContext]: Parameters<ThreadApi['detail']>): ReturnType<ThreadApi['detail']> {
-    return this.#edit(tenant, id, ({ conversation }) => {
+  detail(...[tenant, id, hit, extendedContext, signal]: Parameters<ThreadApi['detail']>): ReturnType<ThreadApi['detail']> {
+    return this.#edit({ tenant, id, signal }, ({ conversation }) => {
       const { hit: found } = granted(conversation.detail(hit, extendedContext))
       const { start, end } = found.excerpt
       return { hit: found, text: conversation.messages[found.message]?.content.slice(start, end) ?? '' }
@@ -172,7 +173,7 @@ export class Operations implements ThreadApi {
   }
 
   refresh(...[tenant, id, signal]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
-    return this.#with(tenant, id, (thread, engine) =>
+    return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
         // Engines without contracts have only exact cells.
         if (engine.refresh === undefined) return { exact: true, ledger: [] }
@@ -212,14 +213,14 @@ export class Operations implements ThreadApi {
     }
   }
 
-  #edit<T>(tenant: Tenant, id: string, work: (thread: Thread) => T | Promise<T>): Promise<T> {
-    return this.#with(tenant, id, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
+  #edit<T>(of: Operated, work: (thread: Thread) => T | Promise<T>): Promise<T> {
+    return this.#with(of, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
   }
 
   /** Runs `work` with the thread's model loaded. Dividing text into fragments and summaries need the model. */
-  #with<T>(tenant: Tenant, id: string, work: (thread: Thread, engine: ServedEngine) => Promise<T>): Promise<T> {
+  #with<T>({ tenant, id, signal }: Operated, work: (thread: Thread, engine: ServedEngine) => Promise<T>): Promise<T> {
     return this.book.owned(tenant, id, async (thread) => {
-      const lease = await this.models.lease(this.models.named(thread.model))
+      const lease = await this.models.lease(this.models.named(thread.model), definedFields({ signal }))
       try {
         return await work(thread, lease.engine)
       } finally {
@@ -227,6 +228,13 @@ export class Operations implements ThreadApi {
       }
     })
   }
+}
+
+/** The thread that an operation is for, and the signal that ends the operation's wait for the model. */
+interface Operated {
+  readonly tenant: Tenant
+  readonly id: string
+  readonly signal: AbortSignal | undefined
 }
 
 /** How many threads a search over threads returns when the caller does not say. */

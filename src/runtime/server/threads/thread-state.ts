@@ -130,14 +130,33 @@ export interface PromptHead {
 export class RuntimeState {
   /** The prompts to which the thread's answers were given. */
   shown = new ShownSteps()
-  /** Null before the first prompt. */
+  /** Null before the first prompt, and while the thread's messages are unloaded. */
   head: PromptHead | null = null
+  /** The head while the thread's messages are unloaded. Of its client's tools it has only the names, because the store has the rest. */
+  away: (Omit<PromptHead, 'tools'> & { readonly tools: readonly (ToolDefinition | string)[] }) | null = null
   /** Names of the client's tools in the order of their first appearance, including tools no longer sent. */
   toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of the thread. */
   warm = false
   /** How many tokens the thread counts among those that engines may hold (`ThreadIndex.warm`). */
   tokens = 0
+
+  /** Lets go of the definitions of the client's tools, when the thread is unloaded. */
+  putAway(clients: readonly ToolDefinition[]): void {
+    if (this.head === null) return
+    const known = new Set(clients)
+    this.away = { ...this.head, tools: this.head.tools.map((tool) => (known.has(tool) ? tool.name : tool)) }
+    this.head = null
+  }
+
+  /** Takes the definitions of the client's tools from the thread that was loaded again. */
+  load(clients: readonly ToolDefinition[]): void {
+    if (this.away === null) return
+    const named = new Map(clients.map((tool) => [tool.name, tool]))
+    const tools = this.away.tools.flatMap((tool) => (typeof tool === 'string' ? (named.get(tool) ?? []) : tool))
+    this.head = { ...this.away, tools }
+    this.away = null
+  }
 }
 
 // The prompts of a thread's answers since its cells were last exact. A replay of these prompts shows the thread again, including the trace
@@ -158,7 +177,9 @@ export class ShownSteps {
       this.#steps = []
       this.#isWhole = true
     }
-    this.#steps.push(prompt)
+    const last = this.#steps.at(-1)
+    // Equal edits take memory once.
+    this.#steps.push(last !== undefined && isSame(prompt, last) ? { ...prompt, edits: last.edits } : prompt)
     if (this.#steps.length > MOST) {
       this.#steps.shift()
       this.#isWhole = false

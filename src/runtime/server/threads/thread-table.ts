@@ -464,6 +464,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
   putAway(): void {
     if (this.#thread === null) return
     this.renew(listed(this.#thread, this.#thread.card))
+    this.runtime.putAway(this.#thread.tools)
     this.#thread = null
   }
 
@@ -481,6 +482,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
 
   /** Drops a thread that differs from the stored one. Until it is loaded again, the entry shows the state stored last. */
   discard(): void {
+    if (this.#thread !== null) this.runtime.putAway(this.#thread.tools)
     this.#thread = null
     this.runtime.shown = new ShownSteps()
   }

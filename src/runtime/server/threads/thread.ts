@@ -101,6 +101,7 @@ export class Thread implements MatchCandidate {
     this.#conversation = this.#conversationOf({ messages, edits })
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
     if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
+    this.runtime.load(tools)
     this.#hidden = hiddenIn(events)
     this.#name = events.findLast(({ what }) => what === 'named')?.name ?? null
     const { fragments, omissions, ids } = this.conversation.state

@@ -4,8 +4,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI, { NotFoundError } from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { PUBLIC } from '../../../../src/runtime/server/ask.js'
+import { MemoryResponses } from '../../../../src/runtime/server/responses/responses.js'
 import { SqliteResponses } from '../../../../src/runtime/server/responses/sqlite-responses.js'
+import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
 import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
 import { serving, type Serving } from '../support/serving.js'
 
@@ -118,6 +122,52 @@ describe('a response', () => {
     expect(id).toContain(thread!.id)
     await served.service.threads.delete(PUBLIC, thread!.id)
     await expect(client.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
+  })
+})
+
+describe('whose store is full', () => {
+  const full = () => {
+    throw new KvfoldError('store/full', 'The disk has no room left.')
+  }
+
+  it('goes with its thread for clients, and leaves the store at the next deletion', async () => {
+    const responses = new MemoryResponses()
+    const told: string[] = []
+    const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
+    const service = await ThreadService.open({ models, responses, tell: (sentence) => told.push(sentence) })
+    const asked = async (id: string) => {
+      const messages = [{ role: 'user', content: id } as const]
+      const { thread } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto' }).answer
+      await service.responses.keep('t', id, { thread, messages: 2 }, { id })
+      return thread
+    }
+    const [one, two] = [await asked('r1'), await asked('r2')]
+    const heard: string[] = []
+    service.threads.watch('t', ({ kind }) => heard.push(kind))
+    const drop = responses.drop.bind(responses)
+    responses.drop = full
+    expect(await service.threads.delete('t', one)).toBe(true)
+    expect(heard).toEqual(['deleted'])
+    expect(told).toEqual([expect.stringContaining('responses of deleted threads') as string])
+    expect(await service.responses.get('t', 'r1')).toBeNull()
+    expect(await service.responses.has('t', 'r1')).toBe(false)
+    expect(await service.responses.delete('t', 'r1')).toBe(false)
+    expect(await responses.read('t', 'r1')).not.toBeNull()
+    responses.drop = drop
+    await service.threads.delete('t', two)
+    expect(responses.threads()).toEqual([])
+    await service.close()
+  })
+
+  it('is not served after a restart, if its thread was deleted meanwhile', async () => {
+    const store = new MemoryResponses()
+    await store.keep({ tenant: 't', id: 'r1', thread: 'gone', messages: 2, body: '{}' })
+    const drop = store.drop.bind(store)
+    store.drop = full
+    const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: full }], responses: store })
+    expect(await service.responses.get('t', 'r1')).toBeNull()
+    store.drop = drop
+    await service.close()
   })
 })
 

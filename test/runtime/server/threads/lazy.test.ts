@@ -331,13 +331,17 @@ describe('threads that are loaded on demand', () => {
     const take = (content: string) => book.take({ tenant: 't', model: 'm', messages: [user(content)], tools: [look] })
     const { thread } = await take('One?')
     thread.shown.note({ messages: 1, edits: [], contract: 'exact' }, true)
-    thread.prompted = { tools: [{ ...look, name: 'ours' }, look], variables: { thinking: true } }
+    const prompted = { tools: [{ ...look, name: 'ours' }, ...thread.tools], variables: { thinking: true } }
+    thread.prompted = prompted
     const shown = thread.shown.upTo(1)
     await book.give(thread)
     await book.give((await take('Two?')).thread)
+    // Of the client's tools it has only the names, so that idle threads take no memory for definitions.
+    expect(JSON.stringify(thread.runtime)).toContain('"look"]')
+    expect(JSON.stringify(thread.runtime)).not.toContain(JSON.stringify(look))
     const again = book.get('t', thread.id)
     expect(again).not.toBe(thread)
-    expect([again.shown.upTo(1), again.prompted]).toEqual([shown, thread.prompted])
+    expect([again.shown.upTo(1), again.prompted]).toEqual([shown, prompted])
     expect(again.view).toEqual([user('One?')])
   })
 

@@ -1,8 +1,10 @@
 /** Tests when models are loaded and unloaded: on demand, for a while, and one instead of another when memory is short. */
 import { describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
+import { definedFields } from '../../../../src/runtime/core/json.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { serving } from '../support/serving.js'
 import type { ModelSource } from '../../../../src/runtime/server/threads/models.js'
 
 /** Models that take one unit of memory each. */
@@ -45,14 +47,23 @@ function shop(memory: number, names: readonly string[]) {
   }
 }
 
-const ask = (service: ThreadService, model?: string) =>
+const ask = (service: ThreadService, model?: string, signal?: AbortSignal) =>
   service.ask({
     tenant: 't',
     messages: [{ role: 'user', content: 'Who are you?' }],
     tools: [],
     toolChoice: 'auto',
-    ...(model === undefined ? {} : { model }),
+    ...definedFields({ model, signal }),
   }).answer
+
+const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds))
+
+/** A promise that is pending until `release` is called. */
+function gated(): { readonly open: Promise<void>; readonly release: () => void } {
+  let release = (): void => undefined
+  const open = new Promise<void>((resolve) => (release = resolve))
+  return { open, release }
+}
 
 describe('models', () => {
   it('are loaded on demand, the first one by default', async () => {
@@ -167,6 +178,21 @@ describe('models', () => {
     await service.close()
   })
 
+  it('whose only client leaves while they load are unloaded after a while, too', async () => {
+    const { models, meanwhile, history } = shop(1, ['a'])
+    const service = await ThreadService.open({ models, keepAliveMs: 30 })
+    const loading = gated()
+    meanwhile(() => loading.open)
+    const leaving = new AbortController()
+    const left = ask(service, 'a', leaving.signal)
+    await pause(20)
+    leaving.abort()
+    await expect(left).rejects.toMatchObject({ code: 'engine/cancelled' })
+    loading.release()
+    await expect.poll(() => history, { timeout: 5000 }).toEqual(['+a', '-a'])
+    await service.close()
+  })
+
   it('may fail to end when they were idle: the server goes on and loads them again', async () => {
     const { models, stay, history } = shop(2, ['a'])
     const service = await ThreadService.open({ models, keepAliveMs: 30 })
@@ -213,6 +239,96 @@ describe('models', () => {
     expect(await service.unload('a')).toBe(true)
     expect(await service.unload('a')).toBe(false)
     await service.close()
+  })
+
+  describe('that a client waits for no longer', () => {
+    const calls: Readonly<Record<string, (service: ThreadService, thread: string, signal: AbortSignal) => Promise<unknown>>> = {
+      embed: (service, _, signal) => service.embed({ tenant: 't', model: 'b', inputs: ['x'], signal }),
+      load: (service, _, signal) => service.load('b', signal),
+      tokenize: (service, _, signal) => service.tokenize('b', 'x', { signal }),
+      detokenize: (service, _, signal) => service.detokenize('b', [1], signal),
+      prompt: (service, _, signal) => service.prompt({ model: 'b', messages: [], tools: [], signal }),
+      count: (service, _, signal) => service.count('b', [], [], { signal }),
+      fragment: ({ threads }, id, signal) => threads.fragment('t', id, { startMarker: 'Who', endMarker: '?' }, signal),
+      fold: ({ threads }, id, signal) => threads.fold('t', id, 'f00000', {}, undefined, signal),
+      restore: ({ threads }, id, signal) => threads.restore('t', id, 'f00000', signal),
+      summarize: ({ threads }, id, signal) => threads.summarize('t', id, 'f00000', 'all', signal),
+      search: ({ threads }, id, signal) => threads.search('t', id, { query: 'x' }, signal),
+      detail: ({ threads }, id, signal) => threads.detail('t', id, 's00000', undefined, signal),
+      refresh: ({ threads }, id, signal) => threads.refresh('t', id, signal),
+    }
+
+    it.each(Object.keys(calls))('is not loaded, and the busy one stays (%s)', async (name) => {
+      const { models, hold, history } = shop(2, ['a', 'b'])
+      const service = await ThreadService.open({ models: models.map((model) => ({ ...model, slots: 2 })), most: 1 })
+      const { thread } = await ask(service, 'b')
+      const answering = gated()
+      void hold(answering.open)
+      const slow = ask(service, 'a')
+      await pause(20)
+      const leaving = new AbortController()
+      const left = calls[name]!(service, thread, leaving.signal)
+      const outcome = expect(left).rejects.toMatchObject({ code: 'engine/cancelled' })
+      await pause(20)
+      leaving.abort()
+      await outcome
+      const later = ask(service, 'a')
+      await pause(20)
+      answering.release()
+      await Promise.all([slow, later])
+      expect(history).toEqual(['+b', '-b', '+a'])
+      await service.close()
+    })
+
+    it('does not keep its look at attention waiting', async () => {
+      const { models } = shop(2, ['a'])
+      const loading = gated()
+      const loadForAttention = () => loading.open.then(() => new ScriptedEngine([]))
+      const service = await ThreadService.open({ models: models.map((model) => ({ ...model, loadForAttention })) })
+      const { thread } = await ask(service)
+      const leaving = new AbortController()
+      const left = service.threads.attention('t', thread, { signal: leaving.signal })
+      const outcome = expect(left).rejects.toMatchObject({ code: 'engine/cancelled' })
+      await pause(20)
+      leaving.abort()
+      await outcome
+      loading.release()
+      await service.close()
+    })
+
+    it.each([
+      ['GET', '/props?model=b', undefined],
+      ['GET', '/tokenizer_info?model=b', undefined],
+      ['POST', '/api/show', { model: 'b' }],
+      ['POST', '/api/generate', { model: 'b' }],
+      ['POST', '/v1/embeddings', { model: 'b', input: 'x' }],
+      ['POST', '/tokenize', { model: 'b', content: 'x' }],
+      ['POST', '/detokenize', { model: 'b', tokens: [1] }],
+      ['POST', '/apply-template', { model: 'b', messages: [{ role: 'user', content: 'Hi' }] }],
+      ['POST', '/v1/messages/count_tokens', { model: 'b', messages: [{ role: 'user', content: 'Hi' }] }],
+      ['POST', '/v1/responses/input_tokens', { model: 'b', input: 'Hi' }],
+      ['POST', '/v1/completions', { model: 'b', prompt: [1], echo: true }],
+    ])('is not loaded (%s %s)', async (method, path, body) => {
+      const { models, hold, history } = shop(2, ['a', 'b'])
+      const served = await serving({ service: { models: models.map((model) => ({ ...model, slots: 2 })), most: 1 } })
+      const answering = gated()
+      void hold(answering.open)
+      const slow = ask(served.service, 'a')
+      await pause(20)
+      const leaving = new AbortController()
+      const sent = body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
+      const left = fetch(served.url + path, { method, signal: leaving.signal, ...sent })
+      const outcome = expect(left).rejects.toThrow('aborted')
+      await pause(50)
+      leaving.abort()
+      await outcome
+      await pause(50)
+      answering.release()
+      await slow
+      await pause(20)
+      expect(history).toEqual(['+a'])
+      await served.close()
+    })
   })
 
   it('that several requests wait for are loaded once for all of them, also while another waits', async () => {

@@ -65,16 +65,17 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     },
     (request, reply) => {
       const { body } = request
-      return exchange(request, reply).wait(async () => {
+      return exchange(request, reply).wait(async (signal) => {
         const { messages, tools: shown, deferred } = await translated(body, promptOf(body, unsupportedParts))
         const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
         const tools = [...searches, ...shown]
         const { clear } = managementOf({ ...definedFields({ context_management: body.context_management }) })
         const { template } = templateOf(body)
-        const original = await service.count(body.model, messages, tools, { template })
+        const original = await service.count(body.model, messages, tools, { template, signal })
         if (body.context_management === undefined) return { input_tokens: original }
         return {
-          input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, { clear, template }),
+          input_tokens:
+            clear === undefined ? original : await service.count(body.model, messages, tools, { clear, template, signal }),
           context_management: { original_input_tokens: original },
         }
       })

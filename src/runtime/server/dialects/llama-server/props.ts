@@ -4,7 +4,7 @@
  */
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
-import { type App, described, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports, whileConnected } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo, translated } from '../fields.js'
 import { samplingSettings } from '../sampling-fields.js'
 import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
@@ -28,11 +28,11 @@ export function addProps(app: App, ports: Ports): void {
   app.get(
     '/props',
     { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Shown } },
-    async ({ query }) => {
+    async ({ query }, reply) => {
       if (query.autoload === false && service.model(query.model).loaded === null)
         throw new FieldError('model', `${service.model(query.model).name} is not loaded; leave autoload out to load it.`)
       // The model's facts are known once it is loaded.
-      const { name, loaded } = await service.load(query.model)
+      const { name, loaded } = await service.load(query.model, whileConnected(reply))
       return {
         default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
         total_slots: loaded?.slots,
@@ -64,8 +64,8 @@ export function addProps(app: App, ports: Ports): void {
       preHandler: argumentsAhead,
     },
     (request, reply) =>
-      exchange(request, reply).wait(async () => ({
-        prompt: await service.prompt(await askOf(ports, request.body, request.tenant)),
+      exchange(request, reply).wait(async (signal) => ({
+        prompt: await service.prompt({ ...(await askOf(ports, request.body, request.tenant)), signal }),
       })),
   )
 }
@@ -116,6 +116,7 @@ async function tokensOfChat(
   body: Type.Static<typeof TokenizeBody>,
   messages: ChatRequest['messages'],
   tenant: Tenant,
+  signal: AbortSignal,
 ): Promise<Int32Array> {
   const { model, tools, chat_template_kwargs, continue_final_message = false, add_generation_prompt: generationPrompt } = body
   if (continue_final_message && generationPrompt === true)
@@ -124,7 +125,7 @@ async function tokensOfChat(
       'continue_final_message and add_generation_prompt cannot both be true: an answer goes on, or it begins.',
     )
   const chat = { messages, continue_final_message, ...definedFields({ model, tools, chat_template_kwargs }) }
-  return ports.service.promptTokens({ ...(await askOf(ports, chat, tenant)), ...definedFields({ generationPrompt }) })
+  return ports.service.promptTokens({ ...(await askOf(ports, chat, tenant)), signal, ...definedFields({ generationPrompt }) })
 }
 
 export function addTokens(app: App, ports: Ports): void {
@@ -144,13 +145,13 @@ export function addTokens(app: App, ports: Ports): void {
       // The defaults are llama-server's for `content`, and vLLM's for `prompt`.
       const { parse_special: special = true, add_special_tokens: begins = body.content === undefined } = body
       const { add_special: bos = begins } = body
-      return exchange(request, reply).wait(async () => {
+      return exchange(request, reply).wait(async (signal) => {
         const tokens =
           text === undefined
-            ? await tokensOfChat(ports, body, messages!, request.tenant)
-            : await service.tokenize(body.model, text, { special, bos })
+            ? await tokensOfChat(ports, body, messages!, request.tenant, signal)
+            : await service.tokenize(body.model, text, { special, bos, signal })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
-        const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
+        const pieces = hasPieces ? await service.pieces(body.model, tokens, signal) : null
         const steps = tokenized(tokens, pieces, body, service.model(body.model).loaded?.context)
         return tokens.length <= STEP ? atOnce(steps) : inTurns(steps)
       })
@@ -165,8 +166,8 @@ export function addTokens(app: App, ports: Ports): void {
         querystring: TokenizerQuery,
       },
     },
-    async ({ query }) => {
-      const { loaded } = await service.load(query.model)
+    async ({ query }, reply) => {
+      const { loaded } = await service.load(query.model, whileConnected(reply))
       const ends = loaded?.ends ?? null
       if (ends === null) throw new KvfoldError('model/unsupported', 'The engine of this model has no vocabulary of its own here.')
       return { tokenizer_class: 'kvfold', bos_token: ends.bos, eos_token: ends.eos }
@@ -180,8 +181,8 @@ export function addTokens(app: App, ports: Ports): void {
     },
     (request, reply) => {
       const { model, tokens } = request.body
-      return exchange(request, reply).wait(async () => {
-        const content = await service.detokenize(model, tokens)
+      return exchange(request, reply).wait(async (signal) => {
+        const content = await service.detokenize(model, tokens, signal)
         return { content, prompt: content }
       })
     },

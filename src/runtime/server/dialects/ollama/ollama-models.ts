@@ -9,7 +9,7 @@ import type { PullProgress } from '../../../models/folder.js'
 import type { ServedFile, Service } from '../../ask.js'
 import { nullsDownTo } from '../fields.js'
 import { FieldError, problemOf } from '../../problem.js'
-import { type App, described, type Ports, type PullModel } from '../../routes/route.js'
+import { type App, described, type Ports, type PullModel, whileConnected } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
 
 const NameField = Type.Optional(Type.String({ maxLength: 1024 }))
@@ -40,11 +40,11 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
     ),
   }))
   const show = { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody }, preValidation: nullsDownTo(2) }
-  app.post('/api/show', show, async ({ body }) => {
+  app.post('/api/show', show, async ({ body }, reply) => {
     const name = nameIn(service, body.model ?? body.name)
     const file = await service.file(name)
     if (file?.facts != null) return shown(file, file.facts, service.model(name).loaded?.context)
-    const { loaded } = await service.load(name)
+    const { loaded } = await service.load(name, whileConnected(reply))
     return {
       details: detailsOf(file),
       model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': loaded?.context },
@@ -67,16 +67,13 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
           'server/unsupported',
           'This server pulls no models; start it with --models FOLDER, or use kvfold pull.',
         )
-      const ending = new AbortController()
-      reply.raw.once('close', () => {
-        ending.abort()
-      })
+      const signal = whileConnected(reply)
       if (body.stream === false) {
-        await pull(hubName(name), { signal: ending.signal, onProgress: () => undefined })
+        await pull(hubName(name), { signal, onProgress: () => undefined })
         return { status: 'success' }
       }
       // `hubName` throws before the stream begins, so that a wrong name gets an HTTP error.
-      const lines = pullLines(pull, hubName(name), ending.signal)
+      const lines = pullLines(pull, hubName(name), signal)
       return reply.type('application/x-ndjson').send(Readable.from(lines))
     },
   )

@@ -17,7 +17,7 @@ import type {
   Tenant,
   UnsupportedParts,
 } from '../../ask.js'
-import { type App, described, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports, whileConnected } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf, refuseForConversations } from '../kvfold-field.js'
@@ -87,7 +87,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const body = named(request.body)
       const { messages = [] } = body
       // A request without messages only loads the model, or unloads it.
-      if (messages.length === 0) return load(ports, body, request.tenant, 'chat')
+      if (messages.length === 0) return load(ports, body, request.tenant, 'chat', whileConnected(reply))
       keep(ports, body, request.tenant)
       const ask = await translated(body, chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts))
       const streamed = body.stream !== false
@@ -106,7 +106,8 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     },
     async (request, reply) => {
       const body = named(request.body)
-      if (body.prompt === undefined || body.prompt === '') return load(ports, body, request.tenant, 'generate')
+      if (body.prompt === undefined || body.prompt === '')
+        return load(ports, body, request.tenant, 'generate', whileConnected(reply))
       keep(ports, body, request.tenant)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
       const { prompt, suffix = '' } = body
@@ -154,7 +155,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
 const OLLAMA = '0.13.4'
 
 /** Loads the model for a request without a prompt, or unloads it when `keep_alive` is 0. */
-async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind): Promise<object> {
+async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind, signal: AbortSignal): Promise<object> {
   const { service } = ports
   const isLeaving = keepAliveOf(body.keep_alive) === 0
   keep(ports, body, tenant)
@@ -164,7 +165,7 @@ async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind
     await service.unload(body.model).catch((error: unknown) => {
       if (!(error instanceof KvfoldError && error.code === 'model/busy')) throw error
     })
-  } else await service.load(body.model)
+  } else await service.load(body.model, signal)
   return {
     ...part(kind, body.model ?? service.models()[0]?.name ?? '', '', '', []),
     ...{ done: true, done_reason: isLeaving ? 'unload' : 'load' },

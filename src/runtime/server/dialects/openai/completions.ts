@@ -84,7 +84,8 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
       const { asks, before } = await running.before(async () => {
         const prompts = promptsOf(body.prompt)
         const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
-        const before = body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : []
+        const before =
+          body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens, running.signal)) : []
         return { asks, before }
       })
       const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000), system_fingerprint: fingerprint }

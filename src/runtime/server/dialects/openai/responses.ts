@@ -96,13 +96,13 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
       preHandler: argumentsAhead,
     },
     (request, reply) =>
-      exchange(request, reply).wait(async () => {
+      exchange(request, reply).wait(async (signal) => {
         const body = { ...request.body, input: request.body.input ?? [] }
         const offered = new ResponseTools(body.tools ?? [])
         const ask = await responseAsk(body, offered, request.tenant, sampling, service, unsupportedParts)
         const searches = ask.deferred === undefined ? [] : searchTools(ask.deferred).map(({ definition }) => definition)
         const { model, messages, tools, template } = ask
-        const tokens = await service.count(model, messages, [...searches, ...tools], definedFields({ template }))
+        const tokens = await service.count(model, messages, [...searches, ...tools], { signal, ...definedFields({ template }) })
         return { object: 'response.input_tokens', input_tokens: tokens }
       }),
   )
