@@ -109,6 +109,7 @@ describe.each(ROUTES)('%s refuses', (path, body) => {
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: [] } }],
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: ['a', 7] } }],
     ['server/bad-request', 'structured_outputs.grammar', { structured_outputs: { grammar: '' } }],
+    ['server/bad-request', 'grammar', { grammar: `root ::= "a" #${'x'.repeat(2 ** 18)}` }],
     ['server/bad-request', 'guided_choice', { guided_choice: [''] }],
     ['server/bad-request', 'guided_choice', { guided_choice: Array.from({ length: 1001 }, (_, at) => `c${at}`) }],
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { json: schema, choice } }],

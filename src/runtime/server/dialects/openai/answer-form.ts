@@ -182,6 +182,8 @@ function regexOf(value: unknown, param: string): AnswerFormat {
 }
 
 function grammarOf(value: unknown, param: string): AnswerFormat {
-  if (typeof value === 'string' && value !== '') return { kind: 'grammar', grammar: value }
-  throw new FieldError(param, `${param} must be a grammar (GBNF).`)
+  if (typeof value !== 'string' || value === '') throw new FieldError(param, `${param} must be a grammar (GBNF).`)
+  if (value.length > MOST_OF_SCHEMA)
+    throw new FieldError(param, `${param} has more than ${MOST_OF_SCHEMA} characters; shorten the grammar.`)
+  return { kind: 'grammar', grammar: value }
 }
