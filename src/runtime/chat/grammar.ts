@@ -119,8 +119,11 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
   return { grammar: rules.text(), triggers: [], spaced: tools.flatMap(spacedTriggers), reasoning: [reasoning], opened: '' }
 }
 
-/** Matches GBNF's literals, classes, token references and comments, and names of rules in its group. */
-const GBNF_PARTS = /"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^>\s]*>|#.*|([a-zA-Z][a-zA-Z0-9-]*)/g
+/**
+ * Matches GBNF's literals, classes, token references and comments, and names of rules in its group. A part that is not closed goes on to
+ * the end, so that each character is looked at once.
+ */
+const GBNF_PARTS = /"(?:\\[^]|[^"\\])*(?:"|\\?$)|\[(?:\\[^]|[^\]\\])*(?:\]|\\?$)|<[^>\s]*>?|#[^\r\n]*|([a-zA-Z][a-zA-Z0-9-]*)/g
 
 const renamed = (grammar: string, prefix: string): string =>
   grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))

@@ -36,7 +36,7 @@ export type AnswerFormat =
   /** With `afterReasoning`, reasoning that the prompt has opened comes before the grammar's text. Default: the grammar covers it. */
   | { readonly kind: 'grammar'; readonly grammar: string; readonly afterReasoning?: boolean }
 
-/** The most characters and values of a schema in `AnswerFormat`, so that it goes to another thread within milliseconds. */
+/** The most characters and values of a schema or grammar in `AnswerFormat`, so that it goes to another thread within milliseconds. */
 export const MOST_OF_SCHEMA = 2 ** 18
 
 /**

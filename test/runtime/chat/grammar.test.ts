@@ -149,6 +149,15 @@ test('either of two grammars keeps the rules of both apart', () => {
   )
 })
 
+test.each(['"', '[', '<', '\\"', '\\[', '["'])('a grammar of %s alone, never closed, is renamed at once', (part) => {
+  for (const end of ['', '\\']) {
+    const grammar = part.repeat(50_000) + end
+    const began = performance.now()
+    expect(eitherOf('root ::= "a"', grammar)).toBe(`root ::= a-root | b-root\na-root ::= "a"\n${grammar}`)
+    expect(performance.now() - began).toBeLessThan(500)
+  }
+})
+
 test('calls beside a form have no reasoning before them, because the form has none', async () => {
   const { format } = ruledFormat(realTemplate('Qwen-Qwen3-0.6B'))
   expect(await format.callGrammarElsewhere(tools)).toContain('</think>')

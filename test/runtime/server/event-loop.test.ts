@@ -107,6 +107,16 @@ const deferred = (count: number, bytes: number): string =>
   })
 
 const SHELL = '{"type":"local_shell_call_output","id":"x","output":""}'
+/** Returns a conversation with a call of a function in this namespace. */
+const inNamespace = (namespace: string): string =>
+  JSON.stringify({
+    input: [
+      { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}', namespace },
+      { type: 'function_call_output', call_id: 'c', output: 'Done.' },
+    ],
+  })
+const withGrammar = (grammar: string): string =>
+  chat({ grammar, tools: [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }] })
 
 type Body = readonly [name: string, path: string, body: () => string, status: number]
 
@@ -187,6 +197,8 @@ const BODIES: readonly Body[] = [
   ['200,000 references', '/v1/responses', () => `{"input":${list('{"type":"item_reference","id":"msg_x_1_0"}', 200_000)}}`, 404],
   ['8,001 messages', '/v1/messages', () => chat({ messages: messages(8001) }), 400],
   ['8,001 messages', '/api/chat', () => JSON.stringify({ model: 'builtin', messages: messages(8001) }), 400],
+  ['a namespace of 100,000 underscores', '/v1/responses', () => inNamespace(`${'_'.repeat(100_000)}x`), 400],
+  ['a grammar of 100,000 open brackets', CHAT, () => withGrammar('['.repeat(100_000)), 400],
   ['12 MB that are no JSON', CHAT, () => `{"messages":[{"role":"user","content":"${'x'.repeat(12e6)}`, 400],
 ]
 

@@ -110,8 +110,21 @@ function charRule(set: CharSet, writing: Writing): string | null {
   return options.length === 0 ? null : options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`
 }
 
-/** Returns GBNF of the texts that match the pattern, or null when no text can match. */
+/** The most characters of a pattern's GBNF, which may be a thousand times as long as the pattern. */
+const LONGEST_RULE = 2 ** 18
+
+/**
+ * Returns GBNF of the texts that match the pattern, or null when no text can match.
+ * @throws KvfoldError engine/bad-grammar when it would be too long
+ */
 export function patternRule(pattern: Pattern, writing: Writing): string | null {
+  const rule = ruleOf(pattern, writing)
+  if (rule !== null && rule.length > LONGEST_RULE)
+    throw new KvfoldError('engine/bad-grammar', `makes a grammar of more than ${LONGEST_RULE} characters`)
+  return rule
+}
+
+function ruleOf(pattern: Pattern, writing: Writing): string | null {
   switch (pattern.kind) {
     case 'set':
       return charRule(pattern.set, writing)

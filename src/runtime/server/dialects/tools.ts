@@ -8,8 +8,10 @@ import { readJson, writeJson } from '../../core/written-json.js'
 import { tooDeep } from '../json-body.js'
 import { isLong, JsonFault, jsonInSteps, TooManyMembers, writtenInSteps } from '../json-slices.js'
 
+/** The most characters of a tool's name. */
+export const LONGEST_NAME = 128
 /** Names that every template and grammar can express. */
-const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
+const NAME = /^[A-Za-z0-9_.:-]+$/
 
 const MOST_TOOLS = 512
 /** The most tools that are not shown until a search finds them. */
@@ -37,10 +39,10 @@ export function checkTools<Tool extends GivenTool>(
   checkNumbers(tools.length, tools.filter((_, index) => isDeferred(index)).length)
   const seen = new Set<string>()
   tools.forEach(({ name }, index) => {
-    if (!NAME.test(name))
+    if (name.length > LONGEST_NAME || !NAME.test(name))
       throw new FieldError(
         place(index),
-        `${place(index)} must be 1 to 128 letters, digits, dots, colons, hyphens or underscores.`,
+        `${place(index)} must be 1 to ${LONGEST_NAME} letters, digits, dots, colons, hyphens or underscores.`,
       )
     if (seen.has(name)) throw new FieldError(place(index), `${place(index)}: another tool is called ${name} already.`)
     seen.add(name)

@@ -10,10 +10,10 @@ import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
-import { definedFields, weightOf } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
 import type { ToolEmbedder } from '../../tools/catalogue.js'
-import { type Answer, type Ask, type Asked, type AskEvent, MOST_OF_SCHEMA, nthSampling, variablesOf } from '../ask.js'
+import { type Answer, type Ask, type Asked, type AskEvent, nthSampling, variablesOf } from '../ask.js'
 import type { RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
 import { lossOf } from './cache-loss.js'
@@ -68,8 +68,6 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
   const { acm, format, toolChoice, tools: shown, deferred, messages, beginning } = ask
   const tools = [...shown, ...(deferred?.tools ?? [])]
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
-  if (format?.kind === 'schema' && weightOf(format.schema, MOST_OF_SCHEMA + 1) > MOST_OF_SCHEMA)
-    throw bad(`The JSON schema of the answer has more than ${MOST_OF_SCHEMA} characters and values; shorten it.`)
   const left = await leftOut(format, tools)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = firstStepOf(ask, 'off') === 'required'

@@ -3,9 +3,10 @@ import { anyObject } from '../../chat/grammar.js'
 import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
 import type { ToolDefinition } from '../../chat/message.js'
 import type { ContractChoice } from '../../core/contract.js'
-import { definedFields } from '../../core/json.js'
+import { KvfoldError } from '../../core/errors.js'
+import { definedFields, weightOf } from '../../core/json.js'
 import type { GenerationOptions } from '../../engine/engine.js'
-import type { AnswerFormat, Ask } from '../ask.js'
+import { type AnswerFormat, type Ask, MOST_OF_SCHEMA } from '../ask.js'
 import type { ServedEngine } from './models.js'
 
 /**
@@ -35,9 +36,15 @@ export function generationFor(
 /**
  * Returns the places of schemas that the grammar leaves out, so that an answer or a call may break them. These are in a loose format, and
  * in tools that are not strict.
- * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
+ * @throws KvfoldError engine/bad-request for a schema that is too large, engine/bad-grammar for a required part of a schema that cannot be
+ * enforced
  */
 export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
+  if (format?.kind === 'schema' && weightOf(format.schema, MOST_OF_SCHEMA + 1) > MOST_OF_SCHEMA)
+    throw new KvfoldError(
+      'engine/bad-request',
+      `The JSON schema of the answer has more than ${MOST_OF_SCHEMA} characters and values; shorten it.`,
+    )
   const form = format?.kind === 'schema' ? await grammarOfSchema(format.schema, format.loose === true) : { leftOut: [] }
   const calls = tools.length === 0 ? [] : await leftOutByCalls(tools)
   const all = [...form.leftOut.map((place) => `format: ${place}`), ...calls]

@@ -109,8 +109,11 @@ describe.each(ROUTES)('%s refuses', (path, body) => {
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: [] } }],
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: ['a', 7] } }],
     ['server/bad-request', 'structured_outputs.grammar', { structured_outputs: { grammar: '' } }],
+    ['server/bad-request', 'grammar', { grammar: `root ::= "a" #${'x'.repeat(2 ** 18)}` }],
     ['server/bad-request', 'guided_choice', { guided_choice: [''] }],
     ['server/bad-request', 'guided_choice', { guided_choice: Array.from({ length: 1001 }, (_, at) => `c${at}`) }],
+    ['server/bad-request', 'guided_choice', { guided_choice: Array.from({ length: 1000 }, () => 'x'.repeat(15_000)) }],
+    ['server/bad-request', 'regex', { regex: '\\S{1001}'.repeat(1000) }],
     ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { json: schema, choice } }],
     ['server/bad-request', 'guided_json', { guided_json: schema, response_format: { type: 'json_object' } }],
     ['server/bad-request', 'guided_grammar', { guided_grammar: grammar, kvfold: { grammar } }],
@@ -118,6 +121,12 @@ describe.each(ROUTES)('%s refuses', (path, body) => {
     const answer = await post(path, { ...body, ...form })
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code, param } }])
   })
+})
+
+it.each(ROUTES)('%s refuses a schema of more than 262,144 characters', async (path, body) => {
+  const answer = await post(path, { ...body, json_schema: { type: 'object', description: 'x'.repeat(2 ** 18) } })
+  const { error } = (await answer.json()) as { error: { message: string } }
+  expect([answer.status, error.message]).toEqual([400, expect.stringContaining('262144 characters')])
 })
 
 describe('a schema that no grammar can keep is a 400 that names the reason', () => {

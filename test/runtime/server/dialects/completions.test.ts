@@ -1,5 +1,5 @@
 /** Tests `/v1/completions`: the answer's format, why it ended, its tokens' bytes, and the cells that the next completion reuses. */
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 interface Completion {
@@ -18,8 +18,8 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-const post = (body: object, key = 'sk-anna') =>
-  fetch(`${served.url}/v1/completions`, {
+const post = (body: object, key = 'sk-anna', path = '/v1/completions') =>
+  fetch(served.url + path, {
     method: 'POST',
     headers: { 'content-type': 'application/json', authorization: `Bearer ${key}` },
     body: JSON.stringify(body),
@@ -89,6 +89,18 @@ describe('the format of an answer', () => {
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param } }])
   })
 })
+
+it.each(['/v1/completions', '/completion'])(
+  'all answers of %s share one form, so that a large one is in memory once',
+  async (path) => {
+    const asks = vi.spyOn(served.service, 'complete')
+    const body = { prompt: ['x', 'y'], n: 2, max_tokens: 1, guided_choice: ['red', 'blue'] }
+    const answer = await post(body, 'sk-anna', path)
+    const forms = asks.mock.calls.map(([{ format }]) => format)
+    asks.mockRestore()
+    expect([answer.status, forms.length, new Set(forms).size]).toEqual([200, 4, 1])
+  },
+)
 
 it('names the stop string that ended the answer', async () => {
   const { choices } = await complete({ prompt: 'x', max_tokens: 20, stop: ['c', 'bb'], kvfold: { grammar: 'root ::= "aabbcc"' } })

@@ -129,6 +129,7 @@ describe('tools of /v1/responses', () => {
     ['tools[0].type', 'server/unsupported', [{ type: 'functoin', name: 'a' }]],
     ['tools[0].name', 'server/bad-request', [{ type: 'custom' }]],
     ['tools[0].tools', 'server/bad-request', [{ type: 'namespace', name: 'a' }]],
+    ['tools[0].name', 'server/bad-request', [{ type: 'namespace', name: 'a'.repeat(129), tools: [] }]],
     [
       'tools[0].tools[0].type',
       'server/unsupported',

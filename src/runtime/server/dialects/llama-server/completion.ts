@@ -127,7 +127,7 @@ const gapIn = ({
 /** The name that llama-server gives to a file without one. */
 const UNNAMED = 'tmp'
 
-/** Returns as many asks for each prompt as the body wants answers. @throws FieldError */
+/** Returns as many asks for each prompt as the body wants answers. All share the answer's form, which may be large. @throws FieldError */
 function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant, defaults: Sampling): readonly CompletionAsk[] {
   const { n_predict, max_tokens, n_cmpl, n, n_probs = 0, stop, stream, model } = body
   const most = n_predict ?? max_tokens ?? -1
@@ -135,22 +135,21 @@ function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant
   if (stream === true && prompts.length > 1)
     throw new FieldError('stream', 'stream takes one prompt a request; send several without it.')
   const chosen = samplingOf(body, defaults)
+  const shared = {
+    tenant,
+    ...limitsOf(body),
+    ...definedFields({
+      model,
+      maxTokens: most === -1 ? undefined : most,
+      stop: stopOf(stop),
+      lora: body.lora,
+      speculate: speculateOf(body),
+      format: formOf(body),
+      logprobs: n_probs === 0 ? undefined : n_probs,
+    }),
+  }
   return prompts.flatMap((prompted) =>
-    Array.from({ length: each }, (_, index) => ({
-      tenant,
-      ...prompted,
-      sampling: nthSampling(chosen, index),
-      ...limitsOf(body),
-      ...definedFields({
-        model,
-        maxTokens: most === -1 ? undefined : most,
-        stop: stopOf(stop),
-        lora: body.lora,
-        speculate: speculateOf(body),
-        format: formOf(body),
-        logprobs: n_probs === 0 ? undefined : n_probs,
-      }),
-    })),
+    Array.from({ length: each }, (_, index) => ({ ...shared, ...prompted, sampling: nthSampling(chosen, index) })),
   )
 }
 

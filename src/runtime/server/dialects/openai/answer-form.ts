@@ -168,6 +168,8 @@ function choiceOf(value: unknown, param: string): AnswerFormat {
   const isText = (one: unknown): one is string => typeof one === 'string' && one !== ''
   if (!Array.isArray(value) || value.length === 0 || value.length > MOST_CHOICES || !value.every(isText))
     throw new FieldError(param, `${param} must be a list of 1 to ${MOST_CHOICES} texts, none of them empty.`)
+  if (value.reduce((sum, { length }) => sum + length, 0) > MOST_OF_SCHEMA)
+    throw new FieldError(param, `${param} has more than ${MOST_OF_SCHEMA} characters; shorten the texts.`)
   return { kind: 'grammar', grammar: `root ::=${value.map(words).join('|')}`, afterReasoning: true }
 }
 
@@ -182,6 +184,8 @@ function regexOf(value: unknown, param: string): AnswerFormat {
 }
 
 function grammarOf(value: unknown, param: string): AnswerFormat {
-  if (typeof value === 'string' && value !== '') return { kind: 'grammar', grammar: value }
-  throw new FieldError(param, `${param} must be a grammar (GBNF).`)
+  if (typeof value !== 'string' || value === '') throw new FieldError(param, `${param} must be a grammar (GBNF).`)
+  if (value.length > MOST_OF_SCHEMA)
+    throw new FieldError(param, `${param} has more than ${MOST_OF_SCHEMA} characters; shorten the grammar.`)
+  return { kind: 'grammar', grammar: value }
 }

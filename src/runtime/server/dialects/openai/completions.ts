@@ -83,7 +83,7 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
       const running = exchange(request, reply)
       const { asks, before } = await running.before(async () => {
         const prompts = promptsOf(body.prompt)
-        const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
+        const asks = asksOf(body, prompts, tenant, sampling)
         const before =
           body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens, running.signal)) : []
         return { asks, before }
@@ -130,17 +130,23 @@ async function textOf(parts: readonly (string | number)[], detokenize: Detokeniz
   return texts.join('')
 }
 
-/** Returns `n` asks for one prompt, as many as the body wants. If it gives a seed, every ask gets a different one. @throws FieldError */
-function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant: Tenant, defaults: Sampling): CompletionAsk[] {
+/**
+ * Returns `n` asks for each prompt, as many as the body wants. If it gives a seed, the asks of a prompt get different ones. All asks share
+ * the form of the answer, which may be large.
+ * @throws FieldError
+ */
+function asksOf(
+  body: CompletionRequest,
+  prompts: readonly CompletionAsk['prompt'][],
+  tenant: Tenant,
+  defaults: Sampling,
+): readonly CompletionAsk[] {
   refuseWhatChangesTheAnswer(body)
   const { n = 1, kvfold } = body
   const chosen = samplingOf(body, defaults)
-  return Array.from({ length: n }, (_, index) => ({
+  const shared = {
     tenant,
-    prompt,
-    sampling: nthSampling(chosen, index),
     ...limitsOf(body),
-    ...fillOf(body, prompt),
     ...definedFields({
       maxTokens: mostTokens(body),
       speculate: speculateOf(body),
@@ -153,7 +159,11 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
       priority: kvfold?.priority,
       timeoutMs: kvfold?.timeout === undefined ? undefined : Math.ceil(kvfold.timeout * 1000),
     }),
-  }))
+  }
+  return prompts.flatMap((prompt) => {
+    const own = { ...shared, prompt, ...fillOf(body, prompt) }
+    return Array.from({ length: n }, (_, index) => ({ ...own, sampling: nthSampling(chosen, index) }))
+  })
 }
 
 /** Returns the most tokens of an answer; undefined: as many as the context holds. */

@@ -9,7 +9,7 @@ import type { ToolSearchResult } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { SERVER_SEARCH } from '../../responses/place.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
-import { argumentsOf, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
+import { argumentsOf, callOf, checkTools, LONGEST_NAME, NO_PARAMETERS } from '../tools.js'
 
 /** The type and name under which the client knows a function's calls. */
 interface ItemForm {
@@ -50,8 +50,12 @@ const INPUT = {
 } as const
 
 /** Returns the name that the model sees for a tool in a namespace. */
-export const flatName = (name: string, namespace: unknown): string =>
-  typeof namespace !== 'string' || namespace === '' ? name : `${namespace.replace(/_*$/, '')}__${name}`
+export function flatName(name: string, namespace: unknown): string {
+  if (typeof namespace !== 'string' || namespace === '') return name
+  let end = namespace.length
+  while (end > 0 && namespace[end - 1] === '_') end--
+  return `${namespace.slice(0, end)}__${name}`
+}
 
 export class ResponseTools {
   /** Definitions of the tools that are shown. */
@@ -85,10 +89,12 @@ export class ResponseTools {
         })
       else if (type === 'tool_search') searches.push({ name: SERVER_SEARCH, by: 'words' })
       else if (type === 'namespace' && namespace === undefined) {
-        const name = textIn(tool, 'name', place)
+        const within = { ...tool, name: textIn(tool, 'name', place) }
+        if (within.name.length > LONGEST_NAME)
+          throw new FieldError(`${place}.name`, `${place}.name has more than ${LONGEST_NAME} characters; shorten it.`)
         if (!Array.isArray(tool['tools'])) throw new FieldError(`${place}.tools`, `${place}.tools must be a list.`)
         tool['tools'].forEach((inner: unknown, index) => {
-          add(inner, `${place}.tools[${index}]`, { ...tool, name })
+          add(inner, `${place}.tools[${index}]`, within)
         })
       } else if (type === 'function' || type === 'custom') {
         const name = textIn(tool, 'name', place)
