@@ -245,6 +245,8 @@ export class ThreadService implements Service {
     })
   }
 
+  chatTemplate = (model?: string): Promise<string | null> => this.#using(model, ({ chatTemplate = null }) => chatTemplate)
+
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
   }

@@ -31,6 +31,10 @@ export function addProps(app: App, ports: Ports): void {
         total_slots: loaded?.slots,
         model_alias: name,
         model_path: loaded?.title,
+        // llama-server always gives a text here.
+        chat_template: (await service.chatTemplate(query.model)) ?? '',
+        bos_token: loaded?.ends?.bos ?? '',
+        eos_token: loaded?.ends?.eos ?? '',
         modalities: { vision: false, audio: false },
         build_info: `kvfold, llama.cpp ${loaded?.release}`,
         is_sleeping: false,
