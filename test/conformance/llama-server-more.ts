@@ -239,9 +239,23 @@ export const EMBEDDINGS: readonly Check[] = [
     const [vector] = await vectors(api, PROMPT)
     expect(dot(vector!, vector!)).toBeCloseTo(1, 3)
   }),
-  check('/embeddings is the same route', async (api) => {
-    expect((await answered(api, '/embeddings', { input: PROMPT })).data).toHaveLength(1)
-  }),
+  ...(
+    [
+      ['/embedding', 'content'],
+      ['/embedding', 'input'],
+      ['/embeddings', 'content'],
+      ['/v1/embeddings', 'content'],
+    ] as const
+  ).map(([path, field]) =>
+    check(`${path} with ${field} gives a list of lists of vectors`, async (api) => {
+      const list = (await answered(api, path, { [field]: [PROMPT, 'hello'] })) as { index: number; embedding: number[][] }[]
+      expect(list.map(({ index, embedding }) => [index, embedding.length])).toEqual([
+        [0, 1],
+        [1, 1],
+      ])
+      expect(list.map(({ embedding }) => embedding[0])).toEqual(await vectors(api, [PROMPT, 'hello']))
+    }),
+  ),
   ...SHAPES.map(([input, count]) =>
     check(`takes ${JSON.stringify(input)}`, async (api) => {
       const made = await vectors(api, input)

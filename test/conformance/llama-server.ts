@@ -58,6 +58,17 @@ const itself: readonly Check[] = [
     expect(body.default_generation_settings.n_ctx).toBeGreaterThan(0)
     expect(typeof body.model_path).toBe('string')
   }),
+  check('/props has the chat template, and the texts of BOS and EOS', async (api) => {
+    const { body } = await api.get('/props')
+    expect(body.chat_template).toContain('messages')
+    for (const name of ['bos_token', 'eos_token']) expect(typeof body[name]).toBe('string')
+  }),
+  check('/v1/chat/completions/input_tokens counts the prompt', async (api) => {
+    const asked = { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 1 }
+    const { prompt_tokens: tokens } = (await api.post('/v1/chat/completions', asked)).body.usage
+    for (const path of ['/v1/chat/completions/input_tokens', '/chat/completions/input_tokens'])
+      expect((await api.post(path, asked)).body).toEqual({ object: 'response.input_tokens', input_tokens: tokens })
+  }),
   check('/models lists the one model', async (api) => {
     const { body } = await api.get('/models')
     expect(body.data).toHaveLength(1)

@@ -301,6 +301,11 @@ export class LlamaEngine implements Engine {
     return this.#cache.totals
   }
 
+  /** The source of the model's chat template; null when it has none. */
+  get chatTemplate(): string | null {
+    return this.options.chatTemplate ?? this.model.info.chatTemplate
+  }
+
   /** The model's chat format. @throws KvfoldError model/no-chat-template, chat/template-failed */
   get format(): ChatFormat {
     return (this.#format ??= chatFormatOf(this.model, this.options))

@@ -500,6 +500,8 @@ export interface Service {
   detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string>
   /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]>
+  /** Returns the source of the model's chat template; null when it has none, or another server has it. */
+  chatTemplate(model: string | undefined, signal?: AbortSignal): Promise<string | null>
   /**
    * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
    * model/unsupported where another server has the template

@@ -245,6 +245,9 @@ export class ThreadService implements Service {
     })
   }
 
+  chatTemplate = (model: string | undefined, signal?: AbortSignal): Promise<string | null> =>
+    this.#using(model, signal, ({ chatTemplate = null }) => chatTemplate)
+
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
   }

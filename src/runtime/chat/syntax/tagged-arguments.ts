@@ -47,7 +47,7 @@ function parameterIn({ properties }: Schema): RegExp {
 function parametersOf(tools: readonly ToolDefinition[], name: string): Schema {
   const tool = tools.find((one) => one.name === name.trim())
   if (tool === undefined) return {}
-  const known = readParameters.get(tool) ?? (withoutPatterns(tool.parameters ?? {}) as Schema)
+  const known = readParameters.get(tool) ?? (withoutPatterns(tool.parameters) as Schema)
   readParameters.set(tool, known)
   return known
 }

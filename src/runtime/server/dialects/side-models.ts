@@ -1,5 +1,5 @@
 /**
- * The routes that read texts and generate none. They are `/v1/embeddings`, vLLM's `/pooling`, `/score` and `/classify`, and rankings as in
+ * The routes that read texts and generate none. They are `/v1/embeddings`, llama-server's `/embedding`, vLLM's `/pooling`, `/score` and `/classify`, and rankings as in
  * Jina, Cohere, vLLM and llama-server, or as in Text Embeddings Inference.
  */
 import { randomUUID } from 'node:crypto'
@@ -94,51 +94,71 @@ function refuseOthers(body: Type.Static<typeof RerankBody>): void {
   if (body.truncate === true) throw unsupported('truncate', 'Documents are read whole; shorten them, or leave truncate out.')
 }
 
-// The route `/v1/embeddings`.
+// The routes `/v1/embeddings`, `/embedding` and `/pooling`.
 
-const EmbeddingBody = Type.Object({
+const EmbeddingInput = Type.Unsafe<unknown>({
+  type: ['string', 'array', 'object'],
+  description:
+    'text, token ids, or a list of either; also as llama-server has it: both mixed, {prompt_string}, or {content: [parts]}',
+})
+
+const EmbeddingFields = {
   model: Type.Optional(Type.String({ maxLength: 1024 })),
-  input: Type.Unsafe<unknown>({
-    type: ['string', 'array', 'object'],
-    description:
-      'text, token ids, or a list of either; also as llama-server has it: both mixed, {prompt_string}, or {content: [parts]}',
-  }),
   encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
   dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
   user: NoteFields.user,
+}
+
+const EmbeddingBody = Type.Object({
+  input: Type.Optional(EmbeddingInput),
+  content: Type.Optional(
+    Type.Unsafe<unknown>({ ...EmbeddingInput, description: 'in place of input: the answer is a list, as llama-server has it' }),
+  ),
+  ...EmbeddingFields,
 })
 
 const PoolingBody = Type.Object({
-  ...EmbeddingBody.properties,
+  input: EmbeddingInput,
+  ...EmbeddingFields,
   task: Type.Optional(Type.String({ description: 'only embed, which is the default' })),
 })
 
 const MOST_INPUTS = 2048
 
 export function addEmbeddings(app: App, { service, exchange }: Ports): void {
-  app.post(
-    '/v1/embeddings',
-    {
-      schema: { ...described('Embeddings', 'openai'), body: EmbeddingBody },
-      preValidation: nullsDownTo(1),
-    },
-    async (request, reply) => {
-      const { body, tenant } = request
-      const inputs = inputsOf(body.input)
-      const asked = { tenant, inputs, ...definedFields({ model: body.model, dimensions: body.dimensions }) }
-      const { model, vectors, tokens } = await exchange(request, reply).aside(
-        'embeddings',
-        (signal) => service.embed({ ...asked, signal }),
-        (answer) => answer.vectors.length,
-      )
-      const data = vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector, body) }))
-      const ignored = ignoredIn(body, EmbeddingBody)
-      return {
-        ...{ object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } },
-        ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
-      }
-    },
-  )
+  for (const path of ['/v1/embeddings', '/embedding'])
+    app.post(
+      path,
+      {
+        schema: {
+          ...(path === '/embedding' ? described('Embeddings (llama-server)', 'llama-server') : described('Embeddings', 'openai')),
+          body: EmbeddingBody,
+        },
+        preValidation: nullsDownTo(1),
+      },
+      async (request, reply) => {
+        const { body, tenant } = request
+        const { input, content } = body
+        if (input !== undefined && content !== undefined) throw new FieldError('content', 'Give input or content, not both.')
+        const inputs = content === undefined ? inputsOf(input, 'input') : inputsOf(content, 'content')
+        const asked = { tenant, inputs, ...definedFields({ model: body.model, dimensions: body.dimensions }) }
+        const { model, vectors, tokens } = await exchange(request, reply).aside(
+          'embeddings',
+          (signal) => service.embed({ ...asked, signal }),
+          (answer) => answer.vectors.length,
+        )
+        if (content !== undefined || path === '/embedding') {
+          const list = vectors.map((vector, index) => ({ index, embedding: [[...vector]] }))
+          return withIgnored(list, ignoredIn(body, EmbeddingBody, body.encoding_format === 'base64' ? ['encoding_format'] : []))
+        }
+        const data = vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector, body) }))
+        const ignored = ignoredIn(body, EmbeddingBody)
+        return {
+          ...{ object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } },
+          ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+        }
+      },
+    )
   app.post(
     '/pooling',
     {
@@ -152,7 +172,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
           'task',
           `task ${JSON.stringify(body.task.slice(0, 40))} is not supported; "embed" gives each text one vector.`,
         )
-      const inputs = inputsOf(body.input)
+      const inputs = inputsOf(body.input, 'input')
       const asked = { tenant, inputs, ...definedFields({ model: body.model, dimensions: body.dimensions }) }
       const { model, vectors, tokens } = await exchange(request, reply).aside(
         'embeddings',
@@ -165,6 +185,10 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   )
 }
 
+/** Names ignored fields in an answer that is a list: its first entry tells them. */
+const withIgnored = (list: readonly object[], ignored: readonly string[]): readonly object[] =>
+  ignored.length === 0 ? list : list.map((each, index) => (index === 0 ? { ...each, kvfold: { ignored } } : each))
+
 /** Writes an answer in vLLM's form. */
 const listed = (kind: string, model: string, data: readonly object[], tokens: number): object => ({
   ...{ id: `${kind}-${randomUUID()}`, object: 'list', created: Math.floor(Date.now() / 1000), model, data },
@@ -176,12 +200,14 @@ const written = (vector: Float32Array, { encoding_format: format }: { readonly e
 
 type EmbedInput = string | readonly (number | string)[]
 
-function inputsOf(input: unknown): readonly EmbedInput[] {
-  if (!Array.isArray(input)) return [inputOf(input, 'input')]
+/** @param name the field's @throws FieldError */
+function inputsOf(input: unknown, name: string): readonly EmbedInput[] {
+  if (input === undefined) throw new FieldError(name, `${name} is missing.`)
+  if (!Array.isArray(input)) return [inputOf(input, name)]
   const list = input as readonly unknown[]
   if (list.length === 0 || list.length > MOST_INPUTS)
-    throw new FieldError('input', `input has ${list.length} entries; send 1 to ${MOST_INPUTS}.`)
-  return isMixed(list) ? [list] : list.map((one, index) => inputOf(one, `input[${index}]`))
+    throw new FieldError(name, `${name} has ${list.length} entries; send 1 to ${MOST_INPUTS}.`)
+  return isMixed(list) ? [list] : list.map((one, index) => inputOf(one, `${name}[${index}]`))
 }
 
 /** Whether the list is one text: it has token ids, or token ids and texts. A list of texts alone is several texts. */

@@ -23,6 +23,7 @@ export type ServedEngine = Engine &
       LlamaEngine,
       | 'abilities'
       | 'cacheTotals'
+      | 'chatTemplate'
       | 'closeGaps'
       | 'complete'
       | 'erase'

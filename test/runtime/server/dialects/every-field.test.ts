@@ -273,6 +273,12 @@ const ROUTES: readonly Route[] = [
     },
   },
   {
+    path: '/embedding',
+    body: { model: 'builtin', content: 'a' },
+    taken: { dimensions: 4, user: 'me' },
+    ignored: { encoding_format: 'base64', embd_normalize: 2 },
+  },
+  {
     path: '/v1/messages',
     body: { model: 'builtin', messages, max_tokens: 1 },
     taken: {

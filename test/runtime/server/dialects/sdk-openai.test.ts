@@ -390,6 +390,12 @@ describe('embeddings', () => {
     expect(packed.usage.total_tokens).toBe(packed.usage.prompt_tokens)
   })
 
+  it('answers a client whose base URL has no /v1', async () => {
+    const bare = new OpenAI({ baseURL: served.url, apiKey: 'none', maxRetries: 0 })
+    const { data } = await bare.embeddings.create({ model, input: 'red' })
+    expect(data).toEqual((await client.embeddings.create({ model, input: 'red' })).data)
+  })
+
   it('accepts a text, its tokens and lists of tokens alike', async () => {
     const text = 'The value of blue is 7.'
     const { tokens } = (await (await fetch(`${served.url}/tokenize`, json({ content: text }))).json()) as { tokens: number[] }

@@ -32,12 +32,17 @@ export function addProps(app: App, ports: Ports): void {
       if (query.autoload === false && service.model(query.model).loaded === null)
         throw new FieldError('model', `${service.model(query.model).name} is not loaded; leave autoload out to load it.`)
       // The model's facts are known once it is loaded.
-      const { name, loaded } = await service.load(query.model, whileConnected(reply))
+      const signal = whileConnected(reply)
+      const { name, loaded } = await service.load(query.model, signal)
       return {
         default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
         total_slots: loaded?.slots,
         model_alias: name,
         model_path: loaded?.title,
+        // llama-server always gives a text here.
+        chat_template: (await service.chatTemplate(query.model, signal)) ?? '',
+        bos_token: loaded?.ends?.bos ?? '',
+        eos_token: loaded?.ends?.eos ?? '',
         modalities: { vision: false, audio: false },
         build_info: `kvfold, llama.cpp ${loaded?.release}`,
         is_sleeping: false,

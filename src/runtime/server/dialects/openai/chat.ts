@@ -73,6 +73,26 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )
+
+  app.post(
+    '/v1/chat/completions/input_tokens',
+    {
+      schema: { ...described('Tokens of a chat’s prompt (llama-server)', 'llama-server'), body: ChatBody },
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
+      preHandler: argumentsAhead,
+    },
+    (request, reply) =>
+      exchange(request, reply).wait(async () => {
+        const { body, tenant } = request
+        const ask = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
+        const { model, messages, tools, template, beginning } = ask
+        const tokens =
+          beginning === undefined
+            ? await service.count(model, messages, tools, definedFields({ template }))
+            : (await service.promptTokens(ask)).length
+        return { object: 'response.input_tokens', input_tokens: tokens }
+      }),
+  )
 }
 
 // Translates a request into an ask.
