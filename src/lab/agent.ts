@@ -56,6 +56,9 @@ export const OVERFLOWED = {
   details: { overflowed: 1 },
 } as const satisfies Answered
 
+/** Returns whether the turn fitted into the context. Of a turn that did not, no number says how large its context was. */
+export const fitted = ({ details }: Pick<Answered, 'details'>): boolean => details['overflowed'] !== 1
+
 /** An agent with its options. The log records `options`, which is plain JSON; defaults of the paper stand for options left out. */
 export interface EvalAgent {
   readonly kind: AgentKind

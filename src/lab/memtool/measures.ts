@@ -5,6 +5,7 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
+import { fitted } from '../agent.js'
 import type { TurnRecord } from '../log.js'
 import type { DoneStep } from '../recorder.js'
 
@@ -142,12 +143,16 @@ export interface MemToolTokens {
   readonly approximate: number
   /** Tokens of text that no earlier prompt contained. */
   readonly new: number
-  /** Tokens in the context at the end of the session; of several sessions, the largest such number. */
-  readonly last: number
+  /**
+   * Tokens in the context at the end of the last turn that fitted into it. Of several sessions, the largest such number; null when no turn
+   * fitted.
+   */
+  readonly last: number | null
 }
 
 export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolTokens {
   const turns = sessions.flat()
+  const last = sessions.flatMap((session) => session.findLast(fitted)?.tokens.after ?? [])
   const sum = (key: 'shown' | 'reused' | 'submitted' | 'approximate') => turns.reduce((total, { work }) => total + work[key], 0)
   return {
     shown: sum('shown'),
@@ -155,7 +160,7 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
     computed: sum('submitted'),
     approximate: sum('approximate'),
     new: turns.reduce((total, { details }) => total + (details['newTokens'] ?? 0), 0),
-    last: Math.max(0, ...sessions.map((session) => session.at(-1)?.tokens.after ?? 0)),
+    last: last.length === 0 ? null : Math.max(...last),
   }
 }
 

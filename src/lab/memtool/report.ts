@@ -4,6 +4,7 @@ import { figure, PALETTE, type Panel } from '../figures/figure.js'
 import { count, percent, plural } from '../../runtime/figures/numbers.js'
 import { reportPage } from '../figures/report.js'
 import { left, right, table, type Table } from '../../runtime/figures/table.js'
+import { fitted } from '../agent.js'
 import type { MemToolIntervals } from './measures.js'
 import type { MemToolResult } from './session.js'
 import type { TurnRecord } from '../log.js'
@@ -44,7 +45,7 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
         percent(tokens.reused / Math.max(1, tokens.shown)),
         ...[tokens.computed, tokens.new].map(count),
         (tokens.computed / tokens.new).toFixed(2),
-        ...[tokens.approximate, tokens.last].map(count),
+        ...[count(tokens.approximate), tokens.last === null ? '-' : count(tokens.last)],
         measures.meanTools.toFixed(1),
         measures.useless.toFixed(1),
       ]
@@ -118,7 +119,7 @@ export function memToolFigure({ results }: MemToolReport): string {
   const turns = Math.max(...results.map(({ sessions }) => sessions.flat().length))
   const step = STEPS.find((each) => turns / each <= 12) ?? 100
   const ticks = Array.from({ length: turns }, (_, turn) => turn + 1).filter((turn) => turn === 1 || turn % step === 0)
-  const panel = (title: string, label: string, values: (turns: readonly TurnRecord[]) => readonly number[]): Panel => ({
+  const panel = (title: string, label: string, values: (turns: readonly TurnRecord[]) => readonly (number | null)[]): Panel => ({
     title,
     height: 300,
     plot: {
@@ -128,7 +129,7 @@ export function memToolFigure({ results }: MemToolReport): string {
         Plot.ruleY([0], { strokeOpacity: 0.5 }),
         ...drawn.map((result) =>
           Plot.line(
-            values(result.sessions.flat()).map((value, turn) => [turn + 1, value]),
+            values(result.sessions.flat()).flatMap((value, turn) => (value === null ? [] : [[turn + 1, value]])),
             { stroke: look(result).colour, strokeDasharray: look(result).dash, strokeWidth: 2 },
           ),
         ),
@@ -142,7 +143,9 @@ export function memToolFigure({ results }: MemToolReport): string {
     panels: [
       panel('Tools loaded at the end of each turn', 'tools', (turns) => turns.map(({ details }) => details['tools'] ?? 0)),
       panel('Tokens computed up to each turn', 'tokens', (turns) => running(turns.map(({ work }) => work.submitted))),
-      panel('Tokens of the last prompt of each turn', 'tokens', (turns) => turns.map(({ tokens }) => tokens.after)),
+      panel('Tokens of the last prompt of each turn that fitted', 'tokens', (turns) =>
+        turns.map((turn) => (fitted(turn) ? turn.tokens.after : null)),
+      ),
     ],
   })
 }

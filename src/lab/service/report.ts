@@ -1,4 +1,6 @@
 /** Makes the report of a run at the order desk: a page with tables, and figures of tokens by framework and of the context by turn. */
+import { mean } from '../../runtime/core/mean.js'
+import { fitted } from '../agent.js'
 import { curves, rows } from '../figures/panels.js'
 import { figure, PALETTE } from '../figures/figure.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
@@ -72,10 +74,11 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   const most = Math.max(...dialogues.map(({ turns }) => turns.length))
   const lines = names.map((name) => {
     const own = dialogues.filter(({ cell }) => cell.framework === name)
-    const points = Array.from({ length: most }, (_, at) => {
-      const there = own.flatMap(({ turns }) => turns[at] ?? [])
-      const value = there.reduce((sum, { tokens }) => sum + tokens.after, 0) / Math.max(1, there.length)
-      return { x: at + 1, value, interval: null, says: `${name}, turn ${at + 1}: ${count(value)} tokens` }
+    const points = Array.from({ length: most }, (_, at) => at).flatMap((at) => {
+      const there = own.flatMap(({ turns }) => turns[at] ?? []).filter(fitted)
+      if (there.length === 0) return []
+      const value = mean(there.map(({ tokens }) => tokens.after))
+      return [{ x: at + 1, value, interval: null, says: `${name}, turn ${at + 1}: ${count(value)} tokens` }]
     })
     return { colour: colourOf(name), points }
   })
@@ -83,7 +86,7 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   const labels = { x: 'turn', y: 'tokens shown at its answer' }
   return figure({
     title: 'Context by turn',
-    below: of,
+    below: `${of}; turns that did not fit into the window are left out`,
     key: names.map((name) => ({ label: name, colour: colourOf(name), dash: '' })),
     panels: [curves({ title: '', height: 320, sizes, names: labels, curves: lines, apart: 0 })],
   })

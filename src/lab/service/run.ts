@@ -2,11 +2,13 @@
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../runtime/core/contract.js'
+import { mean as meanOf } from '../../runtime/core/mean.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { SpokenEngine } from '../taught-engine.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
 import { number, table, type Table } from '../../runtime/figures/table.js'
 import { grouped } from '../accuracy.js'
+import { fitted } from '../agent.js'
 import { SampleEngine } from '../agents/define.js'
 import { type Actor, type KeptEpisode, playEpisode, playKept, type PlayOptions } from '../episode/episode.js'
 import type { TurnRecord } from '../log.js'
@@ -147,8 +149,11 @@ export interface ServiceRow extends ServiceCell {
    */
   readonly tokensHelpers: number
   readonly tokensFolder: number
-  /** Tokens in the context at the last answer, and the most tokens in the context at the end of any step. */
-  readonly contextLast: number
+  /**
+   * Tokens in the context at the answer of the last turn that fitted into the window; null when none did. `contextMost`: the most tokens in
+   * the context at the end of any step.
+   */
+  readonly contextLast: number | null
   readonly contextMost: number
   readonly toolCalls: number
   readonly steps: number
@@ -168,6 +173,7 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
     const total = (of: (turn: TurnRecord) => number) => mean((turns) => turns.reduce((sum, turn) => sum + of(turn), 0))
     const detail = (key: string) => total(({ details }) => details[key] ?? 0)
     const round = (value: number) => Math.round(10 * value) / 10
+    const last = all.flatMap(({ turns }) => turns.findLast(fitted)?.tokens.after ?? [])
     return {
       ...{ name: cell.framework, ...cell, samples: all.length },
       reward: mean((turns) => Number(turns.every(({ score }) => score.points === 1))),
@@ -176,7 +182,7 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
       tokensComputed: round(total(({ work }) => work.submitted)),
       tokensHelpers: round(detail('helperComputed')),
       tokensFolder: round(detail('folderComputed')),
-      contextLast: round(mean((turns) => turns.at(-1)?.tokens.after ?? 0)),
+      contextLast: last.length === 0 ? null : round(meanOf(last)),
       contextMost: round(mean((turns) => Math.max(...turns.map(({ tokens }) => tokens.most)))),
       toolCalls: round(total(({ calls }) => calls.length)),
       steps: round(total(({ work }) => work.steps)),
@@ -209,7 +215,7 @@ export function serviceTable(rows: readonly ServiceRow[]): Table {
     number('helpers', ({ tokensHelpers }: ServiceRow) => count(tokensHelpers)),
     number('folder', ({ tokensFolder }: ServiceRow) => count(tokensFolder)),
     number('priced', ({ priced }: ServiceRow) => count(priced)),
-    number('last', ({ contextLast }: ServiceRow) => count(contextLast)),
+    number('last', ({ contextLast }: ServiceRow) => (contextLast === null ? '-' : count(contextLast))),
     number('most', ({ contextMost }: ServiceRow) => count(contextMost)),
     number('overflowed', ({ overflowed }: ServiceRow) => overflowed.toFixed(1)),
   ]
@@ -217,5 +223,5 @@ export function serviceTable(rows: readonly ServiceRow[]): Table {
 }
 
 export const SERVICE_NOTES = [
-  'The table has means per dialogue, by the ledger. reward: 1 when every turn is right, by the state of the desk and by the required words. shown, computed: tokens of all steps, helpers included. folder: tokens of a separate model for the helpers, which the others leave out. priced: computed tokens and a tenth of reused ones. last, most: tokens of the context at the last answer and at most. overflowed: turns that did not fit into the window.',
+  'The table has means per dialogue, by the ledger. reward: 1 when every turn is right, by the state of the desk and by the required words. shown, computed: tokens of all steps, helpers included. folder: tokens of a separate model for the helpers, which the others leave out. priced: computed tokens and a tenth of reused ones. last, most: tokens of the context at the last answer that fitted, and at most. overflowed: turns that did not fit into the window.',
 ] as const

@@ -7,7 +7,7 @@ import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import type { Checkpoint } from '../../../src/lab/episode/episode.js'
 import type { TurnRecord } from '../../../src/lab/log.js'
 import { answerOf, Companies, requestsOf, says, World } from '../../../src/lab/memtool/companies.js'
-import { intervalsOf, measuresOf } from '../../../src/lab/memtool/measures.js'
+import { intervalsOf, measuresOf, tokensOf } from '../../../src/lab/memtool/measures.js'
 import { lookupsIn, queriesOf, recallOf } from '../../../src/lab/memtool/retrieval.js'
 import { memToolPage } from '../../../src/lab/memtool/report.js'
 import { type MemToolRun, memToolSession, wayNames } from '../../../src/lab/memtool/session.js'
@@ -157,6 +157,19 @@ test('measures: a call of a tool that is not loaded is a wrong call', () => {
   const details = { called: 1, namesRight: 1, callsRight: 1, expected: 1 }
   const turn = { score: { points: 1, details }, details: { ghosts: 9 } } as unknown as TurnRecord
   expect(measuresOf([turn])).toMatchObject({ ghosts: 9, toolCorrectness: 0.1, callCorrectness: 0.1, callRecall: 1 })
+})
+
+test('the last prompt of a session is that of the last turn that fitted', () => {
+  const work = { shown: 0, reused: 0, submitted: 0, approximate: 0 }
+  const turn = (after: number, overflowed: number): TurnRecord =>
+    ({ tokens: { after }, work, score: { points: 0, details: {} }, details: { overflowed, tools: 1 } }) as unknown as TurnRecord
+  expect(tokensOf([[turn(100, 0), turn(0, 1)], [turn(50, 0)]]).last).toBe(100)
+  expect(tokensOf([[turn(0, 1)]]).last).toBeNull()
+  const sessions = [[turn(100, 0), turn(0, 1)]]
+  const result = { way: 'hybrid', placement: 'late', contract: 'exact', sessions } as const
+  const measured = { ...result, measures: measuresOf(...sessions), intervals: intervalsOf(sessions), tokens: tokensOf(sessions) }
+  const page = memToolPage({ command: '', date: '', model: 'm', agent: 'model', tools: 1, results: [measured] })
+  expect(page).toContain('Tokens of the last prompt of each turn that fitted')
 })
 
 test('measures of several sessions: no window and no peak spans two sessions, and intervals are over sessions', () => {

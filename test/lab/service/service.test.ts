@@ -7,6 +7,7 @@ import { makeStory } from '../../../src/lab/service/customer.js'
 import { carryOut } from '../../../src/lab/service/desk.js'
 import { type DeskCells, deskScenarios, ServiceEnvironment } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
+import { publishService } from '../../../src/lab/service/report.js'
 import { rowsOf, type ServiceRunOptions } from '../../../src/lab/service/run.js'
 import { scriptedRun } from './support/scripted-run.js'
 
@@ -79,7 +80,23 @@ describe('the order desk', () => {
   it('shows less at the end under an agent that folds than under one that appends', async () => {
     const [react, fold] = rowsOf(await run({ frameworks: ['react', 'u-fold'], fields: [6] }))
     expect(fold).toMatchObject({ reward: 1, overflowed: 0 })
-    expect(fold!.contextLast).toBeLessThan(react!.contextLast)
+    expect(fold!.contextLast!).toBeLessThan(react!.contextLast!)
+  })
+
+  it('says how large the context was by the turns that fitted', async () => {
+    const [played] = await run({ turns: [3] })
+    const { turns } = played!
+    const full = { ...turns[2]!, details: { overflowed: 1 }, tokens: { before: 0, most: 0, after: 0 } }
+    const last = { ...played!, turns: [turns[0]!, turns[1]!, full] }
+    const [row] = rowsOf([last])
+    expect(row).toMatchObject({ contextLast: turns[1]!.tokens.after, overflowed: 1 })
+    const never = { ...played!, turns: [full] }
+    expect(rowsOf([never])[0]!.contextLast).toBeNull()
+    expect(rowsOf([last, never])[0]!.contextLast).toBe(turns[1]!.tokens.after)
+    const folder = await mkdtemp(join(tmpdir(), 'service-'))
+    publishService(folder, { rows: [row!], dialogues: [last], command: 'test', about: 'test' })
+    const drawn = await readFile(join(folder, 'context-3-0.svg'), 'utf8')
+    expect([1, 2, 3].filter((turn) => drawn.includes(`react, turn ${turn}: `))).toEqual([1, 2])
   })
 
   it('continues at the turn where it was stopped, with the same result', async () => {
