@@ -11,10 +11,11 @@ import { basename, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
 import { estimate, pairedTest, difference } from '../../src/lab/report/estimates.js'
+import { definedFields } from '../../src/runtime/core/json.js'
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { evaluated } from './builtin.js'
-import { drawn, type GspoRecord, type Point, type Row } from './gspo/drawing.js'
+import { drawn, type GspoRecord, type Means, type Point, type Row } from './gspo/drawing.js'
 import { beginRecord, modelNow, type Origin, RESULTS, written } from '../record.js'
 
 /** The first five ask as in training, with other prompts; the others test what the model could do before. */
@@ -133,16 +134,18 @@ function runOf(folder: string): GspoRecord['runs'][number] {
   return { name: basename(folder), seed, lm, rate, minibatches, mix, reward, curve: curve.map(slim) }
 }
 
-/** Removes fields that only a trainer needs, so that the record stays small. */
-const slim = ({ cells, ...point }: Point): Point => ({
-  ...point,
-  cells: Object.fromEntries(
-    Object.entries(cells).map(([name, { reward, right, points, calls, tools, context, failed, cutOff }]) => [
-      name,
-      { reward, right, points, calls, tools, context, failed, cutOff },
-    ]),
-  ),
-})
+/** Keeps what `drawn` reads of a point, so that the record stays small. */
+function slim({ iteration, reward, right, points, calls, entropy, context, failed, clipped, cells }: Point): Point {
+  const { start, middle, reading, restore } = cells
+  const rightOf = (of: Pick<Means, 'right'> | undefined) => (of === undefined ? undefined : { right: of.right })
+  return {
+    ...{ iteration, reward, right, points, calls, entropy, context, failed, clipped },
+    cells: definedFields({
+      ...{ start: rightOf(start), middle: rightOf(middle), reading: rightOf(reading) },
+      restore: restore === undefined ? undefined : { points: restore.points, tools: restore.tools, failed: restore.failed },
+    }),
+  }
+}
 
 /** Only a trajectory (`collect`) can begin with a failed call. */
 const commandOf = (cell: string, words: string): string =>

@@ -1,15 +1,15 @@
 /** Tests a server in front of three real engines, each a process: conversations keep their cache, and survive the death of an engine. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, afterEach, expect, it } from 'vitest'
+import { afterEach, expect, it } from 'vitest'
 import { randomRouter } from '../../bench/fleet/engines/routers.js'
 import { play, type Reuse } from '../../bench/fleet/engines/sessions.js'
 import { RemoteEngine } from '../../src/fleet/engines/remote.js'
 import { KVFOLD } from '../runtime/cli/support/process.js'
 import { endless, serving, type Serving } from '../runtime/server/support/serving.js'
+import { temporaryFolder } from '../support/temporary-folder.js'
 
 interface Process {
   readonly url: string
@@ -20,7 +20,7 @@ interface Process {
 
 const processes: Process[] = []
 const fronts: Serving[] = []
-const folder = mkdtempSync(join(tmpdir(), 'kvfold-fleet-'))
+const folder = temporaryFolder('fleet')
 
 async function start(...more: readonly string[]): Promise<Process> {
   const words = ['serve', '--store', 'none', '--port', '0', '--log-level', 'silent', ...more]
@@ -58,9 +58,6 @@ async function front(of: readonly string[]): Promise<Serving> {
 afterEach(async () => {
   await Promise.all(fronts.splice(0).map((each) => each.close()))
   await Promise.all(processes.splice(0).map((each) => each.kill()))
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
 })
 
 const post = (url: string, body: object) =>

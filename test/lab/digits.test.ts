@@ -1,10 +1,9 @@
 /**
  * Numbers keep their digits and objects their key order, as a model, a tool or a record wrote them, in all records of runs and sessions.
  */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, expect, it } from 'vitest'
+import { expect, it } from 'vitest'
 import { messageUnits, snapshots, type TrajectoryStep } from '../../src/lab/agents/snapshots.js'
 import type { ChatMessage } from '../../src/runtime/chat/message.js'
 import { conversationId } from '../../src/runtime/core/ids.js'
@@ -20,15 +19,13 @@ import { readLog } from './support/read-log.js'
 import { readDialogues, replayScenarios } from '../../src/lab/service/replay.js'
 import { ScriptedEngine } from '../support/scripted.js'
 import { asker, headerFor, sums } from './support/run-fixture.js'
+import { temporaryFolder } from '../support/temporary-folder.js'
 
 const GIVEN = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
 /** The same value in JavaScript, but another number. */
 const OTHER = GIVEN.replace('993', '992')
 
-const folder = mkdtempSync(join(tmpdir(), 'kvfold-digits-'))
-afterAll(() => {
-  rmSync(folder, { recursive: true })
-})
+const folder = temporaryFolder('digits')
 
 const call = (json: string, id = 'c') => ({ id, name: 'look', arguments: readJson(json) as Record<string, unknown> })
 const asks = (json: string): ChatMessage => ({ role: 'assistant', content: '', toolCalls: [call(json)] })

@@ -1,9 +1,9 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { lastValues, ownWords, piSample, piScore, type PiTruth, wordsFrom } from '../../src/lab/pi-llm.js'
+import { temporaryFolder } from '../support/temporary-folder.js'
 
 const words = ownWords()
 
@@ -151,18 +151,12 @@ describe('ownWords', () => {
 })
 
 describe('wordsFrom', () => {
-  let folder = ''
+  const folder = temporaryFolder('words')
   const file = (content: unknown) => {
     const path = join(folder, 'words.json')
     writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content))
     return path
   }
-  beforeAll(() => {
-    folder = mkdtempSync(join(tmpdir(), 'kvfold-words-'))
-  })
-  afterAll(() => {
-    rmSync(folder, { recursive: true })
-  })
 
   it('reads {category: [value]}, gives a category its own values, and no value twice', () => {
     const words = wordsFrom(file({ fruit: ['Apple', 'Pear', 'Fig', 'Plum'], tree: ['apple', 'Oak', 'Ash', 'Fig tree', ''] }))

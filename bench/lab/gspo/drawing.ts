@@ -10,22 +10,30 @@ export interface Means {
   readonly right: number
   readonly points: number
   readonly calls: number
-  /** Calls in a try, by tool. */
-  readonly tools: Readonly<Record<string, number>>
   /** Tokens at the end. */
   readonly context: number
   readonly failed: number
-  readonly cutOff: number
 }
 
-/** An iteration: means over all of its tries, and over each cell's. */
+/** An iteration: means over all of its tries, and over some cells'. */
 export interface Point extends Means {
   readonly iteration: number
   /** In bits. */
   readonly entropy: number
   /** Share of trajectories whose gradient was clipped. */
   readonly clipped: number
-  readonly cells: Readonly<Record<string, Means>>
+  readonly cells: {
+    readonly start?: Pick<Means, 'right'>
+    readonly middle?: Pick<Means, 'right'>
+    readonly reading?: Pick<Means, 'right'>
+    readonly restore?: FarMeans
+  }
+}
+
+/** Means over the tries that need a restore. */
+interface FarMeans extends Pick<Means, 'points' | 'failed'> {
+  /** Calls in a try, by tool. */
+  readonly tools: Readonly<Record<string, number>>
 }
 
 export interface Row {
@@ -95,9 +103,11 @@ export function drawn({ runs }: GspoRecord): string {
       ),
     },
   })
-  const cell = (name: string) => (point: Point) => point.cells[name]?.right ?? 0
-  const far = (of: (means: Means) => number) => (point: Point) =>
-    point.cells['restore'] === undefined ? 0 : of(point.cells['restore'])
+  const cell = (name: 'start' | 'middle' | 'reading') => (point: Point) => point.cells[name]?.right ?? 0
+  const far =
+    (of: (means: FarMeans) => number) =>
+    ({ cells: { restore } }: Point) =>
+      restore === undefined ? 0 : of(restore)
   return figure({
     title: 'GSPO on the built-in model from its supervised weights',
     below: `Each point: the mean of ${WINDOW} iterations of 40 tries at temperature 1, from the one it stands at backwards. Far: the tries that need a restore.`,

@@ -1,14 +1,14 @@
 /** Tests `--engine`, `--engines` and related options: they become an engine under the model's remote name. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Command } from 'commander'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { addEngineOptions, type EngineFlags, EnginesFile, engineSource } from '../../../src/runtime/cli/remote-engines.js'
 import { RemoteEngine } from '../../../src/fleet/engines/remote.js'
 import { openShell } from '../../../src/runtime/cli/shell.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 let server: Server
 let url: string
@@ -73,7 +73,7 @@ describe('engineSource', () => {
 })
 
 describe('several engines', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kvfold-engines-'))
+  const folder = temporaryFolder('engines')
   const file = join(folder, 'engines.json')
   const write = (content: unknown) => {
     writeFileSync(file, typeof content === 'string' ? content : JSON.stringify(content))
@@ -83,9 +83,6 @@ describe('several engines', () => {
 
   beforeAll(() => {
     process.env['KVFOLD_TEST_ENGINE_KEY'] = 'theirs'
-  })
-  afterAll(() => {
-    rmSync(folder, { recursive: true })
   })
 
   it('can be given by repeated options, and one of them may be unavailable', async () => {

@@ -3,14 +3,14 @@
  * clients know what to do. The long run cuts networks, too.
  */
 import { execFile } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { afterAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { noPostgres } from '../../support/postgres.js'
 import { noNamespaces } from './network.js'
 import { type Report, run } from './run.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const isLong = process.env['KVFOLD_LONG'] !== undefined
 const noNetworks = isLong ? noNamespaces() : null
@@ -18,10 +18,7 @@ const noNetworks = isLong ? noNamespaces() : null
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 
 describe.skipIf(!isLong || noPostgres !== null)('a fleet', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'kvfold-fleet-report-'))
-  afterAll(() => {
-    rmSync(folder, { recursive: true })
-  })
+  const folder = temporaryFolder('fleet-report')
 
   const expectWhole = (report: Report) => {
     expect(report.wrong).toEqual([])

@@ -1,8 +1,6 @@
 /** Scores of attention heads on the built-in model, what it loses without the best of them, and the file that studies of heads share. */
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import {
   HEAD_SCORES,
   headScoreFile,
@@ -20,24 +18,21 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { writeHeadAdapter } from '../../../src/runtime/native/head-adapter.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { TEST_GPU } from '../../support/device.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const PROMPTS: HeadPrompts = { prompts: 2, seed: 7, words: ownWords(), keys: 12 }
 
 let native: Native
-let folder: string
+const folder = temporaryFolder('heads')
 let scores: readonly HeadScores[]
 beforeAll(async () => {
   native = await openNative({ gpu: TEST_GPU })
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-heads-'))
   const engine = await LlamaEngine.load(native, builtinModel(), { cells: 2048, slots: 1, attention: true, flashAttention: 'off' })
   try {
     scores = await scoreHeads({ engine, ...PROMPTS })
   } finally {
     await engine.dispose()
   }
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
 })
 
 describe('scores of heads', () => {

@@ -1,8 +1,7 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
-import { afterAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { collect, type Collected, TrajectoryFile } from '../../../src/lab/collect/collect.js'
 import type { Format, TrajectoryRecord } from '../../../src/lab/collect/formats.js'
@@ -19,16 +18,14 @@ import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
 import { builtinTemplate, ruledFormat } from '../../support/chat-formats.js'
 import { ScriptedEngine } from '../../support/scripted.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const { format, tokenizer } = ruledFormat(builtinTemplate, { words: /\w+|\s|[^\w\s]/gu })
 const wording = { format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) }
 const info = { model: 'ruled', engine: 'none', release: 'none', context: 1 << 22 }
 const acting = { teacher: 'script', model: { format, info } } as const
 const model = { name: 'ruled', fingerprint: 'none' }
-const folder = mkdtempSync(join(tmpdir(), 'kvfold-formats-'))
-afterAll(() => {
-  rmSync(folder, { recursive: true })
-})
+const folder = temporaryFolder('formats')
 
 const streams = async (updates = [4, 16]): Promise<TrajectorySource> =>
   taskSource({ task: await openTask({ task: 'pi-llm', options: { updates, samples: 2, keys: 12 } }), agent: 'sculptor' })

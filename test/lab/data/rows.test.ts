@@ -1,18 +1,12 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { parquetWriteBuffer } from 'hyparquet-writer'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { isRowsFile, openRows, type Row } from '../../../src/lab/data/rows.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
-let folder = ''
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-rows-'))
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
-})
+const folder = temporaryFolder('rows')
 const file = (name: string, content: string | Uint8Array): string => {
   const path = join(folder, name)
   writeFileSync(path, content)

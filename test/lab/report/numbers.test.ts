@@ -3,10 +3,9 @@
  * force and known values.
  */
 import fc from 'fast-check'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import type { ErrorRecord, LogHeader, SampleRecord } from '../../../src/lab/log.js'
 import {
   type Baseline,
@@ -22,14 +21,9 @@ import { summaryOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from '../support/report-logs.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
-let folder: string
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-report-'))
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
-})
+const folder = temporaryFolder('report')
 
 const MADE = { date: '2026-11-21T12:00:00.000Z', kvfold: '0.1.0', command: 'kvfold report' }
 const PLAIN: Baseline = { agent: 'plain', contract: null }

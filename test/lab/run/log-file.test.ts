@@ -1,25 +1,21 @@
 /** Logs of runs: what can be read, which logs are refused with which message, who may write, and the schema for other languages. */
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { format, resolveConfig } from 'prettier'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import { type ErrorRecord, type LogHeader, logSchema } from '../../../src/lab/log.js'
 import { commitOf } from '../../../src/lab/run/plan.js'
 import { isTaken, lockOf } from '../../../src/lab/run/json-lines.js'
 import { openRunLog } from '../../../src/lab/run/log-file.js'
 import { readLog } from '../support/read-log.js'
 import { asker, headerFor, sums } from '../support/run-fixture.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
-let folder: string
+const folder = temporaryFolder('log')
 let header: LogHeader
 let count = 0
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-log-'))
   header = await headerFor([sums(2, 2)], [asker('plain')])
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
 })
 const place = (): string => join(folder, `log-${count++}.jsonl`)
 

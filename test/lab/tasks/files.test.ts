@@ -1,20 +1,14 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import type { Task, TaskName } from '../../../src/lab/task.js'
 import { babilongQuestions, babilongTasks } from '../../../src/lab/tasks/babilong.js'
 import { middleCut } from '../../../src/lab/tasks/prose.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
-let folder = ''
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-tasks-'))
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
-})
+const folder = temporaryFolder('tasks')
 const write = (name: string, content: string): string => {
   const path = join(folder, name)
   writeFileSync(path, content)

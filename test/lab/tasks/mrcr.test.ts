@@ -1,12 +1,12 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { parquetWriteBuffer } from 'hyparquet-writer'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import type { TaskSample } from '../../../src/lab/task.js'
 import type { MrcrTruth } from '../../../src/lab/tasks/mrcr.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'mrcr', options })
 const ordinals = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth', 'ninth', 'tenth']
@@ -114,7 +114,7 @@ describe('mrcr, scored', () => {
 })
 
 describe('mrcr, from rows in the form of OpenAI', () => {
-  let folder = ''
+  const folder = temporaryFolder('mrcr')
   const row = (at: number) => ({
     prompt: JSON.stringify([
       { role: 'user', content: `Write a poem about rain ${at}` },
@@ -130,7 +130,6 @@ describe('mrcr, from rows in the form of OpenAI', () => {
   })
   const rows = Array.from({ length: 7 }, (_, at) => row(at))
   beforeAll(() => {
-    folder = mkdtempSync(join(tmpdir(), 'kvfold-mrcr-'))
     writeFileSync(join(folder, 'rows.jsonl'), rows.map((one) => JSON.stringify(one)).join('\n'))
     const columns = Object.keys(rows[0]!) as (keyof (typeof rows)[0])[]
     const columnData = columns.map((name) => ({
@@ -143,9 +142,6 @@ describe('mrcr, from rows in the form of OpenAI', () => {
       join(folder, 'wrong.jsonl'),
       [JSON.stringify({ ...row(0), answer: 'no prefix' }), JSON.stringify({ prompt: [] })].join('\n'),
     )
-  })
-  afterAll(() => {
-    rmSync(folder, { recursive: true })
   })
 
   it.each(['jsonl', 'parquet'])('reads %s', async (kind) => {

@@ -1,10 +1,10 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import { boxed, elderRelations, kinships, type NeedlesTruth } from '../../../src/lab/tasks/needles.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'needles', options })
 
@@ -93,17 +93,13 @@ describe('needles', () => {
   })
 
   describe('a text of the user', () => {
-    let folder = ''
+    const folder = temporaryFolder('filler')
     const essay = Array.from({ length: 60 }, (_, at) => `Essay sentence number ${at} is about nothing. `).join('')
     beforeAll(() => {
-      folder = mkdtempSync(join(tmpdir(), 'kvfold-filler-'))
       writeFileSync(join(folder, 'essay.txt'), essay)
       const rows = ['first', 'second', 'third'].map((name) => JSON.stringify({ text: `The ${name} essay. ${essay}` }))
       writeFileSync(join(folder, 'essays.jsonl'), rows.join('\n'))
       writeFileSync(join(folder, 'names.txt'), essay.replaceAll('nothing', 'Ada Abel, Tilda Sato and everybody else'))
-    })
-    afterAll(() => {
-      rmSync(folder, { recursive: true })
     })
 
     it('is cut between sentences, or assembled from rows in a random order', async () => {

@@ -1,11 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import type { PiTruth } from '../../../src/lab/pi-llm.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
 import { publicWords, writePublicWords } from '../support/public-words.js'
+import { temporaryFolder } from '../../support/temporary-folder.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'pi-llm', options })
 const answerOf = (truth: unknown) =>
@@ -13,13 +12,9 @@ const answerOf = (truth: unknown) =>
     .map(([key, value]) => `The current value of ${key} is ${value}.`)
     .join('\n')
 
-let folder = ''
+const folder = temporaryFolder('pi-task')
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-pi-task-'))
   writePublicWords(join(folder, 'words.json'))
-})
-afterAll(() => {
-  rmSync(folder, { recursive: true })
 })
 
 describe('pi-llm', () => {
