@@ -23,6 +23,7 @@ import type { Native } from '../../src/runtime/native/types.js'
 import { bootstrap, type Interval, mean } from '../statistics.js'
 import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS } from '../record.js'
 import { evaluated, ofCell, samplesIn, sumsOf } from './builtin.js'
+import { computedBy } from './logs.js'
 
 const TASKS = [
   'pi-llm --keys 6 --n 4,16',
@@ -105,24 +106,33 @@ export async function answers(args: readonly string[]): Promise<void> {
     `--agent ${values.agent} --contract ${values.contract} --samples ${samplesOf(variant)} --seed ${values.seed}`
   const measured = variants.filter((variant) => samplesOf(variant) !== '0')
   const tasks: TaskRow[] = []
+  const logs: string[] = []
   for (const words of part === 'general' ? [] : values.tasks.split(';'))
-    for (const variant of measured) tasks.push(...(await taskRows(variant, words.trim(), optionsOf(variant))))
+    for (const variant of measured) {
+      const { log, rows } = await taskRows(variant, words.trim(), optionsOf(variant))
+      tasks.push(...rows)
+      logs.push(log)
+    }
   const general = part === 'tasks' || lora === undefined ? [] : await generalRows(native, model, lora)
   const about = { ...(adapter && { adapter }), ...(other && { beside: other }) }
-  const record = { ...origin(), ...about, tasks, general }
+  const record = { ...origin(), computed: computedBy(logs), ...about, tasks, general }
   await keep(values.write, record)
   const shown = [...(tasks.length === 0 ? [] : shownTasks(tasks)), ...(general.length === 0 ? [] : shownGeneral(general))]
   console.log(values.json ? JSON.stringify(record) : shown.join('\n'))
 }
 
-async function taskRows(variant: Variant, words: string, options: string): Promise<readonly TaskRow[]> {
+async function taskRows(
+  variant: Variant,
+  words: string,
+  options: string,
+): Promise<{ readonly log: string; readonly rows: readonly TaskRow[] }> {
   const folder = `build/answers/${variant.hash}`
   mkdirSync(folder, { recursive: true })
   const log = `${folder}/${`${words} ${options}`.replaceAll(/[^0-9a-z]+/gu, '-')}.jsonl`
   const model = ['--model', variant.model, ...(variant.lora === undefined ? [] : ['--lora', variant.lora])]
   const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), ...model, '--log', log, '--json'])
   const logged = samplesIn(log)
-  return cells.map((row): TaskRow => {
+  const rows = cells.map((row): TaskRow => {
     const { agent, contract, cell, samples, accuracy, interval, tokensAfter, tokensComputed } = row
     const own = ofCell(logged, row)
     const calls = own.flatMap((one) => one.calls)
@@ -133,6 +143,7 @@ async function taskRows(variant: Variant, words: string, options: string): Promi
       answered: own.filter(({ end }) => end === 'stop').length,
     }
   })
+  return { log, rows }
 }
 
 function shownTasks(rows: readonly TaskRow[]): readonly string[] {

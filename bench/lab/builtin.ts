@@ -10,6 +10,7 @@ import { parseArgs } from 'node:util'
 import { BUILTIN } from '../../src/runtime/cli/builtin.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { beginRecord, fileOf, keep, modelNow } from '../record.js'
+import { computedBy } from './logs.js'
 
 const BOTH = '--agent plain,sculptor'
 const UNSEEN = '--words native-models/unseen-words.json'
@@ -74,8 +75,9 @@ export async function builtin(args: readonly string[]): Promise<void> {
   const origin = beginRecord(['builtin', ...args], fileOf(values.model), (await openNative({ gpu: 'cpu' })).backend.release, 1)
   const options = `--samples ${values.samples} --seed ${values.seed} --threads 1`
   const rows: object[] = []
-  const asked = rowsBy(values.model, options)
-  const askedBeside = values.beside === undefined ? null : rowsBy(values.beside, options)
+  const logs: string[] = []
+  const asked = rowsBy(values.model, options, logs)
+  const askedBeside = values.beside === undefined ? null : rowsBy(values.beside, options, logs)
   for (const [index, words] of COMMANDS.entries()) {
     const others = await askedBeside?.(words, index)
     for (const [n, { name, ...row }] of (await asked(words, index)).entries()) {
@@ -89,16 +91,20 @@ export async function builtin(args: readonly string[]): Promise<void> {
     }
   }
   const beside = values.beside === undefined ? {} : { beside: modelNow(values.beside) }
-  if (values.write) await keep(values.as, { ...origin(), ...beside, rows })
+  if (values.write) await keep(values.as, { ...origin(), computed: computedBy(logs), ...beside, rows })
 }
 
-/** Returns a function that runs one command on one model; it returns the rows, and `name` tells a command's cells apart. */
-function rowsBy(model: string, options: string) {
+/**
+ * Returns a function that runs one command on one model; it returns the rows, and `name` tells a command's cells apart. The paths of its logs
+ * are added to `logs`.
+ */
+function rowsBy(model: string, options: string, logs: string[]) {
   const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
   return async (words: string, index: number) => {
     const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
     const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
+    logs.push(log)
     const logged = samplesIn(log)
     return cells.map((cell) => ({
       name: Object.values(cell.cell).join(', '),

@@ -17,6 +17,7 @@ import { openNative } from '../../src/runtime/native/binding.js'
 import { evaluated } from './builtin.js'
 import { drawn, type GspoRecord, type Means, type Point, type Row } from './gspo/drawing.js'
 import { beginRecord, modelNow, type Origin, RESULTS, written } from '../record.js'
+import { computedBy } from './logs.js'
 
 /** The first five ask as in training, with other prompts; the others test what the model could do before. */
 const CELLS = [
@@ -86,12 +87,15 @@ export async function gspo(args: readonly string[]): Promise<void> {
   const learned = folders.map((folder) => [basename(folder), join(folder, 'learned.gguf')] as const)
   const models = values.add ? learned : [[BEFORE, builtinModel()] as const, ...learned]
   const rows: Row[] = []
+  const logs: string[] = []
   for (const { name: cell, words } of CELLS) {
     if (!asked.includes(cell.replaceAll(',', ''))) continue
     const before = new Map<string, number>()
     for (const [run = '', model = ''] of models) {
       const command = commandOf(cell, `${words} --samples ${values.samples} --seed ${values.seed}`)
-      const played = await playedBy(model, command)
+      const { played, file } = await playedBy(model, command)
+      // A file of trajectories does not say who computed them.
+      if (command.startsWith('eval ')) logs.push(file)
       if (run === BEFORE) for (const { id, points } of played) before.set(id, points)
       const row = rowOf(cell, run, command, played, before)
       rows.push(row)
@@ -102,15 +106,21 @@ export async function gspo(args: readonly string[]): Promise<void> {
     }
   }
   if (!values.write) return
+  const made = { ...origin(), computed: computedBy(logs) }
   const record = values.add
-    ? joined(JSON.parse(readFileSync(RECORD, 'utf8')) as GspoRecord, origin(), runs, rows)
-    : { ...origin(), runs, rows }
+    ? joined(JSON.parse(readFileSync(RECORD, 'utf8')) as GspoRecord, made, runs, rows)
+    : { ...made, runs, rows }
   writeFileSync(RECORD, await written(record))
   writeFileSync(FIGURE, drawn(record))
 }
 
 /** Returns the record with more runs. */
-function joined(old: GspoRecord, origin: Origin, runs: GspoRecord['runs'], rows: readonly Row[]): GspoRecord {
+function joined(
+  old: GspoRecord,
+  origin: Origin & Pick<GspoRecord, 'computed'>,
+  runs: GspoRecord['runs'],
+  rows: readonly Row[],
+): GspoRecord {
   const names = runs.map(({ name }) => name)
   const kept = old.rows.filter(({ run, cell }) => !rows.some((row) => row.run === run && row.cell === cell))
   const all = [...kept, ...rows]
@@ -151,14 +161,14 @@ function slim({ iteration, reward, right, points, calls, entropy, context, faile
 const commandOf = (cell: string, words: string): string =>
   cell === 'stumble' ? `collect ${words} --stumble --teacher model --temperature 0` : `eval ${words} --agent sculptor`
 
-async function playedBy(model: string, command: string): Promise<readonly Played[]> {
+async function playedBy(model: string, command: string): Promise<{ readonly played: readonly Played[]; readonly file: string }> {
   const folder = `build/gspo/${modelNow(model).sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
   const file = `${folder}/${command.replaceAll(/[^a-z0-9]+/gu, '-')}.jsonl`
   const [kind = '', ...words] = command.split(' ')
   await evaluated([kind, ...words, '--model', model, '--threads', '1', kind === 'eval' ? '--log' : '--out', file, '--json'])
   const lines = readFileSync(file, 'utf8').trim().split('\n')
-  return lines.flatMap((line) => (kind === 'eval' ? logged : collected)(JSON.parse(line) as never))
+  return { played: lines.flatMap((line) => (kind === 'eval' ? logged : collected)(JSON.parse(line) as never)), file }
 }
 
 interface LoggedSample {

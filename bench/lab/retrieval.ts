@@ -15,6 +15,7 @@ import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { evaluated } from './builtin.js'
+import { computedBy } from './logs.js'
 import { beginRecord, keep, modelNow, OPTIONS } from '../record.js'
 import { mean, shareInterval, type Interval } from '../statistics.js'
 
@@ -101,6 +102,7 @@ export async function retrieval(args: readonly string[]): Promise<void> {
   const rows = names.map((name) => rowOf(seen.filter((one) => nameOf(one) === name)))
   const result = {
     ...origin(),
+    computed: computedBy([log]),
     embedder: modelNow(embedder),
     ...(filler === undefined ? {} : { text: modelNow(filler) }),
     ...{ length: values.length, seed: Number(values.seed), rows },

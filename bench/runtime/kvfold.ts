@@ -8,6 +8,7 @@ import { basename, dirname, isAbsolute, join } from 'node:path'
 import { BUILTIN } from '../../src/runtime/cli/builtin.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { saidBy } from '../lab/builtin.js'
+import { computedBy } from '../lab/logs.js'
 import { beginRecord, fileOf, keep } from '../record.js'
 
 export async function kvfold(args: readonly string[]): Promise<void> {
@@ -27,11 +28,13 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   const line = (await saidBy([...words, '--json'])) as Record<string, unknown>
   const said = summaryBeside(line['report']) ?? line
   const of = origin()
+  const logs = [line['log'], line['logs']].flat().filter((path) => typeof path === 'string')
   await keep(name, {
     ...of,
     ...(JSON.parse(told(JSON.stringify(said))) as object),
     // Paths of this machine.
     logs: undefined,
+    ...(logs.length === 0 ? {} : { computed: computedBy(logs) }),
     ...{ command: of.command, commit: of.commit, date: of.date },
     machine: { ...objectOf(said['machine']), ...of.machine },
     model: { ...objectOf(said['model']), ...of.model },

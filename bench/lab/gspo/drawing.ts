@@ -2,6 +2,7 @@
 import * as Plot from '@observablehq/plot'
 import { figure, type Panel, PALETTE } from '../../../src/lab/figures/figure.js'
 import type { Origin } from '../../record.js'
+import type { Computed } from '../logs.js'
 
 /** Means over some tries. */
 export interface Means {
@@ -57,7 +58,9 @@ export interface Row {
 
 export interface GspoRecord extends Origin {
   /** The origins of runs that were added later. */
-  readonly added?: readonly (Origin & { readonly runs: readonly string[] })[]
+  readonly added?: readonly (Origin & { readonly runs: readonly string[]; readonly computed?: readonly Computed[] })[]
+  /** Who computed the samples of the rows. */
+  readonly computed?: readonly Computed[]
   readonly runs: readonly {
     readonly name: string
     readonly seed: number

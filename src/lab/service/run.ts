@@ -42,6 +42,8 @@ export interface ServiceRunOptions {
   /** The command that the files name as their origin. */
   readonly command: string
   readonly signal: AbortSignal
+  /** Called when a dialogue has turns in its file already. `turns`: how many; they are not played again. */
+  readonly onResumed?: (path: string, turns: number) => void
   readonly onTurn?: (cell: ServiceCell, sample: number, turn: number) => void
   readonly onStep?: (cell: ServiceCell, sample: number, step: DoneStep) => void
 }
@@ -55,17 +57,22 @@ export interface Dialogue {
 }
 
 /** Plays all scenarios with all frameworks. @throws KvfoldError any error of the engine; engine/cancelled (finished turns are kept) */
-export function runService({ onTurn, ...options }: ServiceRunOptions): Promise<readonly Dialogue[]> {
+export function runService({ onTurn, onResumed, ...options }: ServiceRunOptions): Promise<readonly Dialogue[]> {
   const dialogues = options.scenarios.flatMap((scenario) =>
     options.frameworks.map((framework) => dialogue(framework, scenario, options)),
   )
   return playKept(dialogues, {
     ...options,
+    onResumed: ({ path }, turns) => onResumed?.(path, turns),
     onTurn: ({ cell, seed }, { turn }) => onTurn?.(cell, seed, turn + 1),
   })
 }
 
-function dialogue(framework: FrameworkName, scenario: Scenario, { onStep, ...options }: Omit<ServiceRunOptions, 'onTurn'>) {
+function dialogue(
+  framework: FrameworkName,
+  scenario: Scenario,
+  { onStep, ...options }: Omit<ServiceRunOptions, 'onTurn' | 'onResumed'>,
+) {
   const { engine, weights, window, contract, temperature, maxTokens, fold, folder, settings } = options
   const { turns: length, fields, seed } = scenario
   const cell: ServiceCell = { framework, turns: length, fields }

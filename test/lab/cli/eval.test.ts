@@ -464,6 +464,7 @@ describe('kvfold eval memtool --sessions', () => {
     forget(made.slice(2))
     const again = await play()
     expect(lastLine(again.stdout)['each']).toBe(2)
+    expect(lastLine(again.stdout)['logs']).toHaveLength(2)
     const second = begun()
     expect(second.map((date, at) => date === first[at])).toEqual([true, false])
     const kept = () => [made[0]!, made[2]!].map((name) => readFileSync(join(logs, name), 'utf8'))

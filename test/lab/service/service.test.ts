@@ -108,7 +108,10 @@ describe('the order desk', () => {
       }
       const stopped = run({ frameworks: [framework], log, signal: stop.signal, onTurn })
       await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
-      const [again] = await run({ frameworks: [framework], log })
+      const resumed: [string, number][] = []
+      const onResumed = (path: string, turns: number) => resumed.push([path, turns])
+      const [again] = await run({ frameworks: [framework], log, onResumed })
+      expect(resumed).toEqual([[again!.path, 6]])
       const [whole] = await run({ frameworks: [framework] })
       const said = (turns: typeof whole) => turns!.turns.map(({ answer, score }) => [answer, score.points])
       expect(said(again)).toEqual(said(whole))

@@ -12,6 +12,7 @@ import { type FrameworkName, frameworkNames, frameworkTitles } from '../../servi
 import { readDialogues, replayScenarios } from '../../service/replay.js'
 import { rowsOf, runService, SERVICE_NOTES, serviceTable } from '../../service/run.js'
 import { deskScenarios, type Manner, manners } from '../../service/dialogue.js'
+import { plural } from '../../../runtime/figures/numbers.js'
 import { terminal } from '../../../runtime/figures/table.js'
 import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/flags.js'
 import { FOLLOW, Follower } from '../eval/follow.js'
@@ -231,6 +232,9 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       ...(folder === undefined ? {} : { folder }),
       window: flags.window ?? engine.info.context,
       signal: interrupt.signal,
+      onResumed: (path, turns) => {
+        if (flags.json !== true) notes.prose(`${path} has ${plural(turns, 'turn')} already; delete it to play them again.`)
+      },
       onTurn: (cell, of, turn) => {
         if (flags.json !== true)
           notes.frame([`${cell.framework}, ${cell.turns} turns, ${cell.fields} fields, seed ${of}: turn ${turn}`])

@@ -191,7 +191,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     }
     if (flags.report !== undefined) await writeFile(flags.report, memToolPage(report))
     if (flags.json === true) {
-      out.print(JSON.stringify(machineLine(results, flags)))
+      out.print(JSON.stringify({ ...machineLine(results, flags), logs: planned.map(({ path }) => path) }))
       return
     }
     const { terminal } = await import('../../../runtime/figures/table.js')
