@@ -19,7 +19,7 @@ import type {
 import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
-import { ignoredIn, KvfoldField, kvfoldOf, refuseForConversations } from '../kvfold-field.js'
+import { ignoredIn, KvfoldField, kvfoldOf, onlyIgnored, refuseForConversations } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -116,7 +116,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       )
       return {
         ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
-        ...toldOf(ignoredIn(body, EmbedBody)),
+        ...onlyIgnored(ignoredIn(body, EmbedBody)),
       }
     },
   )
@@ -378,8 +378,6 @@ type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
 
-const toldOf = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
-
 function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignored: readonly string[]): object {
   const [said, thought, calls] =
     'message' in answer
@@ -455,6 +453,6 @@ function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: read
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
-    ...toldOf([...ignored, ...unread]),
+    ...onlyIgnored([...ignored, ...unread]),
   }
 }
