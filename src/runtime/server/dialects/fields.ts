@@ -76,6 +76,8 @@ export const NoteFields = {
   prompt_cache_retention: untouched('how long cells stay is up to the server'),
 }
 
+export const NoObfuscation = Type.Optional(Type.Boolean({ description: 'changes nothing: no stream has padding' }))
+
 /** Options of a stream: whether it carries token counts beside the answer. */
 export const StreamOptions = Type.Optional(
   Type.Object({
@@ -83,7 +85,7 @@ export const StreamOptions = Type.Optional(
     continuous_usage_stats: Type.Optional(
       Type.Boolean({ description: 'as vLLM has it: with include_usage each chunk has the counts so far' }),
     ),
-    include_obfuscation: Type.Optional(Type.Boolean({ description: 'changes nothing: no stream has padding' })),
+    include_obfuscation: NoObfuscation,
   }),
 )
 

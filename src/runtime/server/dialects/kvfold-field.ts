@@ -160,6 +160,9 @@ export function ignoredIn(
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more fields`]
 }
 
+/** Returns the `kvfold` field of an answer that reports ignored fields and nothing else. Empty when there are none. */
+export const onlyIgnored = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
+
 function unknownIn(body: object, properties: object, within: string): readonly string[] {
   return Object.entries(body).flatMap(([name, value]): readonly string[] => {
     if (value == null) return []

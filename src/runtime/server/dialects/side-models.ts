@@ -9,7 +9,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
 import { type App, described, ERRORS, type Ports } from '../routes/route.js'
 import { isTokenList, NoteFields, nullsDownTo, textOf } from './fields.js'
-import { ignoredIn } from './kvfold-field.js'
+import { ignoredIn, onlyIgnored } from './kvfold-field.js'
 
 const Documents = Type.Array(
   Type.Unsafe<string | { readonly text: string }>({
@@ -19,6 +19,14 @@ const Documents = Type.Array(
     description: 'a text, or an object with a text',
   }),
 )
+
+const refused = Type.Optional(Type.Unknown({ description: 'refused' }))
+
+/** Fields of the APIs for rankings that would change the scores and are not supported. */
+const NotCarriedOut = {
+  ...{ rank_fields: refused, max_chunks_per_doc: refused, max_tokens_per_doc: refused },
+  ...{ truncate_prompt_tokens: refused, instruction: refused },
+}
 
 const RerankBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
@@ -33,12 +41,11 @@ const RerankBody = Type.Object({
   // The field has no effect, because scores are always raw: the output of the model's head for the whole text.
   raw_scores: Type.Optional(Type.Boolean()),
   truncate: Type.Optional(Type.Boolean()),
+  ...NotCarriedOut,
 })
 
 const PATHS = ['/v1/rerank', '/v1/reranking', '/v2/rerank']
 const MOST_DOCUMENTS = 2048
-/** Fields of the APIs for rankings that would change the scores and are not supported. */
-const NOT_CARRIED_OUT = ['rank_fields', 'max_chunks_per_doc', 'max_tokens_per_doc', 'truncate_prompt_tokens', 'instruction']
 
 export function addRerank(app: App, { service, exchange }: Ports): void {
   for (const path of PATHS)
@@ -65,14 +72,18 @@ export function addRerank(app: App, { service, exchange }: Ports): void {
           .map((score, index) => ({ index, score, text: documents[index]! }))
           .sort((a, b) => b.score - a.score || a.index - b.index)
           .slice(0, body.top_n)
-        if (body.texts !== undefined)
-          return best.map(({ index, score, text }) => ({ index, score, ...(body.return_text === true ? { text } : {}) }))
+        const ignored = ignoredIn(body, RerankBody)
+        if (body.texts !== undefined) {
+          const list = best.map(({ index, score, text }) => ({ index, score, ...(body.return_text === true ? { text } : {}) }))
+          return withIgnored(list, ignored)
+        }
         const results = best.map(({ index, score, text }) => ({
           index,
           relevance_score: score,
           ...(body.return_documents === true ? { document: { text } } : {}),
         }))
-        return { object: 'list', model, results, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+        const usage = { prompt_tokens: tokens, total_tokens: tokens }
+        return { object: 'list', model, results, usage, ...onlyIgnored(ignored) }
       },
     )
 }
@@ -87,7 +98,7 @@ function documentsOf({ documents, texts }: Type.Static<typeof RerankBody>): read
 }
 
 function refuseOthers(body: Type.Static<typeof RerankBody>): void {
-  const other = NOT_CARRIED_OUT.find((name) => (body as Readonly<Record<string, unknown>>)[name] != null)
+  const other = Object.keys(NotCarriedOut).find((name) => body[name as keyof typeof NotCarriedOut] != null)
   if (other !== undefined) throw unsupported(other, `${other} is not carried out here; leave it out.`)
   if (body.raw_scores === false)
     throw unsupported('raw_scores', 'Scores are given as the model gives them; leave raw_scores out.')
@@ -152,10 +163,9 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
           return withIgnored(list, ignoredIn(body, EmbeddingBody, body.encoding_format === 'base64' ? ['encoding_format'] : []))
         }
         const data = vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector, body) }))
-        const ignored = ignoredIn(body, EmbeddingBody)
         return {
           ...{ object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } },
-          ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+          ...onlyIgnored(ignoredIn(body, EmbeddingBody)),
         }
       },
     )
@@ -180,14 +190,14 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
         (answer) => answer.vectors.length,
       )
       const data = vectors.map((vector, index) => ({ index, object: 'pooling', data: written(vector, body) }))
-      return listed('pool', model, data, tokens)
+      return { ...listed('pool', model, data, tokens), ...onlyIgnored(ignoredIn(body, PoolingBody)) }
     },
   )
 }
 
 /** Names ignored fields in an answer that is a list: its first entry tells them. */
 const withIgnored = (list: readonly object[], ignored: readonly string[]): readonly object[] =>
-  ignored.length === 0 ? list : list.map((each, index) => (index === 0 ? { ...each, kvfold: { ignored } } : each))
+  list.map((each, index) => (index === 0 ? { ...each, ...onlyIgnored(ignored) } : each))
 
 /** Writes an answer in vLLM's form. */
 const listed = (kind: string, model: string, data: readonly object[], tokens: number): object => ({
@@ -275,12 +285,8 @@ export function addScore(app: App, { service, exchange }: Ports): void {
           (signal) => service.score({ tenant, pairs, signal, ...given }),
           (answer) => answer.scores.length,
         )
-        return listed(
-          'score',
-          model,
-          scores.map((score, index) => ({ index, object: 'score', score })),
-          tokens,
-        )
+        const data = scores.map((score, index) => ({ index, object: 'score', score }))
+        return { ...listed('score', model, data, tokens), ...onlyIgnored(ignoredIn(body, ScoreBody)) }
       },
     )
 }

@@ -1,4 +1,4 @@
-/** Tests the answer formats under the field names of vLLM, SGLang and llama-server, in both completion routes. */
+/** Tests the answer formats under the field names of vLLM, SGLang and llama-server, in OpenAI's routes. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serving, type Serving } from '../support/serving.js'
 
@@ -11,22 +11,32 @@ afterAll(() => served.close())
 const ROUTES: readonly (readonly [path: string, body: object])[] = [
   ['/v1/completions', { prompt: 'The colour: ' }],
   ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Which colour?' }] }],
+  ['/v1/responses', { input: 'Which colour?' }],
 ]
 
-const post = (path: string, body: object) =>
+const post = (path: string, body: object, most = 100) =>
   fetch(served.url + path, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ max_tokens: 100, ...body }),
+    body: JSON.stringify({ [path === '/v1/responses' ? 'max_output_tokens' : 'max_tokens']: most, ...body }),
   })
+
+interface Said {
+  readonly choices?: readonly { readonly text?: string; readonly message?: { readonly content: string }; finish_reason: string }[]
+  readonly status?: string
+  readonly output?: readonly { readonly content: readonly { readonly text: string }[] }[]
+}
+const textOf = ({ choices, output }: Said): string | undefined =>
+  choices?.[0]?.text ?? choices?.[0]?.message?.content ?? output?.[0]?.content[0]?.text
 
 async function said(path: string, body: object): Promise<string> {
   const answer = await post(path, body)
-  const { choices } = (await answer.json()) as {
-    choices: [{ text?: string; message?: { content: string }; finish_reason: string }]
-  }
-  expect([answer.status, choices[0].finish_reason]).toEqual([200, 'stop'])
-  return choices[0].text ?? choices[0].message?.content ?? ''
+  const whole = (await answer.json()) as Said
+  expect([answer.status, whole.choices?.[0]?.finish_reason ?? whole.status]).toEqual([
+    200,
+    path === '/v1/responses' ? 'completed' : 'stop',
+  ])
+  return textOf(whole) ?? ''
 }
 
 const schema = {
@@ -71,9 +81,8 @@ describe.each(ROUTES)('%s keeps an answer', (path, body) => {
   })
 
   it('to any JSON object', async () => {
-    const answer = await post(path, { ...body, max_tokens: 1, structured_outputs: { json_object: true } })
-    const { choices } = (await answer.json()) as { choices: [{ text?: string; message?: { content: string } }] }
-    expect(choices[0].text ?? choices[0].message?.content).toMatch(/^\{/)
+    const answer = await post(path, { ...body, structured_outputs: { json_object: true } }, 1)
+    expect(textOf((await answer.json()) as Said)).toMatch(/^\{/)
   })
 })
 
@@ -127,6 +136,12 @@ it.each(ROUTES)('%s refuses a schema of more than 262,144 characters', async (pa
   const answer = await post(path, { ...body, json_schema: { type: 'object', description: 'x'.repeat(2 ** 18) } })
   const { error } = (await answer.json()) as { error: { message: string } }
   expect([answer.status, error.message]).toEqual([400, expect.stringContaining('262144 characters')])
+})
+
+it('/v1/responses takes one form, its own or another', async () => {
+  const form = { text: { format: { type: 'json_object' } }, kvfold: { grammar } }
+  const answer = await post('/v1/responses', { input: 'x', ...form })
+  expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param: 'kvfold.grammar' } }])
 })
 
 describe('a schema that no grammar can keep is a 400 that names the reason', () => {

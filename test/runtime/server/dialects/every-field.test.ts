@@ -2,18 +2,33 @@
  * Holds the server to the request fields that llama-server, OpenAI, vLLM, Anthropic and Ollama document: each is taken, refused with a
  * sentence, or named in `kvfold.ignored`. None is ignored in silence.
  */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Reranker } from '../../../../src/runtime/engine/reranker.js'
+import { openNative } from '../../../../src/runtime/native/binding.js'
 import { isRecord } from '../../../../src/runtime/core/json.js'
 import { Api } from '../../../conformance/api.js'
+import { TEST_GPU } from '../../../support/device.js'
+import { synthesizeEncoder } from '../../../support/synthetic-encoder.js'
 import { serving, type Serving } from '../support/serving.js'
 
+let folder: string
 let served: Serving
 let api: Api
 beforeAll(async () => {
-  served = await serving({ embeds: true })
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-fields-'))
+  const path = join(folder, 'ranker.gguf')
+  await synthesizeEncoder(path, { architecture: 'bert', pooling: 'rank' })
+  const load = async () => Reranker.load(await openNative({ gpu: TEST_GPU }), path, { threads: 1, batchThreads: 1 })
+  served = await serving({ embeds: true, service: { reranker: { name: 'ranker', load } } })
   api = new Api(served.url)
 })
-afterAll(() => served.close())
+afterAll(async () => {
+  await served.close()
+  rmSync(folder, { recursive: true })
+})
 
 /** Each field with a value that its own server takes. */
 type Fields = Readonly<Record<string, unknown>>
@@ -236,7 +251,10 @@ const ROUTES: readonly Route[] = [
         ignore_eos: true,
         timings_per_token: true,
         return_progress: true,
+        grammar: 'root ::= [a-z]',
+        json_schema: schema,
       },
+      ...{ structured_outputs: { regex: '[a-z]' }, regex: '[a-z]', guided_regex: '[a-z]', guided_choice: ['a'] },
     },
     refused: {
       ...{ conversation: 'a', prompt: { id: 'a' }, max_tool_calls: 1, previous_response_id: 'resp_nothing' },
@@ -248,7 +266,8 @@ const ROUTES: readonly Route[] = [
       'include: reasoning.encrypted_content': { include: ['reasoning.encrypted_content'] },
       'tools[0]: web_search': { tools: [{ type: 'web_search' }] },
       ...{ max_tokens: 1, stop: ['a'], n: 1, priority: 1, request_id: 'a', mm_processor_kwargs: {}, cache_salt: 'a' },
-      ...{ enable_response_messages: true, previous_input_messages: [], structured_outputs: { regex: '[a-z]' } },
+      ...{ enable_response_messages: true, previous_input_messages: [] },
+      'stream_options.continuous_usage_stats': { stream_options: { continuous_usage_stats: true } },
     },
     byModel: ['reasoning.effort'],
     when: { previous_response_id: 'unknown', top_logprobs: 'without include' },
@@ -277,6 +296,31 @@ const ROUTES: readonly Route[] = [
     body: { model: 'builtin', content: 'a' },
     taken: { dimensions: 4, user: 'me' },
     ignored: { encoding_format: 'base64', embd_normalize: 2 },
+  },
+  {
+    path: '/pooling',
+    body: { model: 'builtin', input: 'a' },
+    taken: { task: 'embed', dimensions: 4, encoding_format: 'base64', user: 'me' },
+    ignored: {
+      ...{ truncate_prompt_tokens: 3, add_special_tokens: false, priority: 1, request_id: 'a', normalize: true },
+      ...{ use_activation: true, mm_processor_kwargs: {}, embed_dtype: 'float32', endianness: 'native', cache_salt: 'a' },
+    },
+  },
+  {
+    path: '/score',
+    body: { model: 'ranker', text_1: 'a', text_2: 'b' },
+    taken: {},
+    ignored: {
+      ...{ truncate_prompt_tokens: 3, priority: 1, request_id: 'a', use_activation: false, mm_processor_kwargs: {} },
+      cache_salt: 'a',
+    },
+  },
+  {
+    path: '/v1/rerank',
+    body: { model: 'ranker', query: 'a', documents: ['b'] },
+    taken: { top_n: 1, return_documents: true, raw_scores: true, truncate: false },
+    refused: { rank_fields: ['a'], max_tokens_per_doc: 5, truncate_prompt_tokens: 3, instruction: 'a' },
+    ignored: { priority: 1, request_id: 'a', use_activation: false, mm_processor_kwargs: {}, truncation_direction: 'Left' },
   },
   {
     path: '/v1/messages',
@@ -386,7 +430,7 @@ function section({ path, taken, refused = {}, ignored = {}, byModel = [], when =
       // A field of which only some values are refused has the value beside it.
       return `${name in taken ? `${name}: ${JSON.stringify(value)}` : told}${byModel.includes(name) ? '*' : ''}`
     })
-    return names.length === 0 ? '' : `\n${what}:\n\n${block(names)}`
+    return names.length === 0 ? '' : `\n${what}:\n${block(names)}`
   }
   const said = note === undefined ? '' : `\n${note}\n`
   return `\n## ${path}\n${listed('Refused', refused)}${listed('Named as ignored', ignored)}${said}`
@@ -421,14 +465,12 @@ ${await example('/v1/chat/completions', { prediction: {} })}
 
 The test asks the built-in model, which has no tokens for fill-in and whose template reads no variables. So fields with a star (*) work with
 [models that have them](http-api.md#thinking).
-
 \`npx vitest run test/runtime/server/dialects/every-field.test.ts -u\` writes the page anew.
 ${routes.join('')}
 ## Routes that are absent
 
 These routes of OpenAI's are a 404. kvfold makes text and vectors only, keeps no files or jobs, and keeps conversations as its own
 [threads](serving.md#threads).
-
 ${block(ABSENT)}`
 }
 

@@ -20,7 +20,7 @@ import type {
 import { type App, described, type Ports, whileConnected } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
-import { ignoredIn, KvfoldField, kvfoldOf, refuseForConversations } from '../kvfold-field.js'
+import { ignoredIn, KvfoldField, kvfoldOf, onlyIgnored, refuseForConversations } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -134,7 +134,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const answer = await embedded(request, reply, body, typeof input === 'string' ? [input] : input)
       return {
         ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
-        ...toldOf(ignoredIn(body, EmbedBody)),
+        ...onlyIgnored(ignoredIn(body, EmbedBody)),
       }
     },
   )
@@ -144,7 +144,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     async (request, reply) => {
       const body = named(request.body)
       const { vectors } = await embedded(request, reply, body, [body.prompt])
-      return { embedding: [...vectors[0]!], ...toldOf(ignoredIn(body, OldEmbedBody)) }
+      return { embedding: [...vectors[0]!], ...onlyIgnored(ignoredIn(body, OldEmbedBody)) }
     },
   )
   addOllamaModels(app, ports)
@@ -423,8 +423,6 @@ type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
 
-const toldOf = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
-
 function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignored: readonly string[]): object {
   const [said, thought, calls] =
     'message' in answer
@@ -502,6 +500,6 @@ function end(kind: OllamaKind, { finish, timing, usage, waited, unread }: AnyAns
     eval_duration: nanoseconds(total - firstToken),
     // Some clients need the list. It is empty, because kvfold continues no list of tokens.
     ...(kind === 'generate' && { context: [] }),
-    ...toldOf([...ignored, ...unread]),
+    ...onlyIgnored([...ignored, ...unread]),
   }
 }

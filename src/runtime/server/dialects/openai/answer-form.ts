@@ -1,4 +1,4 @@
-/** Reads the form of an answer in both completion routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
+/** Reads the form of an answer in OpenAI's and llama-server's routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
 import Type from 'typebox'
 import { grammarOfRegex, words } from '../../../chat/grammar.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -44,7 +44,7 @@ export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>
 
 export const looseBy = (strict: boolean | undefined): { readonly loose?: true } => (strict === false ? { loose: true } : {})
 
-// The fields for the form of an answer in both completion routes.
+// The fields for the form of an answer in all these routes.
 
 const schemaOrText = (description: string) =>
   Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean', 'string'], description }))
@@ -76,13 +76,20 @@ export const WITH_NULLS = ['structured_outputs', 'guided_json', 'json_schema'] a
 
 type FormRequest = Type.Static<ReturnType<typeof Type.Object<typeof FormFields>>> & { readonly kvfold?: KvfoldRequest }
 
+/** A form of the answer, and the field that asks for it. */
+export interface AskedForm {
+  readonly param: string
+  readonly form: AnswerFormat
+}
+
 /**
- * Returns the form of the answer that the request's fields ask for. @throws FieldError when this server cannot enforce it, or when several
+ * Returns the form of the answer that the request's fields ask for. @param own forms that fields of the route alone ask for @throws FieldError when this server cannot enforce it, or when several
  * fields set one
  */
-export function formOf(request: FormRequest): AnswerFormat | undefined {
+export function formOf(request: FormRequest, own: readonly AskedForm[] = []): AnswerFormat | undefined {
   const { response_format: format, kvfold, structured_outputs: outputs = {}, json_schema, grammar, ebnf, regex } = request
   const asked = [
+    ...own,
     ...read('response_format', format, formatOf),
     ...read('kvfold.grammar', kvfold?.grammar, grammarOf),
     ...read('json_schema', json_schema, schemaOf),
@@ -107,11 +114,7 @@ export function formOf(request: FormRequest): AnswerFormat | undefined {
 
 type FormReader<T = unknown> = (value: T, param: string) => AnswerFormat | undefined
 
-function read<T>(
-  param: string,
-  value: T | null | undefined,
-  reader: FormReader<T>,
-): readonly { readonly param: string; readonly form: AnswerFormat }[] {
+function read<T>(param: string, value: T | null | undefined, reader: FormReader<T>): readonly AskedForm[] {
   const form = value == null ? undefined : reader(value, param)
   return form === undefined ? [] : [{ param, form }]
 }

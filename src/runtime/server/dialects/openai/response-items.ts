@@ -1,13 +1,13 @@
 /** Defines the input of `/v1/responses`, and translates its items into messages. */
 import Type from 'typebox'
-import { LOOSE } from './answer-form.js'
+import { FormFields, LOOSE } from './answer-form.js'
 import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { type Steps, turn } from '../../../core/turns.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { Responses } from '../../responses/responses.js'
-import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
+import { Effort, LoraField, NoObfuscation, NoteFields, TemplateFields, textOf } from '../fields.js'
 import { LimitFields, SamplingFields } from '../sampling-fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
 import type { PlacedMessage } from '../results.js'
@@ -249,7 +249,12 @@ export const ResponseBody = Type.Object({
   ...LimitFields,
   max_output_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
   stream: Type.Optional(Type.Boolean()),
-  stream_options: StreamOptions,
+  stream_options: Type.Optional(
+    Type.Object({
+      include_usage: Type.Optional(Type.Boolean({ description: 'changes nothing: a response always has its usage' })),
+      include_obfuscation: NoObfuscation,
+    }),
+  ),
   timings_per_token: Type.Optional(
     Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
   ),
@@ -290,6 +295,7 @@ export const ResponseBody = Type.Object({
       ),
     }),
   ),
+  ...FormFields,
   reasoning: Type.Optional(Type.Object({ effort: Type.Optional(Effort) })),
   ...TemplateFields,
   truncation: Type.Optional(

@@ -1,5 +1,5 @@
 /** The routes `/v1/responses` and `/v1/responses/:id`; translates their requests into asks. */
-import { looseBy } from './answer-form.js'
+import { type AskedForm, formOf, looseBy, WITH_NULLS } from './answer-form.js'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
@@ -41,7 +41,7 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     '/v1/responses',
     {
       schema: { ...described('Response (OpenAI)', 'openai'), body: ResponseBody },
-      preValidation: nullsDownTo(NULLS),
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
       preHandler: argumentsAhead,
     },
     async (request, reply) => {
@@ -70,7 +70,7 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
         ...described('A conversation as its user’s messages and a summary of the rest (OpenAI)', 'openai'),
         body: CompactBody,
       },
-      preValidation: nullsDownTo(NULLS),
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
       preHandler: argumentsAhead,
     },
     async (request, reply) => {
@@ -92,7 +92,7 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
         ...described('Tokens of a prompt (OpenAI)', 'openai'),
         body: CompactBody,
       },
-      preValidation: nullsDownTo(NULLS),
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
       preHandler: argumentsAhead,
     },
     (request, reply) =>
@@ -189,7 +189,7 @@ async function responseAsk(
       thread: earlier?.thread,
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
-      format: formatOf(body),
+      format: formOf(body, textForm(body)),
       ...templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
       logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
       compaction: compactionIn(body.context_management, isTriggered),
@@ -267,14 +267,20 @@ function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
   return { name: flatName(name, namespace) }
 }
 
-function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
+function textForm({ text }: ResponseRequest): readonly AskedForm[] {
   const format = text?.format
-  const grammar = kvfold?.grammar
-  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
-  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or text.format, not both.')
-  if (format.type === 'json_object') return { kind: 'json' }
-  if (format.type !== 'json_schema')
-    throw unsupported('text.format.type', 'text.format.type must be text, json_object or json_schema.')
-  if (format.schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
-  return { kind: 'schema', schema: format.schema, ...looseBy(format.strict) }
+  const form = format === undefined ? undefined : formatOf(format)
+  return form === undefined ? [] : [{ param: 'text.format', form }]
+}
+
+function formatOf({
+  type,
+  schema,
+  strict,
+}: NonNullable<NonNullable<ResponseRequest['text']>['format']>): AnswerFormat | undefined {
+  if (type === 'text') return undefined
+  if (type === 'json_object') return { kind: 'json' }
+  if (type !== 'json_schema') throw unsupported('text.format.type', 'text.format.type must be text, json_object or json_schema.')
+  if (schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
+  return { kind: 'schema', schema, ...looseBy(strict) }
 }
