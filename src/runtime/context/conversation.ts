@@ -128,6 +128,11 @@ export class Conversation {
     return this.#omissions
   }
 
+  /** Indexes of the messages that are not shown at all. */
+  get omitted(): ReadonlySet<number> {
+    return new Set(this.#omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
+  }
+
   /** Returns the edits that hide fragments and omit parts: disjoint, sorted by message, then by place in the message. */
   edits(): readonly Edit[] {
     const hidden = this.#fragments.map(editOf).filter((edit) => edit !== null)

@@ -130,6 +130,29 @@ describe('compact_20260112', () => {
     expect(next.content).toMatchObject([{ type: 'text', text: 'I see: Go on.' }])
   })
 
+  it('leaves clear_tool_uses only the results after it', async () => {
+    const results = (...ids: readonly string[]): Param[] =>
+      ids.flatMap((id, at): Param[] => [
+        { role: 'assistant', content: [{ type: 'tool_use', id: `look_${id}`, name: 'look', input: { at } }] },
+        { role: 'user', content: [{ type: 'tool_result', tool_use_id: `look_${id}`, content: long(id, at) }] },
+      ])
+    const messages: Param[] = [{ role: 'user', content: 'Look into them.' }, ...results('a', 'b', 'c')]
+    const past = await ask(messages, managed(above(100)))
+    const next: Param[] = [
+      { role: 'assistant', content: past.content as never },
+      { role: 'user', content: 'And into two more.' },
+      ...results('d', 'e'),
+    ]
+    const clearing = (value: number) => {
+      const limits = { trigger: { type: 'tool_uses', value }, keep: { type: 'tool_uses', value: 1 } }
+      return ask(next, { context_management: { edits: [{ type: 'clear_tool_uses_20250919', ...limits }] } })
+    }
+    const below = await clearing(2)
+    expect(toldIn(below)).toMatchObject({ thread: toldIn(past).thread })
+    expect(below.context_management).toEqual({ applied_edits: [] })
+    expect((await clearing(1)).context_management).toMatchObject({ applied_edits: [{ cleared_tool_uses: 1 }] })
+  })
+
   it('streams the block before the answer', async () => {
     const messages = await talked('three')
     const stream = anthropic.beta.messages.stream({

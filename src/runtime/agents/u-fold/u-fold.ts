@@ -250,7 +250,7 @@ export class UFold {
     const messages = conversation.messages.slice(0, upTo)
     const lines = linesOf(messages)
     const forgotten = conversation.fragments.filter(isForgotten)
-    const omitted = omittedIn(conversation)
+    const { omitted } = conversation
     const isOffered = ({ number, message, span }: (typeof lines)[number]) =>
       !omitted.has(message) &&
       !forgotten.some((one) => one.message === message && overlaps(one.span, span)) &&
@@ -274,7 +274,7 @@ export class UFold {
     const hidden = hiddenIn(linesOf(messages), {
       messages,
       selected: blocks.map(({ lines }) => lines),
-      omitted: omittedIn(conversation),
+      omitted: conversation.omitted,
       before: upTo,
       ...definedFields({ question }),
       least: LEAST,
@@ -315,10 +315,6 @@ function outside({ message, span: { start, end } }: Stretch, fragments: readonly
   const ends = [...within.map((one) => one.span.start), end]
   return starts.flatMap((from, at) => (ends[at]! - from < LEAST ? [] : [{ message, span: span(from, ends[at]!) }]))
 }
-
-/** Returns the indexes of the messages that are not shown at all. */
-const omittedIn = ({ omissions }: Conversation): ReadonlySet<number> =>
-  new Set(omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
 
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
 

@@ -24,6 +24,7 @@ import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
 import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
 import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
+import type { Thread } from './thread.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import { sum, TurnReport } from './turn-report.js'
 
@@ -179,7 +180,7 @@ function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason
 
 /** Folds the text that the client and the policies want folded, and saves the thread. Returns the field `cleared` of the answer. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
-  const { ask, taken, engine, defaults, signal, save } = options
+  const { ask, taken, engine, defaults, operatorTools, signal, save } = options
   const { acm, contract, helpers, scope, managed, toolbox } = prepared
   const { thread } = taken
   // A fork records this event too, so that it later recognises the messages that the client had removed.
@@ -194,7 +195,8 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
     thread.answered(thread.seen.length, null)
   }
   const { conversation } = thread
-  const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
+  const unknown = unknownResults(thread, operatorTools)
+  const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned), unknown }
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
   if (ask.clear?.toolUses !== undefined)
@@ -218,6 +220,17 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
   return cleared
+}
+
+/**
+ * Returns the indexes of the results that clients do not know, such as those of context tools and of searches for tools. Results of the
+ * operator's tools are not among them: clients do not know these either, but they are data, and may be long.
+ */
+function unknownResults({ conversation, seen }: Thread, operatorTools: OperatorTools | null): ReadonlySet<number> {
+  const isOperators = (name: string) => (operatorTools?.catalogue.get(name) ?? null) !== null
+  const isUnknown = ({ role, name = '' }: ChatMessage, at: number) =>
+    role === 'tool' && seen[at] === 'nothing' && !isOperators(name)
+  return new Set(conversation.messages.flatMap((message, at) => (isUnknown(message, at) ? [at] : [])))
 }
 
 type CompactedThread = NonNullable<Awaited<ReturnType<typeof compact>>>

@@ -72,7 +72,7 @@ export async function compact(
 ): Promise<{ readonly compacted: Compacted; readonly folded: Folded | null; readonly entry: LedgerEntry } | null> {
   const { engine, tools } = context
   const { conversation } = thread
-  const hidden = new Set(conversation.omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
+  const { omitted: hidden } = conversation
   const shown = conversation.messages.flatMap(({ role }, at) => (role === 'system' || hidden.has(at) ? [] : [at]))
   const isSaid = shown.some((at) => conversation.messages[at]!.role === 'assistant')
   if (above === null && !isSaid)

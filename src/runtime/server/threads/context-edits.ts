@@ -58,10 +58,10 @@ export function clearToolUses(
   const open = all.filter(({ cleared }) => !cleared)
   const before = shownBy(context)
   if ((trigger.kind === 'tool-uses' ? open.length : before) <= trigger.value) return null
-  const kept = new Set(keep === 0 ? [] : open.slice(-keep).map(({ message }) => message))
+  const old = new Set((keep === 0 ? open : open.slice(0, -keep)).map(({ message }) => message))
   const excluded = new Set(excludeTools)
   const chosen = resultsOf(context).filter(
-    ({ message }) => !kept.has(message) && !excluded.has(conversation.messages[message]?.name ?? ''),
+    ({ message }) => old.has(message) && !excluded.has(conversation.messages[message]?.name ?? ''),
   )
   const earlier = all.filter(({ cleared }) => cleared)
   return foldUntil(
@@ -107,13 +107,16 @@ export function clearThinking(context: PolicyContext, { keep }: ClearThinking): 
   return saves <= 0 ? null : { fragments: conversation.omit(wanted), saves }
 }
 
-/** Returns the messages with reasoning of each turn of the assistant that has some. A turn ends with the user's next message. */
-function thinkingTurns({ messages }: Conversation): readonly (readonly number[])[] {
+/**
+ * Returns the messages with reasoning of each turn of the assistant that has some. A turn ends with the user's next message. Dropped and
+ * compacted messages are left out.
+ */
+function thinkingTurns({ messages, omitted }: Conversation): readonly (readonly number[])[] {
   const turns: number[][] = []
   let isNew = true
   messages.forEach(({ role, reasoning = '' }, message) => {
     if (role === 'user') isNew = true
-    if (role !== 'assistant' || reasoning === '') return
+    if (role !== 'assistant' || reasoning === '' || omitted.has(message)) return
     if (isNew) turns.push([])
     turns.at(-1)!.push(message)
     isNew = false
@@ -157,11 +160,20 @@ export function countCleared(
   return shownBy(context)
 }
 
-/** Returns all tool results, oldest first, and whether each is completely hidden. */
-function toolResults({ conversation }: PolicyContext): readonly { readonly message: number; readonly cleared: boolean }[] {
+/**
+ * Returns the tool results that the client knows, oldest first, and whether each is completely hidden. Dropped and compacted ones are left
+ * out.
+ */
+function toolResults({
+  conversation,
+  unknown,
+}: PolicyContext): readonly { readonly message: number; readonly cleared: boolean }[] {
+  const { omitted } = conversation
   const hidden = new Map<number, number>()
   for (const { message, span } of conversation.edits()) hidden.set(message, (hidden.get(message) ?? 0) + span.end - span.start)
   return conversation.messages.flatMap(({ role, content }, message) =>
-    role === 'tool' ? [{ message, cleared: content !== '' && hidden.get(message) === content.length }] : [],
+    role === 'tool' && !omitted.has(message) && unknown?.has(message) !== true
+      ? [{ message, cleared: content !== '' && hidden.get(message) === content.length }]
+      : [],
   )
 }

@@ -41,11 +41,15 @@ export function drop(thread: Thread, context: PolicyContext, { messages, rule }:
   return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
 }
 
-/** Returns the tool results that the model has answered, without the newest `keep` of all results. */
-function oldResults({ conversation, pinned }: PolicyContext, keep: number): readonly number[] {
-  const { messages } = conversation
+/**
+ * Returns the tool results that the client knows and the model has answered, without the newest `keep`. Results that are not shown do not
+ * count.
+ */
+function oldResults({ conversation, pinned, unknown }: PolicyContext, keep: number): readonly number[] {
+  const { messages, omitted } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
-  const results = messages.flatMap(({ role }, at) => (role === 'tool' ? [at] : []))
+  const isCounted = (at: number) => !omitted.has(at) && unknown?.has(at) !== true
+  const results = messages.flatMap(({ role }, at) => (role === 'tool' && isCounted(at) ? [at] : []))
   const old = keep === 0 ? results : results.slice(0, -keep)
   return old.filter((at) => at < last && pinned?.has(messages[at]!.toolCallId ?? '') !== true)
 }

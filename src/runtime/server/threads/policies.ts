@@ -27,6 +27,8 @@ export interface PolicyContext {
   readonly scope?: RequestScope
   /** Ids of calls whose results must not be folded. Default: none. */
   readonly pinned?: ReadonlySet<string>
+  /** Indexes of the results that the client's rules neither count nor hide, because clients do not know them. Default: none. */
+  readonly unknown?: ReadonlySet<number>
 }
 
 /** Values for the settings that a policy leaves out. */
@@ -173,9 +175,9 @@ export interface ToolResult {
 
 /** Returns the tool results that the model has answered and that are shown whole, oldest first. Pinned and short ones are left out. */
 export function resultsOf({ engine, conversation, scope, pinned }: PolicyContext): readonly ToolResult[] {
-  const { messages, fragments } = conversation
+  const { messages } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
-  const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
+  const touched = touchedIn(conversation)
   const alone = (content: string) => engine.count([{ role: 'user', content }], [], [], scope?.variables)
   const nothing = alone('')
   const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
@@ -191,15 +193,19 @@ export function resultsOf({ engine, conversation, scope, pinned }: PolicyContext
  * Returns messages of the user and the model before the last user message, oldest first. They are shown whole and are longer than a marker.
  */
 function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
-  const { messages, fragments } = conversation
+  const { messages } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
-  const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
+  const touched = touchedIn(conversation)
   return messages.flatMap(({ role, content }, message) => {
     const isSpoken = role === 'user' || role === 'assistant'
     // A content of this many characters is about as long as a marker.
     return isSpoken && message < last && !touched.has(message) && content.length >= 4 * SHORTEST ? [{ message }] : []
   })
 }
+
+/** Returns the indexes of the messages that are not shown whole. */
+const touchedIn = ({ fragments, omitted }: Conversation): ReadonlySet<number> =>
+  new Set([...omitted, ...fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message)])
 
 /**
  * Folds the fewest results, oldest first, with which the prompt's tokens satisfy `reached`, or else all of them. It folds only if that

@@ -5,6 +5,7 @@ import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/m
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
+import type { Ask } from '../../../../src/runtime/server/ask.js'
 import { foundIn, foundText } from '../../../../src/runtime/server/threads/server-tools.js'
 import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
@@ -108,6 +109,48 @@ it('a question aside has no text that a person had forgotten, when the request c
   const asked = engine.requests.slice(before)
   expect(asked.map(({ kind }) => kind)).toEqual(['summary', undefined])
   for (const each of asked) expect(engine.prompt(each)).not.toContain('swordfish')
+})
+
+it.each<[string, Partial<Ask>]>([
+  [
+    'clear_tool_uses',
+    {
+      clear: {
+        toolUses: { trigger: { kind: 'tool-uses', value: 1 }, keep: 1, clearAtLeast: 0, excludeTools: [], inputs: false },
+      },
+    },
+  ],
+  ['drop_rule', { drops: { messages: [], rule: { kind: 'results', keep: 1 }, repositions: false } }],
+])('%s counts no results of searches, which clients do not know, and leaves them', async (_, rule) => {
+  const described = tools.map((tool) => ({ ...tool, description: `${tool.description} ${'It asks far away. '.repeat(30)}` }))
+  const engine = new ScriptedEngine(({ messages }) => {
+    const last = messages.at(-1)!
+    if (last.role === 'tool') return last.name === 'search_tools' ? { calls: [{ name: 'size_moon' }] } : { content: 'So it is.' }
+    const isFound = messages.some(({ name }) => name === 'search_tools')
+    return { calls: [isFound ? { name: 'size_moon' } : { name: 'search_tools', arguments: { keywords: ['size moon'] } }] }
+  })
+  const service = await ThreadService.open({
+    models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
+    defaults: { acm: 'memtool', memToolMode: 'autonomous' },
+  })
+  const messages: ChatMessage[] = []
+  /** Sends the messages and what follows them. Returns the indexes of the messages that are hidden then. */
+  const say = async (message: ChatMessage) => {
+    messages.push(message)
+    const answer = await service.ask({ tenant: 't', messages, tools: described, toolChoice: 'auto', ...rule }).answer
+    messages.push(answer.message)
+    const { all } = service.threads.get('t', answer.thread)
+    return all.flatMap((of, at) => (of.omitted.length > 0 || of.shown !== of.message.content ? [at] : []))
+  }
+  const result = () =>
+    ({ role: 'tool', content: 'It is 7. '.repeat(60), toolCallId: messages.at(-1)!.toolCalls![0]!.id }) as const
+  const hidden = []
+  for (let turn = 0; turn < 3; turn++) {
+    hidden.push(await say({ role: 'user', content: 'How large is it?' }))
+    hidden.push(await say(result()))
+  }
+  // The thread: user, search, its result, call, result, answer; then four messages for each turn.
+  expect(hidden.map((places) => places.join())).toEqual(['', '', '', '4', '4', '4,8'])
 })
 
 it('a search by the server stays unknown to clients when a compaction fails after it', async () => {
