@@ -7,6 +7,7 @@ import { contains, length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { AdapterScale, Engine, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
+import type { LedgerEntry } from '../kv/ledger.js'
 import { massOn, messageSet, overall } from './measurement.js'
 import { mean } from '../core/mean.js'
 import { place, type PlacedSpans } from './places.js'
@@ -47,6 +48,8 @@ export interface AnswerMassOptions {
   /** The layers to capture. Default: all. */
   readonly layers?: readonly number[]
   readonly signal?: AbortSignal
+  /** Called with the ledger entry of each prompt that was shown. */
+  readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
 export interface CutMass {
@@ -207,7 +210,7 @@ const withAnswer = (messages: readonly ChatMessage[], { messages: count }: Shown
   messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
 
 async function show(
-  { engine, conversation, tenant, tools, variables, lora, signal }: AnswerMassOptions,
+  { engine, conversation, tenant, tools, variables, lora, signal, onSpent }: AnswerMassOptions,
   { edits, contract }: ShownPrompt,
   messages: readonly ChatMessage[],
   attention?: EngineRequest['attention'],
@@ -226,6 +229,7 @@ async function show(
     ...(signal === undefined ? {} : { signal }),
   })
   const done = await reply
+  onSpent?.([done.ledger])
   if (done.finish === 'cancelled') throw cancelled()
   return done
 }

@@ -342,6 +342,8 @@ export type AskEvent =
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The conversation was compacted. */
   | ({ readonly type: 'compaction' } & Compacted)
+  /** The model worked beside the answer's own steps: it was asked aside, or wrote notes or a summary. These are the costs. */
+  | { readonly type: 'aside'; readonly entries: readonly LedgerEntry[] }
   /** The template now shows an earlier message differently, so the tokens from that message on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 

@@ -5,12 +5,13 @@ import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { errorTable, KvfoldError } from '../core/errors.js'
 import { writeJson } from '../core/written-json.js'
+import type { LedgerEntry } from '../kv/ledger.js'
 import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer, RerankAnswer, SideModelStatus } from './ask.js'
 import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
 import { Figures, logRequest } from './request-log.js'
-import { Spending, spentOn } from './spent.js'
+import { Spending, spentIn, spentOn } from './spent.js'
 
 /** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
 export interface StreamShape<A extends AnyAnswer> {
@@ -71,10 +72,16 @@ export class RequestRun {
     return this.#run.signal
   }
 
-  /** Runs slow work that needs no ask. Its signal is aborted when the client disconnects. */
-  async wait<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  /**
+   * Runs slow work that needs no ask. Its signal is aborted when the client disconnects. `onSpent` counts the steps of a model towards the
+   * limit of the key.
+   */
+  async wait<T>(work: (signal: AbortSignal, onSpent: (entries: readonly LedgerEntry[]) => void) => Promise<T>): Promise<T> {
+    const onSpent = (entries: readonly LedgerEntry[]) => {
+      this.#spend(spentIn(entries))
+    }
     try {
-      return await work(this.signal)
+      return await work(this.signal, onSpent)
     } finally {
       this.#leave()
     }
@@ -214,7 +221,7 @@ export class RequestRun {
       }
       const answer = await asked.answer
       this.#figures.answered(answer)
-      this.#spend(spentOn(answer))
+      this.#spend(spentOn(answer) + spending.aside)
       if (answer.finish === 'cancelled') meter.failed(problemOf(this.#cancelled()).code)
       else meter.done(answer)
       return answer

@@ -1,15 +1,25 @@
 /** Counts the tokens that an ask costs its key: computed and generated ones. */
+import type { LedgerEntry } from '../kv/ledger.js'
 import type { AnyAnswer, AskEvent, Usage } from './ask.js'
 
-/** Counts by the events, for asks that end without an answer: their client left, or their time was over. */
+/**
+ * Counts by the events: the tokens beside the answer's own steps, and all tokens of asks that end without an answer, because their client
+ * left, their time was over or they failed.
+ */
 export class Spending {
   #tokens = 0
+  #aside = 0
   /** Tokens of the current step's prompt that are to be computed, and those that are. */
   #planned = 0
   #computed = 0
 
   get tokens(): number {
-    return this.#tokens
+    return this.#tokens + this.#aside
+  }
+
+  /** The tokens that the answer's own timing does not count: those of questions aside, notes and summaries. */
+  get aside(): number {
+    return this.#aside
   }
 
   on(event: AskEvent): void {
@@ -18,6 +28,7 @@ export class Spending {
       this.#computed = 0
     } else if (event.type === 'progress') this.#compute(event.done)
     else if (event.type === 'compaction') this.#tokens += tokensIn(event.usage)
+    else if (event.type === 'aside') this.#aside += spentIn(event.entries)
     else if (event.type === 'tokens') {
       this.#compute(this.#planned)
       this.#tokens += event.tokens.length
@@ -38,6 +49,10 @@ export function spentOn(answer: AnyAnswer): number {
   if (compacted === undefined || compacted.paused) return prefillTokens + generatedTokens
   return prefillTokens + generatedTokens + tokensIn(compacted.usage)
 }
+
+/** Returns the tokens that were computed and generated in these steps. */
+export const spentIn = (entries: readonly LedgerEntry[]): number =>
+  entries.reduce((sum, { submitted, pending }) => sum + submitted + pending, 0)
 
 const tokensIn = ({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>): number =>
   promptTokens - cachedTokens + completionTokens

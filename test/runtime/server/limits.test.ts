@@ -2,7 +2,10 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { PUBLIC } from '../../../src/runtime/server/ask.js'
 import { parseKeys, RateLimits } from '../../../src/runtime/server/keys.js'
-import { ScriptedEngine } from '../../support/scripted.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
+import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
+import { spentIn } from '../../../src/runtime/server/spent.js'
+import { type Script, ScriptedEngine } from '../../support/scripted.js'
 import { serving, type Serving, type ServingOptions } from './support/serving.js'
 
 const user = (content: string) => ({ role: 'user', content })
@@ -138,6 +141,106 @@ describe('a limit of tokens', () => {
     const input = [user(long), { role: 'assistant', content: 'Yes.' }, user('And now?')]
     expect((await post('/v1/responses/compact', { input })).status).toBe(200)
     expect(await used()).toBeGreaterThan(300)
+  })
+
+  describe('beside answers', () => {
+    const told = 'told '.repeat(300)
+    const words = (request: EngineRequest) => request.messages.map(({ content }) => content).join('\n')
+    /** Serves a model that answers so. Its tokens are words. */
+    const startWith = async (script: Script, more: object = {}) => {
+      await start({
+        engine: () => Object.assign(new ScriptedEngine(script, { context: 20_000 }), more),
+        rateLimit: { tokens: ALL },
+        clock: () => 0,
+      })
+    }
+    const threads = () => served.service.threads
+    const only = () => threads().list(PUBLIC)[0]!.id
+    const inLedger = () => spentIn(threads().get(PUBLIC, only()).ledger)
+    const cut = async () => {
+      await post(CHAT, { messages: [user(`From here ${long} to there.`)] })
+      const options = { startMarker: 'From', endMarker: 'there.', numFragments: 1 }
+      const [fragment] = await threads().fragment(PUBLIC, only(), options)
+      return `/kvfold/threads/${only()}/fragments/${fragment!.id}`
+    }
+
+    it('counts a summary that a person asks for, also one that is refused', async () => {
+      await startWith(({ kind }) => ({ content: kind === 'summary' ? told : 'So.' }))
+      const fragment = await cut()
+      const before = await used()
+      expect((await post(`${fragment}/summarize`, { focus: 'all', costly: 'refuse' })).status).toBe(409)
+      const between = await used()
+      expect(between - before).toBeGreaterThan(600)
+      expect((await post(`${fragment}/summarize`, { focus: 'all', costly: 'allow' })).status).toBe(200)
+      expect((await used()) - between).toBeGreaterThan(600)
+      expect(await used()).toBe(inLedger())
+    })
+
+    it('counts a refresh', async () => {
+      const entry = { messages: [], submitted: 70, pending: 0, kind: 'refresh' }
+      await startWith([{ content: 'So.' }], { refresh: () => Promise.resolve({ exact: true, ledger: [entry] }) })
+      await post(CHAT, { messages: [user('Hi')] })
+      const before = await used()
+      expect((await post(`/kvfold/threads/${only()}/refresh`, {})).status).toBe(200)
+      expect((await used()) - before).toBe(70)
+    })
+
+    it('counts summaries by the model itself', async () => {
+      await startWith((request) => {
+        if (request.kind === 'summary') return { content: told }
+        const last = request.messages.at(-1)!.content
+        const id = /f[0-9a-f]{5}/u.exec(last)?.[0]
+        if (last.startsWith('From here'))
+          return {
+            calls: [{ name: 'fragment_context', arguments: { start_marker: 'From', end_marker: 'there.', num_fragments: 1 } }],
+          }
+        return id === undefined || last.startsWith('Summar')
+          ? { content: 'So.' }
+          : { calls: [{ name: 'summarize_fragment', arguments: { fragment_id: id, focus: 'all' } }] }
+      })
+      expect((await post(CHAT, { messages: [user(`From here ${long} to there.`)], kvfold: { acm: 'tools' } })).status).toBe(200)
+      expect(
+        threads()
+          .get(PUBLIC, only())
+          .ledger.map(({ kind }) => kind),
+      ).toContain('summary')
+      expect(await used()).toBe(inLedger())
+    })
+
+    it.each(['u-fold', 'resum'] as const)('counts the notes of helpers, also where the answer fails (%s)', async (acm) => {
+      let fails = false
+      const notes = JSON.stringify({ summary: told, todo: ['Answer.'] })
+      await startWith((request) => {
+        if (request.kind === 'summary') return { content: words(request).includes('choose the lines') ? '{"blocks": []}' : notes }
+        if (fails) throw new KvfoldError('context/full', 'The answer has no room.')
+        return { content: 'So.' }
+      })
+      const messages = [user(`Hi ${'word '.repeat(19_000)}`), { role: 'assistant', content: 'So.' }, user('And?')]
+      await post(CHAT, { messages: messages.slice(0, 1) })
+      const before = await used()
+      fails = true
+      expect((await post(CHAT, { messages, kvfold: { acm } })).status).toBe(400)
+      const between = await used()
+      expect(between - before).toBeGreaterThan(300)
+      fails = false
+      expect((await post(CHAT, { messages, kvfold: { acm } })).status).toBe(200)
+      expect((await used()) - between).toBeGreaterThan(300)
+      expect(await used()).toBe(inLedger())
+    })
+
+    it('counts what acm: memtool asks aside', async () => {
+      await startWith(({ schema }) => ({ content: schema === undefined ? 'So.' : JSON.stringify({ keywords: [told] }) }))
+      const tools = [{ type: 'function', function: { name: 'look', description: 'Looks.', parameters: { type: 'object' } } }]
+      const kvfold = { acm: 'memtool', memtool_mode: 'workflow' }
+      expect((await post(CHAT, { messages: [user('Hi')], tools, kvfold })).status).toBe(200)
+      expect(
+        threads()
+          .get(PUBLIC, only())
+          .ledger.map(({ kind }) => kind),
+      ).toContain('summary')
+      expect(await used()).toBeGreaterThan(300)
+      expect(await used()).toBe(inLedger())
+    })
   })
 
   it('counts the work for a request that ran out of time', async () => {

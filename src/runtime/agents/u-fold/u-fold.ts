@@ -109,6 +109,8 @@ export interface UFoldSetting {
   /** Ids of tool calls whose results always stay visible. */
   readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
+  /** Called with the ledger entry of each question to a helper, as soon as it is answered. */
+  readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
 const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds: 0, refused: 0 }
@@ -381,6 +383,7 @@ class Aside {
     })
     const { message, finish, ledger }: EngineReply = await reply
     ;(folder === undefined ? this.#ledger : this.#folder).push(ledger)
+    this.setting.onSpent?.([ledger])
     if (finish === 'cancelled')
       throw new KvfoldError('engine/cancelled', 'Folding was cancelled; the conversation keeps its last good view.')
     const { role, content: said, sampled } = message

@@ -223,10 +223,11 @@ export function kvfoldBeside<A>(
   return { kvfold: told.length === 1 ? told[0] : told }
 }
 
-/** Returns the `kvfold` form of an event for a stream with `events: true`; null for events that every dialect writes in its own form. */
+/** Returns the `kvfold` form of an event for a stream with `events: true`; null for events that every dialect writes in its own form, or that clients do not see. */
 export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | null {
   if (field?.events !== true) return null
   switch (event.type) {
+    case 'aside':
     case 'text':
     case 'reasoning':
     case 'call':

@@ -199,8 +199,8 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     },
     (request, reply) => {
       const { tenant, params, body } = request
-      return exchange(request, reply).wait((signal) =>
-        threads.summarize(tenant, params.id, params.fragment, body.focus, signal, body.costly),
+      return exchange(request, reply).wait((signal, onSpent) =>
+        threads.summarize(tenant, params.id, params.fragment, body.focus, { signal, onSpent }, body.costly),
       )
     },
   )
@@ -257,7 +257,8 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   app.post(
     '/kvfold/threads/:id/refresh',
     { schema: { ...documented('Make a spliced conversation exact'), params: ThreadParams } },
-    (request, reply) => exchange(request, reply).wait((signal) => threads.refresh(request.tenant, request.params.id, signal)),
+    (request, reply) =>
+      exchange(request, reply).wait((signal, onSpent) => threads.refresh(request.tenant, request.params.id, { signal, onSpent })),
   )
 
   app.get(
@@ -272,8 +273,8 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     (request, reply) => {
       const { tenant, params, query } = request
       const layers = query.layers?.split(',').map(Number)
-      return exchange(request, reply).wait((signal) =>
-        threads.attention(tenant, params.id, { signal, ...definedFields({ layers }) }),
+      return exchange(request, reply).wait((signal, onSpent) =>
+        threads.attention(tenant, params.id, { signal, onSpent, ...definedFields({ layers }) }),
       )
     },
   )

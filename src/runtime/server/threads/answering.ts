@@ -12,6 +12,7 @@ import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
+import type { LedgerEntry } from '../../kv/ledger.js'
 import type { ToolEmbedder } from '../../tools/catalogue.js'
 import { type Answer, type Ask, type Asked, type AskEvent, nthSampling, variablesOf } from '../ask.js'
 import type { RecognisedEdits, Saved } from '../ask.js'
@@ -123,7 +124,14 @@ interface PreparedAnswer {
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
 
-async function prepare({ ask, taken, engine, defaults, operatorTools, embedder }: AnsweringOptions): Promise<PreparedAnswer> {
+/** Enters the cost of steps beside the answer's own on the thread's ledger, and tells it. */
+function accountAside({ taken, emit }: AnsweringOptions, entries: readonly LedgerEntry[]): void {
+  taken.thread.account(entries)
+  emit({ type: 'aside', entries })
+}
+
+async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
+  const { ask, taken, engine, defaults, operatorTools, embedder } = options
   const { thread } = taken
   if (ask.promptLogprobs !== undefined && engine.model === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${engine.info.model} reports no log-probabilities of prompts.`)
@@ -143,6 +151,9 @@ async function prepare({ ask, taken, engine, defaults, operatorTools, embedder }
           mode: ask.memToolMode ?? defaults.memToolMode,
           tools: [...thread.tools, ...(ask.deferred?.tools ?? [])],
           restores: contract === 'splice' || contract === 'blend',
+          onSpent: (entries) => {
+            accountAside(options, entries)
+          },
         })
   const deferred = managed === null ? ask.deferred : undefined
   const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred, embedder)
@@ -190,7 +201,7 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
       reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
   if (managed !== null) {
-    thread.account(await managed.begin(signal))
+    await managed.begin(signal)
     // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
     thread.answered(thread.seen.length, null)
   }
@@ -209,11 +220,11 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
     record(options, foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
-    const looked = await foldByHelpers(acm, thread, { ...context, generation: helpers }, signal)
-    if (looked !== null) {
-      thread.account(looked.ledger)
-      if (looked.reason !== '') record(options, looked.folded, looked.reason)
+    const onSpent = (entries: readonly LedgerEntry[]) => {
+      accountAside(options, entries)
     }
+    const looked = await foldByHelpers(acm, thread, { ...context, generation: helpers, onSpent }, signal)
+    if (looked !== null && looked.reason !== '') record(options, looked.folded, looked.reason)
   }
   const overflow = ask.overflow ?? defaults.overflow
   if (overflow !== 'refuse') record(options, foldToFit(context, overflow), 'the context is full')

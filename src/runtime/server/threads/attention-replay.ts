@@ -9,8 +9,10 @@ import { freshConversation } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import { contains } from '../../core/span.js'
 import type { Models, ServedEngine } from './models.js'
-import type { ThreadAttention } from './thread-api.js'
+import type { ThreadApi, ThreadAttention } from './thread-api.js'
 import type { Thread } from './thread.js'
+
+type LookOptions = NonNullable<Parameters<ThreadApi['attention']>[2]>
 
 type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
@@ -21,22 +23,16 @@ export class AttentionReplay {
   constructor(private readonly models: Models) {}
 
   /** Replays the thread's last answer, without a change of the thread. @throws KvfoldError as ThreadApi.attention */
-  look(
-    thread: Thread,
-    { layers, signal }: { readonly layers?: readonly number[]; readonly signal?: AbortSignal } = {},
-  ): Promise<ThreadAttention> {
+  look(thread: Thread, options: LookOptions = {}): Promise<ThreadAttention> {
     const done = this.#line.then(async () => {
-      if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The look was cancelled before it began.')
-      return this.#look(thread, { ...(layers === undefined ? {} : { layers }), ...(signal === undefined ? {} : { signal }) })
+      if (options.signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The look was cancelled before it began.')
+      return this.#look(thread, options)
     })
     this.#line = done.catch(() => undefined)
     return done
   }
 
-  async #look(
-    thread: Thread,
-    options: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
-  ): Promise<ThreadAttention> {
+  async #look(thread: Thread, options: LookOptions): Promise<ThreadAttention> {
     const { conversation, tenant, prompted } = thread
     const message = answerOf(thread)
     if (conversation.edits().some((edit) => edit.message === message && edit.forget === true))

@@ -11,7 +11,6 @@ import { writeJson } from '../../core/written-json.js'
 import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
-import type { LedgerEntry } from '../../kv/ledger.js'
 import { BLEND_DEFAULT } from '../../kv/plan/blend.js'
 
 /** The result of a policy: the folded fragments and omitted parts, and how many tokens fewer the prompt shows, as the engine counts them. */
@@ -332,7 +331,6 @@ const FULL = 0.9
 
 interface HelperFold {
   readonly folded: Folded | null
-  readonly ledger: readonly LedgerEntry[]
   /** For people: the outcome, and the notes with the to-do list. */
   readonly reason: string
 }
@@ -345,7 +343,7 @@ interface HelperFold {
 export async function foldByHelpers(
   acm: HelperAcm,
   thread: Thread,
-  setting: Pick<UFoldSetting, 'engine' | 'tools' | 'generation' | 'scope' | 'pinned'>,
+  setting: Pick<UFoldSetting, 'engine' | 'tools' | 'generation' | 'scope' | 'pinned' | 'onSpent'>,
   signal: AbortSignal,
 ): Promise<HelperFold | null> {
   const { conversation } = thread
@@ -359,14 +357,14 @@ export async function foldByHelpers(
     options: { numbered: false, ...optionsOf(acm, setting) },
     state: thread.looked ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
   })
-  const { kind, why, before, after, ledger, refused } = await folding.fold(
+  const { kind, why, before, after, refused } = await folding.fold(
     conversation.remembered(user),
     signal,
     upTo,
     user < upTo ? user : undefined,
   )
   thread.looked = folding.state
-  if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
+  if (kind === 'small' || kind === 'same') return { folded: null, reason: '' }
   const ours = new Set(folding.state.own)
   const fragments = kind === 'folded' ? conversation.fragments.filter(({ id }) => ours.has(id)) : []
   const lines = folding.selected.map(({ first, last }) => `${first}-${last}`).join(', ')
@@ -375,7 +373,7 @@ export async function foldByHelpers(
     kind === 'kept'
       ? `${acm}: the last view stays. ${why ?? ''}`
       : `${acm}: ${folding.notes ?? ''}\nLines in sight: ${lines || 'none'}.`
-  return { folded: { fragments, saves: before - after }, ledger, reason: reason + wrong }
+  return { folded: { fragments, saves: before - after }, reason: reason + wrong }
 }
 
 const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>

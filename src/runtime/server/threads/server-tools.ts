@@ -9,7 +9,6 @@ import type { ChatMessage, ToolCall, ToolDefinition } from '../../chat/message.j
 import { type ContextTool, defineTool } from '../../context/tools.js'
 import { invariant } from '../../core/errors.js'
 import { goodContext } from '../../engine/engine.js'
-import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue, type ToolEmbedder } from '../../tools/catalogue.js'
 import { definitionIn, LateDefinitions, lineOf } from '../../tools/late-definitions.js'
 import { heldRemoval, managementTools, toolsFoundIn } from '../../tools/management.js'
@@ -34,7 +33,8 @@ export interface OperatorTools {
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 
-interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation' | 'scope'> {
+interface ManagedSetting
+  extends Pick<AsidesOptions, 'engine' | 'generation' | 'scope'>, Required<Pick<AsidesOptions, 'onSpent'>> {
   readonly mode: MemToolMode
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
@@ -111,13 +111,13 @@ export class ManagedThread implements LoadedTools {
     catalogue: Pick<Catalogue, 'search' | 'get'>,
     private readonly setting: ManagedSetting,
   ) {
-    const { engine, generation, scope, mode, restores, tools } = setting
+    const { engine, generation, scope, mode, restores, tools, onSpent } = setting
     const { conversation } = thread
     this.#clients = new Set(tools.map(({ name }) => name))
     this.memory = new ToolMemory({ catalogue, tokens: Math.floor(goodContext(engine.info) * LOADED_SHARE) })
     const late = new LateDefinitions(conversation, { restores })
     this.#asides = new MemToolAsides({
-      ...{ engine, conversation, mode, memory: this.memory, late },
+      ...{ engine, conversation, mode, memory: this.memory, late, onSpent },
       definitions: () => this.own.map(({ definition }) => definition),
       ...definedFields({ generation, scope }),
     })
@@ -174,16 +174,15 @@ export class ManagedThread implements LoadedTools {
   }
 
   /**
-   * After a user message, asks the model aside, if the mode says so, which tools to remove and which to search for. Returns the ledger
-   * entries of these questions. @throws KvfoldError what the engine throws
+   * After a user message, asks the model aside, if the mode says so, which tools to remove and which to search for.
+   * @throws KvfoldError what the engine throws
    */
-  async begin(signal: AbortSignal): Promise<readonly LedgerEntry[]> {
+  async begin(signal: AbortSignal): Promise<void> {
     const { conversation } = this.thread
-    if (conversation.messages.at(-1)?.role !== 'user') return []
+    if (conversation.messages.at(-1)?.role !== 'user') return
     this.#asides.begin(conversation.remembered(conversation.messages.length - 1))
     await this.#asides.prune(signal)
     await this.#asides.search(await this.#asides.keywords(signal), signal)
-    return this.#asides.spent
   }
 
   #loaded(isClients: boolean): readonly ToolDefinition[] {

@@ -136,6 +136,13 @@ export interface ThreadChange {
   readonly kind: 'created' | 'message' | 'fragments' | 'ledger' | 'contract' | 'title' | 'deleted' | 'running' | 'idle'
 }
 
+/** The part of an operation's caller while it runs. */
+export interface OperationRun {
+  readonly signal?: AbortSignal
+  /** Called with the ledger entries of the model's steps, also where the operation then fails. */
+  readonly onSpent?: (entries: readonly LedgerEntry[]) => void
+}
+
 /**
  * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
  * from the next step; while an ask runs on the thread, they wait for its end. An aborted `signal` ends the wait for a model, with
@@ -179,7 +186,7 @@ export interface ThreadApi {
     id: string,
     fragment: string,
     focus: string,
-    signal?: AbortSignal,
+    run?: OperationRun,
     costly?: CostlyFolds,
   ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
   search(tenant: Tenant, id: string, options: SearchOptions, signal?: AbortSignal): Promise<SearchResult>
@@ -201,7 +208,7 @@ export interface ThreadApi {
   /** Sets the title, of which lists show 80 characters; null: the beginning of the first user message. */
   rename(tenant: Tenant, id: string, title: string | null): Promise<void>
   /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
-  refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
+  refresh(tenant: Tenant, id: string, run?: OperationRun): Promise<RefreshResult>
   /**
    * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
    * replay at a time. `layers` default: all.
@@ -210,7 +217,7 @@ export interface ThreadApi {
   attention(
     tenant: Tenant,
     id: string,
-    options?: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
+    options?: OperationRun & { readonly layers?: readonly number[] },
   ): Promise<ThreadAttention>
   /** Returns the whole thread as plain JSON. */
   export(tenant: Tenant, id: string): ExportedThread

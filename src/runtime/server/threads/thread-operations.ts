@@ -113,11 +113,12 @@ export class Operations implements ThreadApi {
   }
 
   summarize(
-    ...[tenant, id, fragment, focus, signal, costly]: Parameters<ThreadApi['summarize']>
+    ...[tenant, id, fragment, focus, { signal, onSpent } = {}, costly]: Parameters<ThreadApi['summarize']>
   ): ReturnType<ThreadApi['summarize']> {
     return this.#edit({ tenant, id, signal }, async (thread) => {
       const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
+      onSpent?.(result.ledger ?? [])
       const summarised = granted(result)
       edited(thread, 'summarised', [summarised.fragment], savedBy(summarised.fragment))
       return summarised
@@ -172,13 +173,14 @@ export class Operations implements ThreadApi {
     )
   }
 
-  refresh(...[tenant, id, signal]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
+  refresh(...[tenant, id, { signal, onSpent } = {}]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
         // Engines without contracts have only exact cells.
         if (engine.refresh === undefined) return { exact: true, ledger: [] }
         const result = await engine.refresh(thread.conversation.id, signal === undefined ? {} : { signal })
         thread.account(result.ledger)
+        onSpent?.(result.ledger)
         return result
       }),
     )

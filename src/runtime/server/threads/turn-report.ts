@@ -19,6 +19,8 @@ export class TurnReport {
   /** The search of the current step, until its message is made. */
   #found: ToolSearchResult | null = null
   #step = 0
+  /** Whether the current step's own costs were told, so that later ones are those of summaries. */
+  #accounted = false
   /** The text and reasoning since the last search. `#spoke`: whether the current step has produced text. */
   #text = ''
   #reasoning = ''
@@ -45,6 +47,7 @@ export class TurnReport {
       case 'step':
         this.#afterSearches()
         this.#step = event.step
+        this.#accounted = false
         this.#prompt = null
         this.#mayCall = event.toolChoice !== 'none'
         this.#spoke = false
@@ -68,6 +71,9 @@ export class TurnReport {
         this.emit({ type: 'acm', step: this.#step, call: event.call, result: event.text, failed: event.failed })
         return
       case 'ledger':
+        if (this.#accounted) this.emit({ type: 'aside', entries: [event.entry] })
+        this.#accounted = true
+        return
       case 'call':
     }
   }

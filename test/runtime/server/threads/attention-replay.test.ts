@@ -34,6 +34,8 @@ const load = async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), b
 beforeAll(async () => {
   own = await load()
   served = await serving({
+    rateLimit: { tokens: 1_000_000 },
+    clock: () => 0,
     service: {
       models: [
         {
@@ -288,6 +290,9 @@ describe('the attention of the last answer', () => {
     const at = (query: string) => fetch(`${served.url}/kvfold/threads/${thread}/attention${query}`)
     const answered = await at('?layers=0,1')
     expect(answered.status).toBe(200)
+    // The headers of a request say what was left when it came.
+    const left = (response: Response) => Number(response.headers.get('x-ratelimit-remaining-tokens'))
+    expect(left(answered) - left(await at('?layers=0'))).toBeGreaterThan(20)
     const seen = (await answered.json()) as ThreadAttention
     expect(seen.layers).toEqual([0, 1])
     expect(seen).toEqual(await service.threads.attention(PUBLIC, thread, { layers: [0, 1] }))

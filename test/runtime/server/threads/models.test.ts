@@ -252,10 +252,10 @@ describe('models', () => {
       fragment: ({ threads }, id, signal) => threads.fragment('t', id, { startMarker: 'Who', endMarker: '?' }, signal),
       fold: ({ threads }, id, signal) => threads.fold('t', id, 'f00000', {}, undefined, signal),
       restore: ({ threads }, id, signal) => threads.restore('t', id, 'f00000', signal),
-      summarize: ({ threads }, id, signal) => threads.summarize('t', id, 'f00000', 'all', signal),
+      summarize: ({ threads }, id, signal) => threads.summarize('t', id, 'f00000', 'all', { signal }),
       search: ({ threads }, id, signal) => threads.search('t', id, { query: 'x' }, signal),
       detail: ({ threads }, id, signal) => threads.detail('t', id, 's00000', undefined, signal),
-      refresh: ({ threads }, id, signal) => threads.refresh('t', id, signal),
+      refresh: ({ threads }, id, signal) => threads.refresh('t', id, { signal }),
     }
 
     it.each(Object.keys(calls))('is not loaded, and the busy one stays (%s)', async (name) => {

@@ -200,6 +200,7 @@ export class MessageStream implements StreamShape<Answer> {
         ]
       }
       case 'acm':
+      case 'aside':
       case 'bare-call':
       case 'policy':
       case 'progress':

@@ -157,6 +157,7 @@ export class ChatStream implements StreamShape<Answer> {
         choice.logprobs.length = choice.tokens.length = 0
         return []
       case 'acm':
+      case 'aside':
       case 'bare-call':
       case 'compaction':
       case 'policy':

@@ -249,6 +249,7 @@ export class ResponseStream implements StreamShape<Answer> {
         return [...this.#begin(), this.#frame('response.output_item.added', place), this.#finished(item)]
       }
       case 'acm':
+      case 'aside':
       case 'bare-call':
       case 'policy':
       case 'progress':
