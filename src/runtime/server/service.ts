@@ -263,7 +263,7 @@ export class ThreadService implements Service {
       await engine.prepare?.(messages, tools, variables)
       return clear === undefined
         ? engine.count(messages, tools, [], variables)
-        : countCleared(engine, messages, tools, clear, variables)
+        : inTurns(countCleared(engine, messages, tools, clear, variables))
     })
   }
 
