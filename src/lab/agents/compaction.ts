@@ -3,6 +3,7 @@ import Type from 'typebox'
 import { plain } from '../../runtime/agents/sculptor.js'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { strict } from '../../runtime/core/schema.js'
+import { atOnce } from '../../runtime/core/turns.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { FOLD_DEFAULTS, foldByPolicy, foldPrice } from '../../runtime/server/threads/policies.js'
 import { type AgentDefinition, answered, count, SampleEngine, takeTurn } from './define.js'
@@ -49,7 +50,7 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
       null,
     )
     const reckoning = new SampleEngine({ ...setting, engine, window })
-    const folded = foldByPolicy({ engine: reckoning, conversation, tools: [] }, rule, price)
+    const folded = atOnce(foldByPolicy({ engine: reckoning, conversation, tools: [] }, rule, price))
     const outcome = await takeTurn(session, engine, setting)
     return { ...outcome, details: { folded: folded?.fragments.length ?? 0, saved: folded?.saves ?? 0 } }
   },

@@ -98,6 +98,12 @@ interface Base extends Trace, Pick<Layout, 'omitted'> {
   readonly maps: ReadonlyMap<number, OffsetMap>
 }
 
+/** A prompt before its edits, with the inputs that it was made from. */
+interface KeptBase {
+  readonly inputs: readonly unknown[]
+  readonly base: Base
+}
+
 /** A prompt before its edits and before it is tokenized. */
 interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts' | 'refused'> {
   readonly fixed: readonly Fixed[]
@@ -107,6 +113,9 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
 /** How many messages are handled before other work may run. */
 const STEP = 1024
 
+/** The most tokens of two prompts that are kept together; of longer ones only the last is kept. */
+const MOST_KEPT = 2 ** 20
+
 /** How many variants (formats with template variables) are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
 
@@ -115,7 +124,10 @@ export class ChatFormat {
   readonly #traces: WeakMap<Rendered, Trace>
   /** The variants of this format with template variables, by the JSON of the variables. */
   readonly #variants = new Map<string, ChatFormat>()
-  #recent: { readonly inputs: readonly unknown[]; readonly base: Base } | null = null
+  /** The last two prompts, the last one first: a fold needs its prompt with tools and without. */
+  #recent: readonly KeptBase[] = []
+  /** The last prompt of a single message. */
+  #alone: readonly KeptBase[] = []
   #probed: { readonly prompt: string; readonly ending: string } | null = null
 
   private constructor(
@@ -337,12 +349,13 @@ export class ChatFormat {
     return this.syntax.lazy(tools, this.#probe().prompt, single, bare)
   }
 
-  /** Returns the unedited prompt. The last one is kept, because a fold calls `snap` several times before it renders. */
+  /** Returns the unedited prompt. The last ones are kept, because a fold calls `snap` and `count` several times before it renders. */
   #base(...asked: BaseRequest): Base {
     const known = this.#known(asked)
     if ('base' in known) return known.base
     const layout = atOnce(this.#layout(...known.of))
-    return this.#keep(known.inputs, atOnce(this.#based(layout, this.#encoder.encode(layout.text, layout.fixed))))
+    const base = atOnce(this.#based(layout, this.#encoder.encode(layout.text, layout.fixed)))
+    return this.#keep({ inputs: known.inputs, base })
   }
 
   async #baseInTurns(...asked: BaseRequest): Promise<Base> {
@@ -350,11 +363,11 @@ export class ChatFormat {
     if ('base' in known) return known.base
     const layout = await inTurns(this.#layout(...known.of))
     const encoded = await this.#encoder.encodeInTurns(layout.text, layout.fixed)
-    return this.#keep(known.inputs, await inTurns(this.#based(layout, encoded)))
+    return this.#keep({ inputs: known.inputs, base: await inTurns(this.#based(layout, encoded)) })
   }
 
   /**
-   * Returns the last prompt when it has the same inputs. Otherwise returns the key under which to keep the new prompt, and the inputs to
+   * Returns a kept prompt when it has the same inputs. Otherwise returns the key under which to keep the new prompt, and the inputs to
    * make it from.
    */
   #known([messages, tools, edits, ending]: BaseRequest):
@@ -364,13 +377,17 @@ export class ChatFormat {
     const edited = new Set([...edits.edited].filter((index) => messages[index]?.sampled !== undefined))
     const omits = JSON.stringify([...edits.omits])
     const inputs: readonly unknown[] = [ending, omits, ...edited, 'tools', ...tools, 'messages', ...messages]
-    const recent = this.#recent
-    if (recent !== null && sameItems(recent.inputs, inputs)) return { base: recent.base }
+    const kept = [...this.#recent, ...this.#alone].find((recent) => sameItems(recent.inputs, inputs))
+    if (kept !== undefined) return { base: this.#keep(kept) }
     return { inputs, of: [[...messages], [...tools], { edited, omits: edits.omits }, ending] }
   }
 
-  #keep(inputs: readonly unknown[], base: Base): Base {
-    this.#recent = { inputs, base }
+  /** Keeps a prompt. A message alone, whose tokens a policy counts, displaces only another one. */
+  #keep(kept: KeptBase): Base {
+    const { base } = kept
+    const fits = (other: KeptBase) => other.base.base.tokens.length + base.base.tokens.length <= MOST_KEPT
+    if (base.messages.length === 1) this.#alone = [kept]
+    else this.#recent = [kept, ...this.#recent.filter((one) => one !== kept && fits(one)).slice(0, 1)]
     return base
   }
 

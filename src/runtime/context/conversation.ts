@@ -233,20 +233,23 @@ export class Conversation {
   }
 
   /**
-   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold. With `forget`, a
-   * folded fragment is accepted too, and the cache forgets its text; only `costly` can then refuse a fold that saves no tokens.
+   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold, unless the caller
+   * wants none. With `forget`, a folded fragment is accepted too, and the cache forgets its text; only `costly` can then refuse a fold that
+   * saves no tokens.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
-    const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
+    const { contract, forget = false, priced = true } = typeof how === 'string' ? { contract: how } : how
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
     if (forget && contract !== undefined && contract !== 'exact') return keepsTraces(contract)
     if (fragment.state.kind === 'folded' && (!forget || fragment.state.forget === true))
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
     if (forget) this.#vectors?.clear()
-    if (!forget) return this.#hide(fragment, { kind: 'folded' }, contract, costly)
+    const state = { kind: 'folded', ...(forget ? { forget } : {}) } as const
+    const kept = forget ? 'exact' : contract
+    if (!priced) return { ok: true, fragment: this.#set(fragment.id, state, kept) }
     // A forget is not made to save tokens.
-    return this.#hide(fragment, { kind: 'folded', forget }, 'exact', costly ?? 'allow')
+    return this.#hide(fragment, state, kept, forget ? (costly ?? 'allow') : costly)
   }
 
   /**

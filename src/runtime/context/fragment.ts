@@ -38,7 +38,8 @@ export interface Fragment {
   /** The contract under which the cache hides the fragment. Absent: the contract of the step. */
   readonly contract?: Contract
   /**
-   * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace` and `rearrange`.
+   * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace`, `rearrange` and
+   * folds without a price, such as those of the server's policies.
    */
   readonly price?: Price
 }
@@ -83,7 +84,7 @@ export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>)
   ...(contract === undefined ? {} : { contract }),
 })
 
-/** Options of a fold that concern the cache. */
+/** Options of a fold. */
 export interface FoldOptions {
   /** The contract under which the cache hides the text. Default: the contract of the step. */
   readonly contract?: Contract
@@ -92,6 +93,8 @@ export interface FoldOptions {
    * The conversation itself keeps the text. Default false.
    */
   readonly forget?: boolean
+  /** Whether the tokens before and after the fold are counted. Without a price, no fold is refused for its cost. Default true. */
+  readonly priced?: boolean
 }
 
 /** Compares fragments by message, then by place in the message. */

@@ -112,13 +112,15 @@ export const scopeName = (scope: Scope): string => (scope === 'all' ? 'messages'
 
 /**
  * Cuts `chars` into at most `count` adjacent pieces, none empty. Together they cover `chars` and as few characters around it as token
- * borders allow. Returns fewer pieces when the text is short or when several cuts fall into one token.
+ * borders allow. Returns fewer pieces when the text is short or when several cuts fall into one token. A whole content has no borders to
+ * look for.
  *
  * @param snap widens characters of `content` to the token borders around them
  * @throws KvfoldError internal/invariant when `snap` does not widen, or leaves `content`
  */
 export function piecesOf(content: string, chars: Span, count: number, snap: (chars: Span) => Span): readonly Span[] {
   const whole = span(0, content.length)
+  if (count === 1 && contains(chars, whole)) return [chars]
   const widen = (inner: Span): Span => {
     const outer = snap(inner)
     invariant(

@@ -266,7 +266,7 @@ export class ThreadService implements Service {
       await engine.prepare?.(messages, tools, variables)
       return clear === undefined
         ? engine.count(messages, tools, [], variables)
-        : countCleared(engine, messages, tools, clear, variables)
+        : inTurns(countCleared(engine, messages, tools, clear, variables))
     })
   }
 

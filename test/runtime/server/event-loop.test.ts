@@ -118,6 +118,20 @@ const inNamespace = (namespace: string): string =>
 const withGrammar = (grammar: string): string =>
   chat({ grammar, tools: [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }] })
 
+/** Returns a request to Anthropic's API with one tool and its results, of which the old ones are cleared. */
+const clearing = (count: number, bytes: number): string =>
+  chat({
+    tools: [{ name: 'f', description: 'Reads.', input_schema: { type: 'object' } }],
+    context_management: { edits: [{ type: 'clear_tool_uses_20250919', trigger: { type: 'tool_uses', value: 1 } }] },
+    messages: [
+      user,
+      ...Array.from({ length: count }, (_, at) => [
+        { role: 'assistant', content: [{ type: 'tool_use', id: `c${at}`, name: 'f', input: { at } }] },
+        { role: 'user', content: [{ type: 'tool_result', tool_use_id: `c${at}`, content: text(bytes) }] },
+      ]).flat(),
+    ],
+  })
+
 type Body = readonly [name: string, path: string, body: () => string, status: number]
 
 const BODIES: readonly Body[] = [
@@ -130,6 +144,8 @@ const BODIES: readonly Body[] = [
   ['2 MB', '/v1/messages/count_tokens', () => chat({ messages: [{ role: 'user', content: text(2e6) }] }), 200],
   ['8,001 messages', '/v1/messages/count_tokens', () => chat({ messages: messages(8001) }), 200],
   ['20,001 messages', '/v1/messages/count_tokens', () => chat({ messages: messages(20_001) }), 200],
+  ['500 results to clear', '/v1/messages/count_tokens', () => clearing(500, 256), 200],
+  ['500 results to clear', '/v1/messages', () => clearing(500, 256), 400],
   ['8,001 messages', '/apply-template', () => chat({ messages: messages(8001) }), 200],
   ['12 MB that do not fit', CHAT, () => chat({ messages: [{ role: 'user', content: text(12e6) }] }), 400],
   ['2,001 messages of 500 bytes', CHAT, () => chat({ messages: messages(2001, (index) => `${index}${text(500)}`) }), 400],

@@ -11,6 +11,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
+import { inTurns } from '../../core/turns.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { ToolEmbedder } from '../../tools/catalogue.js'
@@ -211,13 +212,14 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
   if (ask.clear?.toolUses !== undefined)
-    record(options, clearToolUses(context, ask.clear.toolUses), 'old tool results are cleared')
+    record(options, await inTurns(clearToolUses(context, ask.clear.toolUses)), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits
     const left = edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message)
     const price = foldPrice(thread, contract, left, ask.expectedReuse)
-    record(options, foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+    const folded = await inTurns(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price))
+    record(options, folded, 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
     const onSpent = (entries: readonly LedgerEntry[]) => {
@@ -227,7 +229,7 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
     if (looked !== null && looked.reason !== '') record(options, looked.folded, looked.reason)
   }
   const overflow = ask.overflow ?? defaults.overflow
-  if (overflow !== 'refuse') record(options, foldToFit(context, overflow), 'the context is full')
+  if (overflow !== 'refuse') record(options, await inTurns(foldToFit(context, overflow)), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
   return cleared

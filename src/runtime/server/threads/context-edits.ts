@@ -6,6 +6,7 @@ import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/
 import { Conversation } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import { noted } from '../../context/size-note.js'
+import type { Steps } from '../../core/turns.js'
 import type { Engine } from '../../engine/engine.js'
 import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
@@ -48,10 +49,10 @@ export interface Cleared {
  * Folds all tool results that the rule allows, once the prompt exceeds the trigger. Returns null when it does not, or when that would save
  * too little. Results are cleared in batches; between two batches the prompt only grows.
  */
-export function clearToolUses(
+export function* clearToolUses(
   context: PolicyContext,
   { trigger, keep, clearAtLeast, excludeTools, inputs }: ClearToolUses,
-): Folded | null {
+): Steps<Folded | null> {
   const { conversation } = context
   if (isHopeless(context)) return null
   const all = toolResults(context)
@@ -60,15 +61,15 @@ export function clearToolUses(
   if ((trigger.kind === 'tool-uses' ? open.length : before) <= trigger.value) return null
   const old = new Set((keep === 0 ? open : open.slice(0, -keep)).map(({ message }) => message))
   const excluded = new Set(excludeTools)
-  const chosen = resultsOf(context).filter(
+  const chosen = (yield* resultsOf(context)).filter(
     ({ message }) => old.has(message) && !excluded.has(conversation.messages[message]?.name ?? ''),
   )
   const earlier = all.filter(({ cleared }) => cleared)
-  return foldUntil(
+  return yield* foldUntil(
     context,
     chosen,
     before,
-    () => false,
+    null,
     () => clearAtLeast,
     (folded) => inputsOf(conversation, [...earlier, ...folded], inputs),
   )
@@ -143,20 +144,21 @@ export function clearedIn(context: PolicyContext): Cleared {
 }
 
 /** Counts the tokens of a prompt after clearing, without a thread. */
-export function countCleared(
+export function* countCleared(
   engine: Engine,
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
   clear: ClearRules,
   variables: TemplateVariables,
-): number {
+): Steps<number> {
   const id = freshConversation()
   const scope = { variables }
   const conversation = new Conversation(id, portsOf(engine, id, tools, scope))
   for (const message of messages) conversation.add(message)
   const context = { engine, conversation, tools, scope }
   if (clear.thinking !== undefined) clearThinking(context, clear.thinking)
-  if (clear.toolUses !== undefined) clearToolUses(context, clear.toolUses)
+  if (clear.toolUses !== undefined) yield* clearToolUses(context, clear.toolUses)
+  yield
   return shownBy(context)
 }
 

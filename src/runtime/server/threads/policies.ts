@@ -7,6 +7,7 @@ import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span, type Span } from '../../core/span.js'
+import type { Steps } from '../../core/turns.js'
 import { writeJson } from '../../core/written-json.js'
 import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
@@ -61,7 +62,7 @@ const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
  * reached, it folds all of them. Returns null when the threshold is not passed or no result qualifies. It also returns null when the tokens
  * saved in coming turns do not pay for those computed again.
  */
-export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
+export function* foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Steps<Folded | null> {
   const {
     olderThanTurns,
     largerThanTokens,
@@ -74,10 +75,10 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
   const before = shownBy(context)
   if (before <= threshold * room) return null
   const qualifies = ({ age, tokens }: ToolResult) => age > olderThanTurns || tokens >= largerThanTokens
-  const chosen = resultsOf(context).filter(qualifies)
+  const chosen = (yield* resultsOf(context)).filter(qualifies)
   const worth = (folded: readonly Pick<ToolResult, 'message'>[]) =>
     Math.max(clearAtLeast, before > CROWDED * room ? 0 : leastWorth(computedFor(context, folded, price), price))
-  return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
+  return yield* foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
 
 /** Returns how many tokens a fold must hide per turn to pay for computing `computed` tokens again. If no turn is expected, no fold pays. */
@@ -129,14 +130,14 @@ export function foldPrice(
  * aims at the context that the model was trained on, where that is less. Returns null when there is room already.
  * @throws KvfoldError context/full when folding all of them is not enough; then nothing is folded
  */
-export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Folded | null {
+export function* foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Steps<Folded | null> {
   if (isHopeless(context)) return null
   const room = goodContext(context.engine.info) - answer
   const most = context.engine.info.context - answer
   const before = shownBy(context)
   if (before <= room) return null
-  const chosen = [...resultsOf(context), ...(overflow === 'fold-oldest' ? spokenOf(context) : [])]
-  const folded = foldUntil(
+  const chosen = [...(yield* resultsOf(context)), ...(overflow === 'fold-oldest' ? spokenOf(context) : [])]
+  const folded = yield* foldUntil(
     context,
     chosen,
     before,
@@ -173,19 +174,23 @@ export interface ToolResult {
 }
 
 /** Returns the tool results that the model has answered and that are shown whole, oldest first. Pinned and short ones are left out. */
-export function resultsOf({ engine, conversation, scope, pinned }: PolicyContext): readonly ToolResult[] {
+export function* resultsOf({ engine, conversation, scope, pinned }: PolicyContext): Steps<readonly ToolResult[]> {
   const { messages } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
   const touched = touchedIn(conversation)
   const alone = (content: string) => engine.count([{ role: 'user', content }], [], [], scope?.variables)
   const nothing = alone('')
-  const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
-  return messages.flatMap(({ role, content, toolCallId = '' }, message): ToolResult[] => {
-    if (role !== 'tool' || message >= last || touched.has(message) || content.length < 2 * SHORTEST) return []
-    if (pinned?.has(toolCallId) === true) return []
+  let answers = messages.filter(({ role }) => role === 'assistant').length
+  const results: ToolResult[] = []
+  for (const [message, { role, content, toolCallId = '' }] of messages.slice(0, Math.max(0, last)).entries()) {
+    if (role === 'assistant') answers--
+    if (role !== 'tool' || touched.has(message) || content.length < 2 * SHORTEST) continue
+    if (pinned?.has(toolCallId) === true) continue
+    yield
     const tokens = alone(content) - nothing
-    return tokens < SHORTEST ? [] : [{ message, age: ageOf(message), tokens }]
-  })
+    if (tokens >= SHORTEST) results.push({ message, age: answers, tokens })
+  }
+  return results
 }
 
 /**
@@ -210,28 +215,35 @@ const touchedIn = ({ fragments, omitted }: Conversation): ReadonlySet<number> =>
  * Folds the fewest results, oldest first, with which the prompt's tokens satisfy `reached`, or else all of them. It folds only if that
  * saves at least `worth` tokens. Returns null when nothing was folded.
  * @param before the prompt's tokens now
+ * @param reached null: all results are to be folded
  * @param beside returns the parts of messages to omit together with these results
  */
-export function foldUntil(
+export function* foldUntil(
   context: PolicyContext,
   results: readonly Pick<ToolResult, 'message'>[],
   before: number,
-  reached: (shown: number) => boolean,
+  reached: ((shown: number) => boolean) | null,
   worth: (folded: readonly Pick<ToolResult, 'message'>[]) => number,
   beside: (folded: readonly Pick<ToolResult, 'message'>[]) => readonly Omissible[] = () => [],
-): Folded | null {
+): Steps<Folded | null> {
   if (results.length === 0) return null
   // A binary search finds the fewest results, because every count of a prompt takes time.
   let [few, many] = [1, results.length]
-  while (few < many) {
+  while (reached !== null && few < many) {
+    yield
     const middle = (few + many) >> 1
     if (reached(shownBy(context, results.slice(0, middle), beside(results.slice(0, middle))))) many = middle
     else few = middle + 1
   }
   const chosen = results.slice(0, many)
+  yield
   const expected = before - shownBy(context, chosen, beside(chosen))
   if (expected < Math.max(1, worth(chosen))) return null
-  const fragments = chosen.flatMap(({ message }) => foldWhole(context.conversation, message))
+  const fragments: Fragment[] = []
+  for (const { message } of chosen) {
+    yield
+    fragments.push(...foldWhole(context.conversation, message))
+  }
   if (fragments.length === 0) return null
   const omitted = context.conversation.omit(beside(chosen))
   return { fragments: [...fragments, ...omitted], saves: before - shownBy(context) }
@@ -262,13 +274,9 @@ function foldWhole(conversation: Conversation, message: number): readonly Fragme
   return partsOf(conversation, message).flatMap((part) => {
     const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
     const cut = there === undefined ? conversation.cut([{ message, span: part }], 1) : { ok: true as const, fragments: [there] }
-    return cut.ok ? cut.fragments.flatMap(({ id }) => foldedBy(conversation, id)) : []
+    const folded = (cut.ok ? cut.fragments : []).map(({ id }) => conversation.fold(id, { priced: false }))
+    return folded.flatMap((one) => (one.ok ? [one.fragment] : []))
   })
-}
-
-function foldedBy(conversation: Conversation, id: string): readonly Fragment[] {
-  const folded = conversation.fold(id)
-  return folded.ok ? [folded.fragment] : []
 }
 
 /** Returns the parts into which its fragments divide a message: the fragments and the text around them, in order. */
