@@ -55,8 +55,8 @@ const post = (route: Route, body: object) =>
   })
 const whole = async (route: Route, tokens: number, more: object = {}): Promise<unknown> =>
   (await post(route, { ...ROUTES[route].body(tokens), ...more })).json()
-const streamed = async (route: Route, tokens: number): Promise<string> =>
-  (await post(route, { ...ROUTES[route].body(tokens), stream: true })).text()
+const streamed = async (route: Route, tokens: number, more: object = {}): Promise<string> =>
+  (await post(route, { ...ROUTES[route].body(tokens), stream: true, ...more })).text()
 
 describe('a call that the limit cuts off', () => {
   it('is missing from a chat completion, however much of it there is', async () => {
@@ -119,4 +119,26 @@ it('a call that a stop string cuts off is missing, too', async () => {
     choices: [{ finish_reason: 'stop', stop_reason: '"look', message: { content: '' } }],
   })
   expect(JSON.stringify(await whole('chat', ENOUGH, { stop: ['"look'] }))).not.toContain('tool_calls')
+  expect(await whole('messages', ENOUGH, { stop_sequences: ['"look'] })).toMatchObject({
+    ...{ stop_reason: 'stop_sequence', stop_sequence: '"look', content: [] },
+  })
+  const streams = [
+    await streamed('chat', ENOUGH, { stop: ['"look'] }),
+    await streamed('messages', ENOUGH, { stop_sequences: ['"look'] }),
+  ]
+  expect(streams[0]).toContain('"finish_reason":"stop","stop_reason":"\\"look"')
+  expect(streams[1]).toContain('"stop_reason":"stop_sequence"')
+})
+
+it('a response is completed if a whole call came before the one that is cut off', async () => {
+  // Where the answer must not end, the model makes one call after the other.
+  const endless = { parallel_tool_calls: true, min_tokens: 10_000 }
+  const call = { name: 'look', arguments: '{"where":"sky"}' }
+  const response = (await whole('responses', ENOUGH, endless)) as { output: readonly object[] }
+  expect(response).toMatchObject({ status: 'completed', incomplete_details: null })
+  expect(response.output.length).toBeGreaterThan(0)
+  for (const item of response.output) expect(item).toMatchObject({ type: 'function_call', ...call })
+  const { choices } = (await whole('chat', ENOUGH, endless)) as { choices: [object] }
+  expect(choices[0]).toMatchObject({ finish_reason: 'length' })
+  expect(JSON.stringify(choices)).toContain('"name":"look"')
 })

@@ -250,6 +250,23 @@ describe('a conversation that outgrows the context', () => {
     }
   })
 
+  it('has answered tool results folded first with fold-oldest, then old messages, never the question or what is unanswered', async () => {
+    const messages: readonly ChatMessage[] = [
+      { role: 'user', content: words(150, 'old') },
+      { role: 'assistant', content: 'Noted.' },
+      ...calls(200, 200, 200),
+    ]
+    const overflow = { acm: 'off', overflow: 'fold-oldest' } as const
+    const plain = await serve(500)
+    await plain.ask(messages, overflow)
+    expect(plain.folded()).toEqual([4, 6])
+    const pinned = await serve(500)
+    await pinned.ask(messages, { ...overflow, pinned: ['c0'] })
+    expect(pinned.folded()).toEqual([0, 6])
+    const both = await serve(400)
+    await expect(both.ask(calls(200, 500), overflow)).rejects.toMatchObject({ code: 'context/full' })
+  })
+
   it('is folded to the context that the model was trained on as far as possible, and answered while there are cells', async () => {
     const overflow = { defaults: { overflow: 'fold-tool-results' } } as const
     const enough = await serve(2000, overflow, 500)
