@@ -31,11 +31,7 @@ export function publishService(folder: string, { rows: all, dialogues, command, 
   return publishReport(folder, {
     title: 'The order desk',
     facts: [about],
-    parts: [
-      { says: [command], look: 'code' },
-      ...[serviceTable(all), crossings(all), titles(all)],
-      ...drawn,
-    ],
+    parts: [{ says: [command], look: 'code' }, ...[serviceTable(all), crossings(all), titles(all)], ...drawn],
   })
 }
 

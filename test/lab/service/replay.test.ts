@@ -87,7 +87,9 @@ describe('recorded dialogues', () => {
   it('of two files with the same names are two runs in the same folder', async () => {
     const log = await mkdtemp(join(tmpdir(), 'replay-'))
     const asked = async (words: string, tool: string) => {
-      const file = JSON.stringify([trajectory(2)]).replaceAll('What does', words).replaceAll('"search"', `"${tool}"`)
+      const file = JSON.stringify([trajectory(2)])
+        .replaceAll('What does', words)
+        .replaceAll('"search"', `"${tool}"`)
       const [dialogue] = await scriptedRun(replayScenarios(readDialogues(file, 'file')), { log })
       return { path: dialogue!.path, asked: dialogue!.turns[0]!.asked }
     }

@@ -480,7 +480,7 @@ describe.runIf(existsSync('/dev/full'))('output that a full disk takes', () => {
     const failed = promisify(execFile)('sh', ['-c', `${command} > /dev/full`])
     await expect(failed).rejects.toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(/^kvfold cannot write its output: ENOSPC.*\n$/),
+      stderr: expect.stringMatching(/^kvfold cannot write its output: ENOSPC.*\n$/) as string,
     })
   })
 })
