@@ -161,6 +161,15 @@ describe('pages', () => {
     expect(unnamed).toEqual([])
   })
 
+  it('name errors that occur outside their table', () => {
+    const sources = readdirSync('src', { recursive: true, encoding: 'utf8' })
+      .filter((name) => name.endsWith('.ts') && !name.endsWith('core/errors.ts'))
+      .map((name) => read(`src/${name}`))
+    const codes = all(read('docs/errors.md'), /`([a-z]+\/[a-z-]+)`/g)
+    expect(codes.length).toBeGreaterThan(40)
+    expect(codes.filter((code) => !sources.some((source) => source.includes(code)))).toEqual([])
+  })
+
   it('have short sentences', () => {
     const long = among(GUIDES, (text) => sentencesIn(text).filter((sentence) => wordsIn(sentence) > 30))
     expect(long).toEqual([])

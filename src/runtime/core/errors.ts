@@ -41,8 +41,6 @@ export const errorTable = {
   'tool/refused': 409,
   /** Hiding a fragment would take at least as many tokens as showing it; nothing was changed. */
   'tool/costs-more': 409,
-  /** The agent made more calls than a turn allows. */
-  'agent/too-many-calls': 422,
   /** A data file cannot be read, or is too small for the requested size. */
   'eval/bad-data': 422,
   /** The log of a run cannot be read or written, or one of its lines is not a log line. */

@@ -377,8 +377,16 @@ describe("OpenAI's responses", () => {
   it('a last item can ask for it at once, and what is wrong is said', async () => {
     const trigger = { type: 'compaction_trigger' } as OpenAI.Responses.ResponseInputItem
     const first = await openai.responses.create({ model, input: input('ten').slice(0, 3) })
-    const { id, output } = await openai.responses.create({ model, previous_response_id: first.id, input: [trigger] })
+    const counted = async () =>
+      Number(/^kvfold_prompt_tokens_total\{[^}]*\} (\d+)/m.exec(await (await fetch(`${served.url}/metrics`)).text())![1])
+    const [before, lines] = [await counted(), served.log.length]
+    const { id, output, usage } = await openai.responses.create({ model, previous_response_id: first.id, input: [trigger] })
     expect(output.map(({ type }) => type)).toEqual(['compaction'])
+    // Usage, log and metrics count the summary.
+    const { input_tokens: shown } = usage!
+    expect(shown).toBeGreaterThan(first.usage!.input_tokens)
+    expect(served.log.slice(lines).join()).toContain(`"prompt":${shown},`)
+    expect(await counted()).toBe(before + shown)
     expect((await openai.responses.retrieve(first.id)).output).toEqual(first.output)
     expect((await openai.responses.retrieve(id)).output).toEqual(output)
     await openai.responses.create({ model, previous_response_id: id, input: 'And?' })

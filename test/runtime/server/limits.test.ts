@@ -59,6 +59,25 @@ describe('limits', () => {
     expect((await post(CHAT, { messages: [user('Hi')] })).status).toBe(429)
   })
 
+  it.each([
+    ['DELETE', '/kvfold/threads/x'],
+    ['PUT', '/kvfold/threads/x/title', { title: 'a' }],
+    ['PUT', '/kvfold/threads/x/contract', { contract: 'exact' }],
+    ['POST', '/kvfold/threads/x/search', { query: 'a' }],
+    ['POST', '/kvfold/threads/search', { query: 'a' }],
+  ])('count %s %s, and no reading of threads', async (method, path, body?: object) => {
+    await start({ rateLimit: { requests: 1 } })
+    const send = (at: string, how: string, what?: object) =>
+      fetch(served.url + at, {
+        method: how,
+        ...(what === undefined ? {} : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(what) }),
+      })
+    for (const read of ['/kvfold/threads', '/kvfold/threads/x', '/kvfold/threads/x/export'])
+      expect((await send(read, 'GET')).status).not.toBe(429)
+    expect([200, 404]).toContain((await send(path, method, body)).status)
+    expect((await send(path, method, body)).status).toBe(429)
+  })
+
   it('refill evenly, separately for each key', () => {
     let now = 0
     const limits = new RateLimits([{ name: 'ann', key: 'k', limit: { requests: 2, tokens: 60 } }], { requests: 1 }, () => now)

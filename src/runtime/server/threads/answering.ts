@@ -278,7 +278,7 @@ function pausedAt(
   return {
     ...{ thread: id, model, message: { role: 'assistant', content: '' }, finish: 'stop', ledger: [entry], cleared, compacted },
     ...{ contextCalls: 0, lost: null, edits: null, tokens: [] },
-    usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 },
+    usage: { ...compacted.usage, reasoningTokens: 0 },
     timing: {
       firstToken: cache + prefill,
       total: cache + prefill + decode,

@@ -30,7 +30,7 @@ export interface Compacted {
   readonly stands: number
   /** Whether the answer ends with the summary. */
   readonly paused: boolean
-  /** Tokens of the step that wrote the summary. They are not in the answer's own usage. */
+  /** Tokens of the step that wrote the summary. A paused answer has the same usage; else they are not in the answer's own. */
   readonly usage: { readonly promptTokens: number; readonly cachedTokens: number; readonly completionTokens: number }
 }
 

@@ -122,6 +122,8 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
   }
 }
 
+const NOTHING = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
+
 /** Returns the usage, including the tokens computed up to the last `cache_control`, by the first step's ledger. */
 function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): object {
   const after = afterBreakpoint(body)
@@ -129,7 +131,9 @@ function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): o
   // The ledger's last message is the answer, which is not part of the prompt.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
-  const own = usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+  // Anthropic's API counts a compaction under `iterations` alone.
+  const counted = compacted?.paused === true ? NOTHING : usage
+  const own = usageOf(counted, Math.min(created, counted.promptTokens - counted.cachedTokens))
   if (compacted === undefined) return own
   const iterations = [
     { type: 'compaction', ...usageOf(compacted.usage), cache_creation: null },
