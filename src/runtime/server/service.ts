@@ -505,7 +505,6 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
   return pieces
 }
 
-/** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
 /** Returns the chat format for a prompt. @throws KvfoldError model/unsupported where another server has the template */
 function formatFor({ template }: PromptAsk, { format, info }: ServedEngine): ChatFormat {
   if (format !== undefined) return format.with(variablesOf(template))
@@ -517,6 +516,7 @@ function promptOf({ messages, tools, beginning, generationPrompt }: PromptAsk): 
   return { messages: [...messages, { role: 'assistant', content: beginning }], tools, continues: true }
 }
 
+/** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
 
 /** Returns the message without the mark of a cut answer that the thread keeps. */

@@ -64,7 +64,8 @@ Ways of managing tools (--mode):
 ${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
 
 Without --model, --engine or --engines a script speaks for the model (--agent taught). The real engine
-computes every prompt, so tokens are real, but correctness is the script's. The same command continues a stopped session, and takes a finished one from its log.
+computes every prompt, so tokens are real, but correctness is the script's. The same command continues
+a stopped session, and takes a finished one from its log.
 
 Examples:
   $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice

@@ -4,7 +4,7 @@
  */
 import { definedFields, fieldOf, isRecord } from '../../core/json.js'
 import Type from 'typebox'
-import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
+import { type Answer, type Ask, type AskEvent, type CompletionAnswer, MOST_OF_SCHEMA } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { unsupported } from '../problem.js'
@@ -71,7 +71,9 @@ export const KvfoldField = Type.Optional(
             'whether calls are read that the model writes in another form than its chat template has, such as JSON without tags; default: as the server was started',
         }),
       ),
-      grammar: Type.Optional(Type.String({ minLength: 1, description: 'GBNF that the answer must satisfy' })),
+      grammar: Type.Optional(
+        Type.String({ minLength: 1, maxLength: MOST_OF_SCHEMA, description: 'GBNF that the answer must satisfy' }),
+      ),
       ledger: Type.Optional(Type.Boolean({ description: 'whether the answer carries what every message cost' })),
       events: Type.Optional(Type.Boolean({ description: 'whether a stream carries queue, plan, progress and folds' })),
       ping: Type.Optional(

@@ -257,7 +257,9 @@ async function compacting(options: AnsweringOptions, prepared: PreparedAnswer): 
   const context = { engine, conversation: thread.conversation, tools: toolbox.definitions, scope }
   const parent = thread.parent === null ? {} : { parent: conversationId(thread.parent) }
   const request = { ...scope, ...parent, clientEdits, known: taken.known, signal }
-  const done = await compact(thread, context, ask.compaction, helpers, request)
+  const done = await compact(thread, context, ask.compaction, helpers, request, (entries) => {
+    accountAside(options, entries)
+  })
   if (done === null) return null
   thread.runtime.warm = true
   thread.account([done.entry])

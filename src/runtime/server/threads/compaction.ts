@@ -61,6 +61,7 @@ type SummaryRequest = Pick<EngineRequest, 'tenant' | 'variables' | 'clientEdits'
  * Compacts the thread's conversation if its prompt is above the limit. Returns null when it is not, or has no answer that could be
  * summarised.
  * @param generation sampling and contract of the step that writes the summary
+ * @param onSpent is told the step of a summary that was cancelled
  * @throws KvfoldError what the engine throws; engine/bad-request if it must be compacted and there is nothing to summarise
  */
 export async function compact(
@@ -69,6 +70,7 @@ export async function compact(
   { above, instructions = INSTRUCTIONS, pauses, keepsUser }: Compaction,
   generation: GenerationOptions,
   request: SummaryRequest,
+  onSpent: (entries: readonly LedgerEntry[]) => void,
 ): Promise<{ readonly compacted: Compacted; readonly folded: Folded | null; readonly entry: LedgerEntry } | null> {
   const { engine, tools } = context
   const { conversation } = thread
@@ -104,8 +106,10 @@ export async function compact(
   } = await running.each((event) => {
     if (event.type === 'plan') told.plan = event
   })
-  if (finish === 'cancelled')
+  if (finish === 'cancelled') {
+    onSpent([entry])
     throw new KvfoldError('engine/cancelled', 'The request was cancelled while the summary was written.')
+  }
   const { shown: promptTokens, reused: cachedTokens } = told.plan ?? {
     shown: promptLength({ ledger: entry, timing }),
     reused: entry.reused,

@@ -187,7 +187,12 @@ export class Operations implements ThreadApi {
   }
 
   async attention(...[tenant, id, options]: Parameters<ThreadApi['attention']>): ReturnType<ThreadApi['attention']> {
-    return this.#looking.look(await this.reading(() => this.book.get(tenant, id)), options)
+    // The thread stays loaded while the look waits for its turn: an unloaded one has lost the tools and variables of its prompt.
+    const { done } = await this.reading(() => {
+      const thread = this.book.get(tenant, id)
+      return { done: thread.held(() => this.#looking.look(thread, options)) }
+    })
+    return done
   }
 
   export(tenant: Tenant, id: string): ReturnType<ThreadApi['export']> {

@@ -433,7 +433,7 @@ function section({ path, taken, refused = {}, ignored = {}, byModel = [], when =
     return names.length === 0 ? '' : `\n${what}:\n${block(names)}`
   }
   const said = note === undefined ? '' : `\n${note}\n`
-  return `\n## ${path}\n${listed('Refused', refused)}${listed('Named as ignored', ignored)}${said}`
+  return `\n## ${path}${listed('Refused', refused)}${listed('Named as ignored', ignored)}${said}`
 }
 
 /** A request, its status and what its answer has beside the text. */

@@ -28,7 +28,7 @@ import { RunningTimings, timings } from './timings.js'
 const NULLS = 3
 
 /** The most answers to one prompt. */
-const MOST_ANSWERS = 8
+const MOST_ANSWERS = 16
 
 const LlamaFields = {
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),

@@ -82,14 +82,14 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
       preHandler: argumentsAhead,
     },
     (request, reply) =>
-      exchange(request, reply).wait(async () => {
+      exchange(request, reply).wait(async (signal) => {
         const { body, tenant } = request
         const ask = await translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
         const { model, messages, tools, template, beginning } = ask
         const tokens =
           beginning === undefined
-            ? await service.count(model, messages, tools, definedFields({ template }))
-            : (await service.promptTokens(ask)).length
+            ? await service.count(model, messages, tools, { signal, ...definedFields({ template }) })
+            : (await service.promptTokens({ ...ask, signal })).length
         return { object: 'response.input_tokens', input_tokens: tokens }
       }),
   )
