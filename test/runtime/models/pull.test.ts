@@ -395,7 +395,10 @@ describe('the folder', () => {
   it('finds the hash and the facts of a file on another thread', async () => {
     const path = builtinModel()
     expect(await digestOf([path])).toMatch(/^[0-9a-f]{64}$/)
-    expect(await factsOf([path])).toMatchObject({ template: expect.stringContaining('{%') as string, parameters: expect.any(Number) as number })
+    expect(await factsOf([path])).toMatchObject({
+      template: expect.stringContaining('{%') as string,
+      parameters: expect.any(Number) as number,
+    })
     writeFileSync(join(folder, 'bad.gguf'), 'no model')
     await expect(factsOf([join(folder, 'bad.gguf')])).rejects.toThrow('GGUF')
   })
