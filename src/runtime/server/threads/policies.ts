@@ -239,8 +239,11 @@ export function* foldUntil(
   yield
   const expected = before - shownBy(context, chosen, beside(chosen))
   if (expected < Math.max(1, worth(chosen))) return null
-  // All folds are one step: a fork of the thread would take half of them otherwise.
-  const fragments = chosen.flatMap(({ message }) => foldWhole(context.conversation, message))
+  const fragments: Fragment[] = []
+  for (const { message } of chosen) {
+    yield
+    fragments.push(...foldWhole(context.conversation, message))
+  }
   if (fragments.length === 0) return null
   const omitted = context.conversation.omit(beside(chosen))
   return { fragments: [...fragments, ...omitted], saves: before - shownBy(context) }
