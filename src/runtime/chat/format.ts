@@ -215,9 +215,14 @@ export class ChatFormat {
     return this.#base(...baseOf(request)).base.tokens.length
   }
 
-  /** Prepares `render`, `count` and `snap` for these messages: does their slow part now, and lets other work run meanwhile. */
-  async prepareInTurns(request: RenderRequest): Promise<void> {
+  /**
+   * Prepares `render` and `count` for these messages: does their slow part now, and lets other work run meanwhile. Prepares `snap`, too,
+   * for answers as they were sampled only with `snaps`.
+   */
+  async prepareInTurns(request: RenderRequest, snaps = false): Promise<void> {
     await this.#baseInTurns(...baseOf(request))
+    const { messages, tools = [] } = request
+    if (snaps && messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
   }
 
   /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */
@@ -288,7 +293,10 @@ export class ChatFormat {
     readonly message: number
     readonly chars: Span
   }): Span {
-    const { base, maps } = this.#base(messages, tools, { edited: new Set([message]), omits: NO_EDITS.omits }, 'prompt')
+    const own = messages[message]
+    // One prompt serves all answers: the wording of others does not move the borders in this one.
+    const edits = own !== undefined && isSampled(own) ? allEdited(messages) : NO_EDITS
+    const { base, maps } = this.#base(messages, tools, edits, 'prompt')
     const map = maps.get(message)
     return map === undefined ? chars : snapTo(base, map, chars)
   }
@@ -527,6 +535,10 @@ interface EditedParts {
 
 const NO_EDITS: EditedParts = { edited: new Set(), omits: new Map() }
 const NOTHING_OMITTED: Layout['omitted'] = new Map()
+
+const isSampled = ({ sampled }: ChatMessage): boolean => sampled !== undefined
+
+const allEdited = (messages: readonly ChatMessage[]): EditedParts => ({ ...NO_EDITS, edited: new Set(messages.keys()) })
 
 function editedParts(edits: readonly Edit[]): EditedParts {
   const omits = new Map<number, OmittedPart[]>()

@@ -4,6 +4,7 @@ import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
+import { atOnce, type Steps } from '../core/turns.js'
 import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
@@ -22,7 +23,7 @@ import {
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
 import { type Embed, PassageVectors } from './meaning.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
-import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from './search.js'
+import { countIgnoringCase, found, SearchLog, standingOf, widened } from './search.js'
 import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
 import type { Summarize } from './summary.js'
 
@@ -188,18 +189,27 @@ export class Conversation {
    * markers are in different messages, the fragments are divided among the messages by length, at least one for each message. Refuses when
    * the text overlaps an existing fragment.
    */
-  fragment({
+  fragment(options: FragmentOptions): Result<{ fragments: readonly Fragment[] }> {
+    return atOnce(this.fragmenting(options))
+  }
+
+  /** Does the same as `fragment` in steps. Other operations may run in between. */
+  *fragmenting({
     startMarker,
     endMarker,
     numFragments = 5,
     role = 'user',
-  }: FragmentOptions): Result<{ fragments: readonly Fragment[] }> {
+  }: FragmentOptions): Steps<Result<{ fragments: readonly Fragment[] }>> {
     const found = between(this.#messages, { startMarker, endMarker, scope: role })
-    return found.ok ? this.cut(found.stretches, numFragments) : found
+    return found.ok ? yield* this.#cutting(found.stretches, numFragments) : found
   }
 
   /** Cuts stretches of original text into about equal fragments, each with an id. The stretches must be in order and disjoint. */
   cut(stretches: readonly Stretch[], pieces: number): Result<{ fragments: readonly Fragment[] }> {
+    return atOnce(this.#cutting(stretches, pieces))
+  }
+
+  *#cutting(stretches: readonly Stretch[], pieces: number): Steps<Result<{ fragments: readonly Fragment[] }>> {
     if (!isCount(pieces)) return refuse('tool/bad-arguments', 'The number of fragments must be a whole number from 1.')
     if (stretches.length === 0) return refuse('tool/bad-arguments', 'There is nothing to cut.')
     for (const { message, span: chars } of stretches)
@@ -214,10 +224,13 @@ export class Conversation {
       pieces,
       stretches.map((stretch) => length(stretch.span)),
     )
-    const cut = stretches.flatMap(({ message, span: chars }, index) => {
+    const cut: Stretch[] = []
+    for (const [index, { message, span: chars }] of stretches.entries()) {
+      yield
       const snap = (inner: Span) => this.ports.snap?.(this.#messages, message, inner) ?? inner
-      return piecesOf(this.#message(message).content, chars, shares[index] ?? 1, snap).map((piece) => ({ message, span: piece }))
-    })
+      for (const piece of piecesOf(this.#message(message).content, chars, shares[index] ?? 1, snap))
+        cut.push({ message, span: piece })
+    }
     const takenAtBorders = this.#taken(cut)
     if (takenAtBorders !== null) return takenAtBorders
     if (cut.some((piece, index) => isAfter(cut[index - 1], piece)))
@@ -373,15 +386,15 @@ export class Conversation {
     if (query === '') return refuse('tool/bad-arguments', 'query is empty. Give the exact text to look for.')
     if (!isCount(maxResults) || !isCount(contextSize))
       return refuse('tool/bad-arguments', 'max_results and context_size must be whole numbers from 1.')
-    const places = [...occurrences(this.#messages, query, role)]
-    const hits = places.slice(0, maxResults).map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, contextSize))
-    const none = places.length === 0
+    const { places, total } = found(this.#messages, query, role, maxResults)
+    const hits = places.map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, contextSize))
+    const isNone = total === 0
     return {
       ok: true,
       hits,
-      total: places.length,
-      ignoringCase: none ? countIgnoringCase(this.#messages, query, role) : 0,
-      elsewhere: none && role !== 'all' ? [...occurrences(this.#messages, query, 'all')].length : 0,
+      total,
+      ignoringCase: isNone ? countIgnoringCase(this.#messages, query, role) : 0,
+      elsewhere: isNone && role !== 'all' ? found(this.#messages, query, 'all').total : 0,
     }
   }
 

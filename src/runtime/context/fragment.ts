@@ -164,6 +164,8 @@ export const keepsTraces = (contract: Contract): Refusal =>
 /** The number of ids of five hexadecimal digits. */
 const ROOM = 16 ** 5
 
+const DIGITS = Array.from({ length: 16 }, (_, digit) => digit.toString(16))
+
 /**
  * How many candidates are tried for one id. Even when few fitting ids are left, one in twenty shares no pair with an id in use. 512 tries
  * find it; 64 tries sometimes missed it.
@@ -179,6 +181,8 @@ export class IdMint {
   readonly #used = new Set<string>()
   /** The pairs of all ids in use: their first two characters, the next two and the last two. */
   readonly #pairs = new Set<string>()
+  /** How many pairs of two digits are not in use. */
+  #unused = DIGITS.length ** 2
   #content = 0x811c9dc5
   /** Messages that are not hashed yet. Hashing waits until an id is needed, because most conversations make no id. */
   #waiting: ChatMessage[] = []
@@ -220,19 +224,32 @@ export class IdMint {
   #next(prefix: 'f' | 's'): string {
     this.#hashed()
     invariant(this.#used.size < ROOM, `All ${ROOM} ids of this conversation are used up.`)
+    const least = this.#leastShared(prefix)
     let best: { readonly id: string; readonly shared: number } | null = null
-    for (let tries = 0; best === null || (best.shared > 0 && tries < TRIES); tries++) {
+    let tries = 0
+    for (; best === null || (best.shared > least && tries < TRIES); tries++) {
       const id = prefix + (mix(this.#content ^ mix(this.#count++)) % ROOM).toString(16).padStart(5, '0')
       const shared = pairsOf(id).filter((pair) => this.#pairs.has(pair)).length
       if (!this.#used.has(id) && shared < (best?.shared ?? Infinity)) best = { id, shared }
     }
+    // The candidates that cannot be better are left out, but counted: the next ids do not depend on it.
+    if (best.shared > 0) this.#count += Math.max(0, TRIES - tries)
     this.#take(best.id)
     return best.id
   }
 
+  /** Returns how many pairs each id with this prefix shares at least, because all pairs of a kind are in use. */
+  #leastShared(prefix: 'f' | 's'): number {
+    const first = DIGITS.every((digit) => this.#pairs.has(prefix + digit)) ? 1 : 0
+    return first + (this.#unused === 0 ? 2 : 0)
+  }
+
   #take(id: string): void {
     this.#used.add(id)
-    for (const pair of pairsOf(id)) this.#pairs.add(pair)
+    for (const pair of pairsOf(id)) {
+      if (!this.#pairs.has(pair) && !pair.startsWith('s')) this.#unused--
+      this.#pairs.add(pair)
+    }
   }
 }
 

@@ -32,19 +32,32 @@ export interface Hit extends FoundPlace {
   readonly excerpt: Span
 }
 
-/** Yields every occurrence of `query` in order, without overlaps. Precondition: `query` is not empty. */
-export function* occurrences(messages: readonly ChatMessage[], query: string, scope: Scope): Generator<TextPlace> {
+/**
+ * Returns the first `most` occurrences of `query` in order, and counts all of them. Occurrences do not overlap. Precondition: `query` is
+ * not empty.
+ */
+export function found(
+  messages: readonly ChatMessage[],
+  query: string,
+  scope: Scope,
+  most = 0,
+): { readonly places: readonly TextPlace[]; readonly total: number } {
+  const places: TextPlace[] = []
+  let total = 0
   for (const [message, original] of messages.entries()) {
     if (!searchable(original, scope)) continue
-    for (let at = original.content.indexOf(query); at >= 0; at = original.content.indexOf(query, at + query.length))
-      yield { message, span: span(at, at + query.length) }
+    for (let at = original.content.indexOf(query); at >= 0; at = original.content.indexOf(query, at + query.length)) {
+      total++
+      if (places.length < most) places.push({ message, span: span(at, at + query.length) })
+    }
   }
+  return { places, total }
 }
 
 /** Returns how often `query` occurs when upper and lower case are treated as equal. */
 export function countIgnoringCase(messages: readonly ChatMessage[], query: string, scope: Scope): number {
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
-  return [...occurrences(lower, query.toLowerCase(), scope)].length
+  return found(lower, query.toLowerCase(), scope).total
 }
 
 /** Returns whether a place is visible. A place that is hidden in part counts as hidden. */

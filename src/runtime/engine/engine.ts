@@ -336,10 +336,15 @@ export interface Engine {
     variables?: TemplateVariables,
   ): number
   /**
-   * Does the slow part of `count` and `snap` for these messages ahead, in turns, so that the event loop stays free. For short messages it
-   * does nothing. Engines may leave it out. @throws as `count`
+   * Does the slow part of `count` for these messages ahead, in turns, so that the event loop stays free; with `snaps` also that of `snap`.
+   * For short messages it does nothing. Engines may leave it out. @throws as `count`
    */
-  prepare?(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], variables?: TemplateVariables): Promise<void>
+  prepare?(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    variables?: TemplateVariables,
+    snaps?: boolean,
+  ): Promise<void>
   /** Cancels the conversation's running steps, and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>

@@ -28,6 +28,15 @@ it('ids of a conversation share no pair of characters while unused pairs are lef
   )
 })
 
+it('thousands of ids are made in milliseconds, and are always the same', () => {
+  const mint = mintOf('Hi')
+  const began = performance.now()
+  const ids = Array.from({ length: 10_000 }, (_, at) => (at % 3 === 2 ? mint.search() : mint.fragment()))
+  expect(performance.now() - began).toBeLessThan(1000)
+  expect([ids[20], ids[300], ids[1400]]).toEqual(['s6dfec', 'f00957', 's73d6f'])
+  expect(new Set(ids).size).toBe(10_000)
+})
+
 it('ids stay unique when pairs run out, and a resumed mint continues with the same ids', () => {
   const [one, other] = [mintOf('text'), mintOf('text')]
   const before = Array.from({ length: 300 }, (_, at) => (at % 3 === 0 ? one.search() : one.fragment()))

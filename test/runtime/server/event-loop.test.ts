@@ -316,4 +316,23 @@ describe.runIf(process.platform === 'linux').each([
     leave.abort()
     await reading
   })
+
+  it.runIf(kept === 'in memory')('continues while a program cuts a long thread with many answers into fragments', async () => {
+    const said: object[] = messages(400)
+    let thread = ''
+    for (let turn = 0; turn < 12; turn++) {
+      said.push({ role: 'user', content: `Go on, ${turn}.` })
+      const answer = await (await post(CHAT, chat({ messages: said, max_tokens: 8, ...endless }))).json()
+      const { choices, kvfold } = answer as { choices: [{ message: object }]; kvfold: { thread: string } }
+      said.push(choices[0].message)
+      thread = kvfold.thread
+    }
+    await turns()
+    const cut = { startMarker: 'Message 0', endMarker: 'Go on, 11.', numFragments: 1000, role: 'all' }
+    const answer = await post(`/kvfold/threads/${thread}/fragments`, JSON.stringify(cut))
+    const { fragments } = (await answer.json()) as { fragments: readonly object[] }
+    const { longest, median } = await turns()
+    expect([answer.status, fragments.length > 420]).toEqual([200, true])
+    expect(longest[0]).toBeLessThan(Math.max(1, median / MEASURED) * most.longest)
+  })
 })

@@ -6,6 +6,7 @@ import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextToolsFor, type ToolTexts } from '../../context/short-tools.js'
+import { noted } from '../../context/size-note.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
@@ -24,7 +25,7 @@ import { clearedIn, clearThinking, clearToolUses } from './context-edits.js'
 import { drop, type Dropped, reposition, skippedIn } from './drops.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
-import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
+import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, isHopeless, shownAgain } from './policies.js'
 import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
 import type { Thread } from './thread.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
@@ -209,6 +210,12 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   const { conversation } = thread
   const unknown = unknownResults(thread, operatorTools)
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned), unknown }
+  const overflow = ask.overflow ?? defaults.overflow
+  const counts = ask.drops !== undefined || ask.clear !== undefined || acm === 'auto-policy' || overflow !== 'refuse'
+  if (counts && !isHopeless(context)) {
+    const { tools } = context
+    await engine.prepare?.(noted(conversation.messages, tools), tools, scope.variables)
+  }
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
   if (ask.clear?.toolUses !== undefined)
@@ -228,7 +235,6 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
     const looked = await foldByHelpers(acm, thread, { ...context, generation: helpers, onSpent }, signal)
     if (looked !== null && looked.reason !== '') record(options, looked.folded, looked.reason)
   }
-  const overflow = ask.overflow ?? defaults.overflow
   if (overflow !== 'refuse') record(options, await inTurns(foldToFit(context, overflow)), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()

@@ -61,11 +61,16 @@ export class Operations implements ThreadApi {
   }
 
   fragment(...[tenant, id, options, signal]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {
-    return this.#edit({ tenant, id, signal }, (thread) => {
-      const { fragments } = granted(thread.conversation.fragment(options))
-      edited(thread, 'cut', fragments, 0)
-      return fragments
-    })
+    return this.#with({ tenant, id, signal }, (thread, engine) =>
+      this.book.quietly(thread, 'fragments', async () => {
+        const { conversation, prompted } = thread
+        const shown = noted(conversation.messages, prompted.tools)
+        await engine.prepare?.(shown, prompted.tools, prompted.variables, true).catch(unlessTemplate)
+        const { fragments } = granted(await inTurns(conversation.fragmenting(options)))
+        edited(thread, 'cut', fragments, 0)
+        return fragments
+      }),
+    )
   }
 
   fold(...[tenant, id, fragment, how, costly, signal]: Parameters<ThreadApi['fold']>): Promise<Fragment> {
