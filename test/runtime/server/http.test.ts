@@ -191,6 +191,20 @@ describe('without keys', () => {
     expect(seen).toContain(kvfold!.thread)
   })
 
+  it('streams changes to 64 clients of a key, and to another when one leaves', async () => {
+    const clients = Array.from({ length: 64 }, () => new AbortController())
+    const open = (signal?: AbortSignal) => fetch(`${served.url}/kvfold/events`, signal === undefined ? {} : { signal })
+    await Promise.all(clients.map(({ signal }) => open(signal)))
+    const refused = await open()
+    const { error } = (await refused.json()) as { error: { message: string } }
+    expect([refused.status, refused.headers.get('retry-after')]).toEqual([429, '60'])
+    expect(error.message).toContain('64 streams of changes are open')
+    for (const client of clients) client.abort()
+    const last = new AbortController()
+    await expect.poll(async () => (await open(last.signal)).status).toBe(200)
+    last.abort()
+  })
+
   it('loses nothing when a client reads late', async () => {
     const { port } = new URL(served.url)
     const answer = await new Promise<import('node:http').IncomingMessage>((resolve, reject) => {

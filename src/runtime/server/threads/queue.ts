@@ -27,10 +27,10 @@ interface Waiting extends QueuePlace {
   readonly fail: (error: unknown) => void
 }
 
-/** The most entries that wait, further parts of requests included. A request has at most 512 parts. */
+/** The most entries of a tenant that wait, further parts of requests included. A request has at most 512 parts. */
 const MOST_PARTS = 1024
 
-/** Thrown by `enter` when the queue is full. */
+/** Thrown by `enter` when the queue is full, or when another tenant's request took the place. */
 export class QueueFull extends Error {
   constructor(readonly waiting: number) {
     super(`${waiting} requests wait already.`)
@@ -39,7 +39,8 @@ export class QueueFull extends Error {
 
 /**
  * Gives slots to tenants one after another. So a tenant with a hundred requests delays another tenant's request only by the requests that
- * are running. Requests of one tenant go by priority, then by age.
+ * are running. Requests of one tenant go by priority, then by age. When the queue is full, a new request takes the place of one of the tenant
+ * with the most, unless its own tenant has about as many.
  */
 export class Queue {
   readonly #waiting: Waiting[] = []
@@ -64,13 +65,13 @@ export class Queue {
 
   /**
    * Waits for a slot. Returns a function that gives the slot up; further calls of it do nothing.
-   * @throws QueueFull at once; KvfoldError engine/cancelled when the signal is aborted before a slot is free
+   * @throws QueueFull at once, or when another tenant's request takes the place; KvfoldError engine/cancelled when the signal is aborted
+   * before a slot is free
    */
   enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
     if (this.#running < this.options.slots && this.#waiting.length === 0) return Promise.resolve(this.#take())
-    const isFull = place.follows === true ? this.#waiting.length >= MOST_PARTS : this.#requests >= this.options.limit
-    if (isFull) return Promise.reject(new QueueFull(this.#requests))
+    if (!this.#hasRoom(place)) return Promise.reject(new QueueFull(this.#requests))
     return new Promise((resolve, reject) => {
       const leave = () => {
         this.#remove(waiting)
@@ -98,6 +99,19 @@ export class Queue {
       if (!this.#turns.includes(place.tenant)) this.#turns.push(place.tenant)
       this.#tell()
     })
+  }
+
+  /** Returns whether the entry may wait. When the queue is full, another tenant's request may have to leave for it. */
+  #hasRoom({ tenant, follows }: QueuePlace): boolean {
+    if (follows === true) return this.#waiting.filter((one) => one.tenant === tenant).length < MOST_PARTS
+    if (this.#requests < this.options.limit) return true
+    const requests = new Map<Tenant, Waiting[]>([[tenant, []]])
+    for (const one of this.#waiting)
+      if (one.follows !== true) requests.set(one.tenant, [...(requests.get(one.tenant) ?? []), one])
+    const most = [...requests.values()].reduce((a, b) => (b.length > a.length ? b : a))
+    if (most.length <= requests.get(tenant)!.length + 1) return false
+    most.sort((a, b) => a.priority - b.priority || b.age - a.age)[0]!.fail(new QueueFull(this.#requests))
+    return true
   }
 
   /** Rejects all waiting requests with this error. */

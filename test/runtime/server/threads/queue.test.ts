@@ -71,6 +71,24 @@ describe('the queue', () => {
     await expect(enter('e', 'a')).rejects.toMatchObject({ waiting: 1 })
   })
 
+  it('gives a place of the tenant with the most requests to another one when it is full', async () => {
+    const { leave, enter, begun, queue } = watchedQueue(1, 4)
+    void enter('a', 'a')
+    const waiting = ['a1', 'a2', 'a3', 'a4'].map((name, at) => enter(name, 'a', at === 1 ? -1 : 0).catch(() => `${name} left`))
+    void enter('b1', 'b')
+    expect(await Promise.race(waiting)).toBe('a2 left')
+    void enter('c1', 'c')
+    expect(await Promise.race([waiting[0], waiting[2], waiting[3]])).toBe('a4 left')
+    // Two requests of a, one of b and one of c: a further one of these would only change places.
+    for (const tenant of ['a', 'b', 'c']) await expect(enter('x', tenant)).rejects.toBeInstanceOf(QueueFull)
+    expect(queue.waiting).toBe(4)
+    for (let at = 0; at < 5; at++) {
+      leave.get(begun.at(-1)!)!()
+      await settled()
+    }
+    expect(begun).toEqual(['a', 'a1', 'b1', 'c1', 'a3'])
+  })
+
   it('counts requests, not the parts of one', async () => {
     const { queue, enter } = watchedQueue(1, 1)
     void enter('a', 'a')
