@@ -27,7 +27,7 @@ export async function readJsonBody(body: Buffer): Promise<unknown> {
     return await inTurns(readInSteps(body))
   } catch (error) {
     if (error instanceof TooManyMembers)
-      throw new FieldError('body', `The body has a list or an object with more than ${error.most} ${error.what}.`)
+      throw new FieldError('body', `The body has ${error.where} with more than ${error.most} ${error.what}.`)
     throw error instanceof JsonFault ? notJson(error.position) : error
   }
 }

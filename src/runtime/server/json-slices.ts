@@ -14,20 +14,31 @@ export class JsonFault extends Error {
 }
 
 /**
- * The most members of one list, the most of one object, and the most numbers whose own text is kept (`append`). More would block the event
- * loop for too long.
+ * The most values of a whole text, which bound its memory. The most members of one object, and the most numbers of one list whose own text
+ * is kept (`append`): more would block the event loop for too long.
  */
-const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
+const MOST = { values: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
-/** Reports that a list or an object has more members than the limit. */
+/** Reports that the text, or a list or an object in it, has more members than the limit. */
 export class TooManyMembers extends Error {
   constructor(
     readonly most: number,
     /** The kind of members that exceed the limit. */
     readonly what = 'members',
+    /** What has them. */
+    readonly where = 'a list or an object',
   ) {
     super(`too many ${what}`)
   }
+}
+
+/** Counts the values within a value. */
+function valuesIn(value: unknown): number {
+  if (typeof value !== 'object' || value === null) return 0
+  const members = Array.isArray(value) ? (value as unknown[]) : Object.values(value)
+  let count = members.length
+  for (const member of members) if (typeof member === 'object') count += valuesIn(member)
+  return count
 }
 
 /**
@@ -50,6 +61,8 @@ export function* jsonInSteps(
 class Reader {
   /** How many lists and objects the reader is inside. */
   #depth = 0
+  /** How many values were read so far. */
+  #values = 0
 
   constructor(
     private readonly text: string,
@@ -95,7 +108,6 @@ class Reader {
         items.push(long.value)
         at = this.pastSpace(long.end)
       }
-      if (items.length > MOST.list) throw new TooManyMembers(MOST.list)
       yield
       if (this.text.charCodeAt(at) === BRACKET_END) return { value: items, end: at + 1 }
       at = this.#pastComma(at)
@@ -222,7 +234,10 @@ class Reader {
   #parsed(start: number, end: number, open: string, close: string): unknown {
     const part = this.text.slice(start, end)
     try {
-      return open === '' ? this.parse(part, this.#depth) : this.parse(open + part + close, this.#depth - 1)
+      const value = open === '' ? this.parse(part, this.#depth) : this.parse(open + part + close, this.#depth - 1)
+      if ((this.#values += valuesIn(value)) > MOST.values)
+        throw new TooManyMembers(MOST.values, 'values together', 'lists and objects')
+      return value
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error
       const at = /position (\d+)/.exec(error.message)?.[1]

@@ -115,6 +115,15 @@ describe('a long body', () => {
     )
   })
 
+  it('with too many values in all lists and objects together is refused', async () => {
+    const list = `[${'{},'.repeat(800_000)}{}]`
+    expect(await outcome(() => readJsonBody(Buffer.from(`{"a":{"b":${list},"c":[${list},${list}]}}`)))).toBe(
+      'The body has lists and objects with more than 2097152 values together.',
+    )
+    const numbers = await readJsonBody(Buffer.from(`{"a":[${'[1,2,3],'.repeat(520_000)}[]]}`))
+    expect((numbers as { a: unknown[] }).a).toHaveLength(520_001)
+  })
+
   it('that is not UTF-8 is refused', async () => {
     const body = Buffer.concat([Buffer.from(`{"a": "${long}`), Buffer.of(0xff), Buffer.from('"}')])
     expect(await outcome(() => readJsonBody(body))).toBe('The body is not UTF-8.')
