@@ -6,6 +6,8 @@ import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
+import type { Answer, Ask } from '../../../src/runtime/server/ask.js'
+import { Diagnostics } from '../../../src/runtime/server/dialects/anthropic/diagnostics.js'
 import type { Lost } from '../../../src/runtime/server/threads/cache-loss.js'
 import { TEST_GPU } from '../../support/device.js'
 
@@ -73,6 +75,17 @@ async function begun(of: string, on = served): Promise<{ body: Body; last: Messa
 
 const usedBy = ({ usage }: Message) =>
   usage.input_tokens + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)
+
+it('the requests of one key push out none of another', () => {
+  const diagnostics = new Diagnostics()
+  const wish = { previous_message_id: 'msg_0' }
+  const asked = (tenant: string): Ask => ({ tenant, messages: [{ role: 'user', content: 'Hi' }], tools: [], toolChoice: 'auto' })
+  const answer = { model: 'm', usage: { promptTokens: 9, completionTokens: 1 } } as Answer
+  diagnostics.note(wish, 'msg_0', asked('anna'), answer)
+  for (let at = 0; at < 5000; at++) diagnostics.note(wish, `msg_${at}`, asked('bob'), answer)
+  expect(diagnostics.told(wish, asked('anna'), 'm', null)).toBeNull()
+  expect(diagnostics.told(wish, asked('bob'), 'm', null)).toEqual({ cache_miss_reason: { type: 'previous_message_not_found' } })
+})
 
 interface Cause {
   readonly change: (body: Body) => Body

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
 import { writeJson } from '../../../core/written-json.js'
-import type { Answer, Ask } from '../../ask.js'
+import type { Answer, Ask, Tenant } from '../../ask.js'
 import { messageKey } from '../../threads/message-match.js'
 
 export const DiagnosticsField = Type.Optional(
@@ -14,35 +14,46 @@ export const DiagnosticsField = Type.Optional(
 
 type Wish = Type.Static<typeof DiagnosticsField> | undefined
 
-/** The parts of a request that are compared with a later request. It holds hashes, no text. */
-interface RequestPrint {
+/** The parts of a request that are compared with an earlier one. */
+interface RequestParts {
   readonly model: string
   readonly system: string
   readonly tools: string
   /** A hash of everything else that changes a prompt: template variables, tool choice, format. */
   readonly rest: string
+  /** The keys of all messages but the system messages. */
   readonly keys: readonly string[]
+}
+
+/** What is remembered of a request. It holds hashes, no text, and is of the same size for all requests. */
+interface RequestPrint extends Omit<RequestParts, 'keys'> {
+  /** How many messages the request had, and a hash of their keys. */
+  readonly count: number
+  readonly messages: string
   /** Tokens of the prompt and of the answer, which the next request could have read from the cache. */
   readonly tokens: number
 }
 
-/** The most requests that are remembered; the oldest are forgotten first. */
+/** The most requests of a tenant that are remembered; the oldest are forgotten first. */
 const MOST = 4096
 
 /** How many of a request's prompt tokens came from the cache. */
 export type PromptRead = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
 
 export class Diagnostics {
-  readonly #prints = new Map<string, RequestPrint>()
+  readonly #prints = new Map<Tenant, Map<string, RequestPrint>>()
 
   /** Remembers an answered request, if its client wants diagnostics. */
   note(wish: Wish, id: string, ask: Ask, { model, usage }: Answer): void {
     if (wish === undefined) return
     const tokens = usage.promptTokens + usage.completionTokens
-    this.#prints.set(keyOf(ask, id), { ...printOf(ask, model), tokens })
-    for (const oldest of this.#prints.keys()) {
-      if (this.#prints.size <= MOST) return
-      this.#prints.delete(oldest)
+    const { keys, ...parts } = partsOf(ask, model)
+    const prints = this.#prints.get(ask.tenant) ?? new Map<string, RequestPrint>()
+    this.#prints.set(ask.tenant, prints)
+    prints.set(id, { ...parts, count: keys.length, messages: digest(keys), tokens })
+    for (const oldest of prints.keys()) {
+      if (prints.size <= MOST) return
+      prints.delete(oldest)
     }
   }
 
@@ -53,24 +64,18 @@ export class Diagnostics {
   told(wish: Wish, ask: Ask, model: string, read: PromptRead | null): object | null {
     const id = wish?.previous_message_id
     if (id === undefined) return null
-    const before = this.#prints.get(keyOf(ask, id))
+    const before = this.#prints.get(ask.tenant)?.get(id)
     if (before === undefined) return { cache_miss_reason: { type: 'previous_message_not_found' } }
-    const now = printOf(ask, model)
-    const type = changeBetween(before, now)
+    const type = changeBetween(before, partsOf(ask, model))
     if (type === null) return null
     if (type === 'unavailable' || read === null) return { cache_miss_reason: { type } }
     return { cache_miss_reason: { type, cache_missed_input_tokens: Math.max(0, before.tokens - read.cachedTokens) } }
   }
 }
 
-const keyOf = ({ tenant }: Ask, id: string): string => JSON.stringify([tenant, id])
-
 const digest = (value: unknown): string => createHash('sha256').update(writeJson(value)).digest('base64')
 
-function printOf(
-  { messages, tools, toolChoice, template = [], format, deferred }: Ask,
-  model: string,
-): Omit<RequestPrint, 'tokens'> {
+function partsOf({ messages, tools, toolChoice, template = [], format, deferred }: Ask, model: string): RequestParts {
   const end = messages.findIndex(({ role }) => role !== 'system')
   const [system, rest] = end === -1 ? [messages, []] : [messages.slice(0, end), messages.slice(end)]
   return {
@@ -84,10 +89,10 @@ function printOf(
 }
 
 /** Returns the first difference between two requests, in the order in which Anthropic's API looks for one. */
-function changeBetween(before: RequestPrint, now: Omit<RequestPrint, 'tokens'>): string | null {
+function changeBetween(before: RequestPrint, now: RequestParts): string | null {
   if (before.model !== now.model) return 'model_changed'
   if (before.system !== now.system) return 'system_changed'
   if (before.tools !== now.tools) return 'tools_changed'
-  if (before.keys.some((key, at) => key !== now.keys[at])) return 'messages_changed'
+  if (before.messages !== digest(now.keys.slice(0, before.count))) return 'messages_changed'
   return before.rest === now.rest ? null : 'unavailable'
 }
