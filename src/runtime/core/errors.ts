@@ -105,12 +105,14 @@ export const errorTable = {
   'attention/bad-request': 400,
   /** The engine or the model computes no attention that can be captured. */
   'attention/unavailable': 409,
-  /** The store's folder or file is unusable: missing rights, another program's database, too early a version. */
+  /** The store's folder or file is unusable: missing rights, another program's database. */
   'store/unusable': 500,
   /** Another process uses this store. */
   'store/locked': 409,
   /** The target of a move has conversations of its own. */
   'store/not-empty': 409,
+  /** A kvfold from before 0.2.0 wrote this store. */
+  'store/older': 409,
   /** A later kvfold wrote this store. */
   'store/newer': 409,
   /** The store's content differs from what was written to it. It was left unchanged. */

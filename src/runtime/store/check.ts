@@ -47,7 +47,7 @@ export interface ThreadsCheck extends FileCheck {
   close(): void
 }
 
-/** Returns null when there is no store. @throws KvfoldError store/locked, store/newer */
+/** Returns null when there is no store. @throws KvfoldError store/locked, store/older, store/newer */
 export function checkThreads(folder: string): ThreadsCheck | null {
   const path = join(folder, THREADS_FILE)
   const manifest = Manifest.read(join(folder, THREADS_MANIFEST))

@@ -91,7 +91,7 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Opens the store, or makes it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed
+   * Opens the store, or makes it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; then nothing was changed
    */
   static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']

@@ -107,7 +107,7 @@ export class StoreFile {
 
   /**
    * Opens the file and checks it, only in part if it is long. Migrates a file of an earlier version.
-   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is then unchanged
+   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; the file is then unchanged
    */
   static open(options: StoreFileOptions): StoreFile {
     const putBack = rememberWal(options.path)
@@ -122,7 +122,7 @@ export class StoreFile {
   /**
    * Opens a file for reading, even if SQLite finds it damaged. The file is not changed, except that a sound file of an earlier version is
    * migrated.
-   * @throws KvfoldError store/locked, store/newer
+   * @throws KvfoldError store/locked, store/older, store/newer
    */
   static look({ path, migrations }: Pick<StoreFileOptions, 'path' | 'migrations'>): LookedAt {
     let file: StoreFile | null = null
@@ -421,7 +421,7 @@ export class StoreFile {
       throw new KvfoldError('store/unusable', `${path} is a database of another program; give another folder with --store.`)
     if (!isEmpty && version < migrations.first)
       throw new KvfoldError(
-        'store/unusable',
+        'store/older',
         `The store ${path} has version ${version}, but this kvfold reads versions from ${migrations.first} on; give --store another folder.`,
       )
     if (version > latest)

@@ -48,7 +48,7 @@ export class SqliteResponses implements ResponseStore {
 
   /**
    * Opens the file `responses.db` in the folder of the threads' store.
-   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed
+   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; then nothing was changed
    */
   static open(folder: string): SqliteResponses {
     const file = StoreFile.open({ path: join(folder, RESPONSES_FILE), migrations: responseMigrations, first: ['responses'] })
@@ -190,7 +190,7 @@ export interface ResponsesCheck extends FileCheck {
   readonly damage: readonly Damage[]
 }
 
-/** Checks the responses in a store's folder. Returns null when there are none. @throws KvfoldError store/locked, store/newer */
+/** Checks the responses in a store's folder. Returns null when there are none. @throws KvfoldError store/locked, store/older, store/newer */
 export function checkResponses(folder: string): ResponsesCheck | null {
   const path = join(folder, RESPONSES_FILE)
   const manifest = Manifest.read(join(folder, RESPONSES_MANIFEST))

@@ -5,7 +5,7 @@ import { editOf, type Fragment, type Omission, omissionEdit } from '../../contex
 import { noted } from '../../context/size-note.js'
 import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
-import { fragmentId } from '../../core/ids.js'
+import { type FragmentId, fragmentId } from '../../core/ids.js'
 import { span, type Span } from '../../core/span.js'
 import type { Steps } from '../../core/turns.js'
 import { writeJson } from '../../core/written-json.js'
@@ -239,11 +239,16 @@ export function* foldUntil(
   yield
   const expected = before - shownBy(context, chosen, beside(chosen))
   if (expected < Math.max(1, worth(chosen))) return null
-  const fragments: Fragment[] = []
+  const parts: FragmentId[] = []
   for (const { message } of chosen) {
     yield
-    fragments.push(...foldWhole(context.conversation, message))
+    parts.push(...cutWhole(context.conversation, message))
   }
+  // All folds happen in one step: a request that forks the thread between two steps copies all of them or none.
+  const fragments = parts.flatMap((id) => {
+    const folded = context.conversation.fold(id, { priced: false })
+    return folded.ok ? [folded.fragment] : []
+  })
   if (fragments.length === 0) return null
   const omitted = context.conversation.omit(beside(chosen))
   return { fragments: [...fragments, ...omitted], saves: before - shownBy(context) }
@@ -269,13 +274,13 @@ export function shownBy(
   return engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables)
 }
 
-/** Folds a whole message: the fragments that it has, and the text around them as further ones. */
-function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
+/** Divides a whole message into fragments: those that it has, and the text around them as further ones. Returns their ids in order. */
+function cutWhole(conversation: Conversation, message: number): readonly FragmentId[] {
   return partsOf(conversation, message).flatMap((part) => {
     const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
-    const cut = there === undefined ? conversation.cut([{ message, span: part }], 1) : { ok: true as const, fragments: [there] }
-    const folded = (cut.ok ? cut.fragments : []).map(({ id }) => conversation.fold(id, { priced: false }))
-    return folded.flatMap((one) => (one.ok ? [one.fragment] : []))
+    if (there !== undefined) return [there.id]
+    const cut = conversation.cut([{ message, span: part }], 1)
+    return cut.ok ? cut.fragments.map(({ id }) => id) : []
   })
 }
 

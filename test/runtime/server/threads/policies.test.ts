@@ -4,10 +4,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import { Conversation } from '../../../../src/runtime/context/conversation.js'
+import { portsOf } from '../../../../src/runtime/context/ports.js'
 import type { ContractChoice } from '../../../../src/runtime/core/contract.js'
+import { conversationId } from '../../../../src/runtime/core/ids.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import type { Ask, AskEvent } from '../../../../src/runtime/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../../../src/runtime/server/service.js'
+import { foldByPolicy } from '../../../../src/runtime/server/threads/policies.js'
 import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
 
 const read: ToolDefinition = { name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }
@@ -76,6 +80,19 @@ describe('auto-policy', () => {
     const old = await serve(1000)
     await old.ask(calls(200, 200, 200, 300), { policy: { olderThanTurns: 1 } })
     expect(old.folded()).toEqual([2, 4])
+  })
+
+  it('folds all that it chose in one step, so that a fork of the thread never has a part of the folds', async () => {
+    const { engine } = await serve(2000)
+    const conversation = new Conversation(conversationId('c'), portsOf(engine, conversationId('c')))
+    for (const message of calls(400, 400, 400, 100, 100, 100, 100)) conversation.add(message)
+    const seen = new Set<number>()
+    const folding = foldByPolicy({ engine, conversation, tools: [read] }, { threshold: 0.5, target: 0.2 })
+    for (let step = folding.next(); ; step = folding.next()) {
+      seen.add(conversation.edits().length)
+      if (step.done === true) break
+    }
+    expect([...seen]).toEqual([0, 3])
   })
 
   it('folds only if it clears enough', async () => {
