@@ -196,7 +196,7 @@ def main():
     p.add_argument("--minutes", type=float, default=float("inf"), help="saves and ends after so many minutes")
     p.add_argument("--held", type=int, default=2, help="last trajectories of the file that are not learned, to be looked at before and after (shown)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--half", action="store_true", help="computes in bfloat16")
+    p.add_argument("--half", action=argparse.BooleanOptionalAction, default=False, help="computes in bfloat16")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--apart", action="store_true", help="learns nothing: how far the log-probabilities here are from those in the file, by trajectory")
     p.add_argument("--save", help="folder for the weights, as transformers has them")

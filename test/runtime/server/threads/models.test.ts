@@ -307,6 +307,7 @@ describe('models', () => {
       ['POST', '/apply-template', { model: 'b', messages: [{ role: 'user', content: 'Hi' }] }],
       ['POST', '/v1/messages/count_tokens', { model: 'b', messages: [{ role: 'user', content: 'Hi' }] }],
       ['POST', '/v1/responses/input_tokens', { model: 'b', input: 'Hi' }],
+      ['POST', '/v1/chat/completions/input_tokens', { model: 'b', messages: [{ role: 'user', content: 'Hi' }] }],
       ['POST', '/v1/completions', { model: 'b', prompt: [1], echo: true }],
     ])('is not loaded (%s %s)', async (method, path, body) => {
       const { models, hold, history } = shop(2, ['a', 'b'])
