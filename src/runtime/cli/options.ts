@@ -61,7 +61,7 @@ export function addModelOptions(command: Command): Command {
     .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
     .option(
       '-c, --context <cells>',
-      'cells of the KV cache, shared by all sequences (default: the trained context, at most 32768)',
+      'cells of the KV cache, shared by all sequences (default: the trained context, at most 32768, or what fits)',
       integer(8, 1 << 30),
     )
     .option('--ubatch <tokens>', 'tokens computed at once', integer(1, 65_536))

@@ -158,7 +158,7 @@ export const enginePath = (
 ): Promise<string> =>
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
-export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks'> {
+export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks' | 'fits'> {
   /** What the model's trial does with the model, besides loading it. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
   /** Shows progress. Default: on a terminal, in a line that goes away. */

@@ -6,6 +6,7 @@ import { KvfoldError } from '../core/errors.js'
 import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
+import { CELL_GRANULARITY } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { AdapterFile } from './adapters.js'
 import type { BlockOutlet } from './block-watch.js'
@@ -34,6 +35,11 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
    * over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
+  /**
+   * Whether the number of cells follows the free memory if `cells` does not give it (`NativeModel.cellsThatFit`). For a process that loads
+   * one model. Default false: at most 32,768 cells, and an error if they do not fit.
+   */
+  readonly fits?: boolean
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
   /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
@@ -87,12 +93,39 @@ const DEFAULT_SEQUENCES = 64
 const DEFAULT_UBATCH = 512
 
 /** Returns the context's options for this model. */
-export function contextOptions(info: ModelInfo, abilities: Abilities, options: LlamaEngineOptions): ContextOptions {
-  const { trainedContext, recurrent, hybrid, slidingWindow } = info
+export function contextOptions(model: NativeModel, abilities: Abilities, options: LlamaEngineOptions): ContextOptions {
+  const { info } = model
+  const { cells, ...others } = contextShape(info, abilities, options)
+  const fitting = options.fits === true && options.cells === undefined
+  return { ...others, cells: fitting ? model.cellsThatFit(cells, others) : cells }
+}
+
+/** Returns a sentence for the user if the number of cells followed the free memory; empty if it is the usual one. */
+export function fitNotes({ info }: NativeModel, cells: number, { fits, cells: asked }: LlamaEngineOptions): readonly string[] {
+  if (fits !== true || asked !== undefined) return []
+  const usual = usualCells(info)
+  const said = `The cache has ${cells.toLocaleString('en')} cells`
+  if (cells < usual) return [`${said}: more do not fit into the free memory. --context sets another number.`]
+  if (cells < usual + CELL_GRANULARITY) return []
+  const why =
+    cells > info.trainedContext - CELL_GRANULARITY ? 'the context that the model was trained on' : 'half of the free GPU memory'
+  return [`${said}: ${why}. --context sets another number.`]
+}
+
+const usualCells = ({ trainedContext }: ModelInfo): number =>
+  Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS)
+
+/** Returns the context's options, without regard to the free memory. */
+function contextShape(
+  info: ModelInfo,
+  abilities: Abilities,
+  options: LlamaEngineOptions,
+): ContextOptions & { readonly cells: number } {
+  const { recurrent, hybrid, slidingWindow } = info
   const { sequences = DEFAULT_SEQUENCES, slots = DEFAULT_SLOTS, ubatch = DEFAULT_UBATCH, batch = ubatch } = options
   return {
     ...options,
-    cells: options.cells ?? Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS),
+    cells: options.cells ?? usualCells(info),
     // llama.cpp allocates a state for every possible sequence. Such a model needs only live sequences, so we ask for few.
     ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
     // Without this option a sliding-window cache drops cells that an edit may need again (docs/kv-cache.md).

@@ -53,6 +53,7 @@ import {
   contextOptions,
   DEFAULT_SLOTS,
   draftsOf,
+  fitNotes,
   isGuarded,
   type LlamaEngineOptions,
   NO_DRAFT_MODEL,
@@ -183,7 +184,13 @@ export class LlamaEngine implements Engine {
     this.#salts = new CacheSalts(options.shared?.secret ?? disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
     const unseen = options.blocks === undefined || this.abilities.refusal === null ? [] : [NO_BLOCKS]
-    this.notes = [...this.abilities.notes, ...adapters.notes, ...(disk?.notes ?? []), ...unseen]
+    this.notes = [
+      ...this.abilities.notes,
+      ...adapters.notes,
+      ...(disk?.notes ?? []),
+      ...unseen,
+      ...fitNotes(model, context.cells, options),
+    ]
     this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation))
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
@@ -245,7 +252,7 @@ export class LlamaEngine implements Engine {
       const isDrafting = options.speculate === 'ngram' || options.draft !== undefined
       if (isDrafting && abilities.refusal !== null) throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
       const adapters = await Adapters.load(model, options.lora)
-      const context = await model.createContext(contextOptions(model.info, abilities, options))
+      const context = await model.createContext(contextOptions(model, abilities, options))
       context.useAdapters(adapters.set().applied)
       const rates = await deviceRates(native, model.info, context, options)
       const saved = await openSavedCells(model, context, options)

@@ -12,7 +12,7 @@ import type { GgufFile } from './gguf-file.js'
 import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
-const CELL_GRANULARITY = 256
+export const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
 const MOST_BATCH = 2 ** 20
 /** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
@@ -125,22 +125,14 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
   const { embeddings: pooling = null } = options
   const { attention = false, keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
   const { flashAttention = attention ? 'off' : 'auto' } = options
-  const [keyWidth, valueWidth] = headWidths(info)
-  checkCacheType('keyType', keyType, keyWidth)
-  checkCacheType('valueType', valueType, valueWidth)
+  const { cache, compute } = memoryOf(whole, options, info)
   const quantised = cacheTypes[valueType].elements > 1
   if (quantised && flashAttention === 'off') refuse(`valueType ${valueType} needs flash attention; turn it on or use f16 values.`)
 
   if (attention) refuseWithoutSoftmax(info, flashAttention)
   if (pooling !== null) refuseUneven(whole)
 
-  const heads = Math.max(1, info.kvHeads)
-  const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
-  const cache = info.recurrent || info.encoder ? 0 : whole.cells * info.layers * row
-  // With embeddings every token is an output, and llama.cpp keeps the logits beside each embedding.
-  const outputs = pooling === null ? 0 : 4 * whole.batch * (info.vocabulary + info.embedding)
-  const compute = computeBytes(whole, info, flashAttention !== 'off') + outputs
-  refuseWhatDoesNotFit(whole.cells, cache, compute, model, devices)
+  refuseWhatDoesNotFit(whole.cells, needed({ cache, compute }, model, devices), devices)
   const raw = {
     ...whole,
     // Quantised values in the cache work only with flash attention, so `auto` has no choice.
@@ -155,6 +147,44 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
     cellExtra: isFlat(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
+}
+
+/** The fewest cells that `cellsThatFit` chooses. */
+const LEAST_CELLS = 4096
+/** The share of the GPUs' free memory that `cellsThatFit` takes for more cells than `usual`, and for fewer. */
+const MORE = 0.5
+const LESS = 0.9
+
+/**
+ * Returns how many cells a context gets by default. Normally it gets `usual` cells. With the whole model on GPUs, it gets up to as many as
+ * the trained context, as long as half of the free memory stays free for other contexts. Where `usual` cells do not fit, it gets as many as
+ * do, at least 4,096. `options` are those of the context, without `cells`.
+ * @param available the bytes of host memory that are free
+ */
+export function cellsThatFit(
+  usual: number,
+  options: Omit<ContextOptions, 'cells'>,
+  model: PlannedModel,
+  devices: readonly Device[],
+  available = availableMemory(),
+): number {
+  const { info } = model
+  const fits = (cells: number, share: number): boolean => {
+    const { device, host } = needed(memoryOf(completed({ ...options, cells }, info), options, info), model, devices)
+    return device <= share * freeOn(devices) && (host <= HEADROOM || host + HEADROOM <= available)
+  }
+  /** Returns the most cells from `least` to `most` that fit; `least` if no larger number fits. */
+  const mostFrom = (least: number, most: number, share: number): number => {
+    let [few, many] = [Math.ceil(least / CELL_GRANULARITY), Math.floor(most / CELL_GRANULARITY)]
+    while (few < many) {
+      const middle = Math.ceil((few + many) / 2)
+      if (fits(middle * CELL_GRANULARITY, share)) few = middle
+      else many = middle - 1
+    }
+    return few * CELL_GRANULARITY
+  }
+  if (offloadedOf(model, devices) === 1 && fits(usual, MORE)) return Math.max(usual, mostFrom(usual, info.trainedContext, MORE))
+  return fits(usual, 1) ? usual : Math.min(usual, mostFrom(LEAST_CELLS, usual, LESS))
 }
 
 interface Sizes {
@@ -259,19 +289,50 @@ function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flas
   return activations + mask + scores + 4 * sequences * vocabulary
 }
 
-function refuseWhatDoesNotFit(
-  cells: number,
-  cache: number,
-  compute: number,
-  { info, gpuLayers }: PlannedModel,
-  devices: readonly Device[],
-): void {
+/** Bytes of a context: its cache, and its compute buffers. */
+type ContextBytes = Pick<ContextPlan, 'cache' | 'compute'>
+
+/** Estimates the bytes of a context. @throws KvfoldError native/bad-argument for cache types that the model cannot have */
+function memoryOf(sizes: Sizes, options: ContextOptions, info: ModelInfo): ContextBytes {
+  const { embeddings, attention = false, keyType = 'f16', valueType = 'f16' } = options
+  const { flashAttention = attention ? 'off' : 'auto' } = options
+  const [keyWidth, valueWidth] = headWidths(info)
+  checkCacheType('keyType', keyType, keyWidth)
+  checkCacheType('valueType', valueType, valueWidth)
+  const heads = Math.max(1, info.kvHeads)
+  const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
+  const cache = info.recurrent || info.encoder ? 0 : sizes.cells * info.layers * row
+  // With embeddings every token is an output, and llama.cpp keeps the logits beside each embedding.
+  const outputs = embeddings === undefined ? 0 : 4 * sizes.batch * (info.vocabulary + info.embedding)
+  return { cache, compute: computeBytes(sizes, info, flashAttention !== 'off') + outputs }
+}
+
+/** Bytes of a context on GPUs, and in host memory. */
+interface NeededBytes {
+  readonly device: number
+  readonly host: number
+}
+
+/** Divides the bytes of a context between GPUs and host memory. */
+function needed({ cache, compute }: ContextBytes, model: PlannedModel, devices: readonly Device[]): NeededBytes {
+  const offloaded = offloadedOf(model, devices)
+  return {
+    device: offloaded === 0 ? 0 : cache * offloaded + compute,
+    host: cache * (1 - offloaded) + (offloaded === 1 ? 0 : compute),
+  }
+}
+
+/** Returns the share of the model's layers that lie on GPUs. */
+const offloadedOf = ({ info, gpuLayers }: PlannedModel, devices: readonly Device[]): number =>
+  freeOn(devices) === 0 ? 0 : Math.min(1, gpuLayers / Math.max(1, info.layers))
+
+/** Returns the bytes that are free on all GPUs together. */
+const freeOn = (devices: readonly Device[]): number => devices.filter(({ gpu }) => gpu).reduce((sum, { free }) => sum + free, 0)
+
+function refuseWhatDoesNotFit(cells: number, { device, host }: NeededBytes, devices: readonly Device[]): void {
   const what = `A context of ${cells} cells`
   const hint = 'ask for fewer cells, a smaller ubatch or a quantised cache'
-  const free = devices.filter(({ gpu }) => gpu).reduce((sum, device) => sum + device.free, 0)
-  const offloaded = free === 0 ? 0 : Math.min(1, gpuLayers / Math.max(1, info.layers))
-  if (offloaded > 0) refuseTooMuch(what, cache * offloaded + compute, free, 'GPU memory', hint)
-  const host = cache * (1 - offloaded) + (offloaded === 1 ? 0 : compute)
+  refuseTooMuch(what, device, freeOn(devices), 'GPU memory', hint)
   if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
 }
 
@@ -360,8 +421,7 @@ const CACHE_SHARE = 0.2
  * layers by free memory.
  */
 export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: readonly Device[]): number {
-  const free = devices.filter(({ gpu }) => gpu).reduce((sum, device) => sum + device.free, 0)
-  let left = (free - RESERVED) * (1 - CACHE_SHARE)
+  let left = (freeOn(devices) - RESERVED) * (1 - CACHE_SHARE)
   let layers = 0
   for (const bytes of [outerBytes, ...layerBytes.toReversed()]) {
     left -= bytes

@@ -18,7 +18,7 @@ import {
   type SamplerHandle,
   type WordsHandle,
 } from './addon.js'
-import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
+import { availableMemory, cellsThatFit, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
 import { adapterHandles, Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
@@ -240,6 +240,10 @@ export class Model implements NativeModel {
   isControl(token: number): boolean {
     refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
+  }
+
+  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'> = {}): number {
+    return cellsThatFit(usual, options, this, usable(this.#backend.gpu, this.#addon.about().devices))
   }
 
   /**

@@ -401,6 +401,12 @@ export interface NativeModel {
   isEndOfGeneration(token: number): boolean
   /** Whether the token is a control token or an unknown one. Plain text never gives such a token. */
   isControl(token: number): boolean
+  /**
+   * Returns how many cells a context with these options gets by default. Normally it gets `usual` cells. With the whole model on GPUs, it
+   * gets up to as many as the trained context, as long as half of the free memory stays free. Where `usual` cells do not fit, it gets as
+   * many as do, at least 4,096.
+   */
+  cellsThatFit(usual: number, options?: Omit<ContextOptions, 'cells'>): number
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
    * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.

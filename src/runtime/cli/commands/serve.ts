@@ -215,7 +215,14 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
       `${base.path}, given to --lora, is the model itself and no adapter; give a LoRA adapter that was converted to GGUF.`,
     )
   return models.map(({ name, model }, at) => ({
-    ...sourceOf(name, model, at === 0 ? flags : forOthers(flags), shell, events),
+    ...sourceOf(
+      name,
+      model,
+      at === 0 ? flags : forOthers(flags),
+      shell,
+      events,
+      models.length === 1 && flags.models === undefined,
+    ),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
@@ -229,11 +236,12 @@ function sourceOf(
   flags: ServeFlags,
   { notes, interrupt }: Shell,
   events: KvEventPublisher | null,
+  fits = false,
 ): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
   const { slots, lora = [] } = flags
-  const more = definedFields({ maxGap: flags.maxGap, blocks: events?.outlet(name) })
+  const more = definedFields({ maxGap: flags.maxGap, blocks: events?.outlet(name), fits })
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }

@@ -1,0 +1,81 @@
+/** Tests how many cells a context gets by default, for models and devices of several sizes. */
+import { describe, expect, it } from 'vitest'
+import { cellsThatFit, planContext } from '../../../src/runtime/native/context-options.js'
+import type { Device } from '../../../src/runtime/native/devices.js'
+import type { ModelInfo } from '../../../src/runtime/native/types.js'
+
+const GIB = 2 ** 30
+const USUAL = 32_768
+
+/** A model of Llama 3.1 8B's shape: 128 KiB of keys and values for each cell. */
+const info = {
+  architecture: 'llama',
+  trainedContext: 131_072,
+  layers: 32,
+  heads: 32,
+  kvHeads: 8,
+  embedding: 4096,
+  vocabulary: 128_256,
+  rope: 'norm',
+  slidingWindow: 0,
+  metadata: { 'llama.feed_forward_length': '14336' },
+} as unknown as ModelInfo
+
+const cpu: Device = { name: 'CPU', description: 'CPU', gpu: false, free: 64 * GIB, total: 64 * GIB }
+const card = (free: number): readonly Device[] => [
+  { name: 'CUDA0', description: 'a card', gpu: true, free: free * GIB, total: 140 * GIB },
+  cpu,
+]
+const whole = { info, gpuLayers: 33 }
+
+describe('the cells of a context by default', () => {
+  it('are the trained context where half of the free GPU memory holds it', () => {
+    expect(cellsThatFit(USUAL, {}, whole, card(120))).toBe(131_072)
+  })
+
+  it('are as many as half of the free GPU memory holds, at least the usual ones where these fit', () => {
+    const some = cellsThatFit(USUAL, {}, whole, card(18))
+    expect(some).toBeGreaterThan(USUAL)
+    expect(some).toBeLessThan(131_072)
+    expect(some * 128 * 1024).toBeLessThan(9 * GIB)
+    // 4 GiB of cells are more than half of 6 GiB.
+    expect(cellsThatFit(USUAL, {}, whole, card(6))).toBe(USUAL)
+  })
+
+  it('grow with a quantised cache', () => {
+    const quantised = { keyType: 'q8_0', valueType: 'q8_0' } as const
+    expect(cellsThatFit(USUAL, quantised, whole, card(18))).toBeGreaterThan(cellsThatFit(USUAL, {}, whole, card(18)))
+  })
+
+  it('are fewer where the usual ones do not fit, and a context of as many is not refused', () => {
+    for (const free of [1.5, 2, 3, 4]) {
+      const fewer = cellsThatFit(USUAL, {}, whole, card(free))
+      expect(fewer).toBeGreaterThanOrEqual(4096)
+      expect(fewer).toBeLessThan(USUAL)
+      expect(() => planContext({ cells: fewer }, whole, card(free))).not.toThrow()
+    }
+    expect(cellsThatFit(USUAL, {}, whole, card(3))).toBeGreaterThan(cellsThatFit(USUAL, {}, whole, card(2)))
+  })
+
+  it('are 4,096 where fewer would be needed, so that the refusal names a small context', () => {
+    expect(cellsThatFit(USUAL, {}, whole, card(0.2))).toBe(4096)
+    expect(() => planContext({ cells: 4096 }, whole, card(0.2))).toThrow(/4096 cells would take .* of GPU memory/)
+  })
+
+  it('are the usual ones on the CPU, and with layers on both, however much is free', () => {
+    expect(cellsThatFit(USUAL, {}, { info, gpuLayers: 0 }, [cpu], 60 * GIB)).toBe(USUAL)
+    expect(cellsThatFit(USUAL, {}, { info, gpuLayers: 16 }, card(120), 60 * GIB)).toBe(USUAL)
+  })
+
+  it('are fewer on the CPU, too, where host memory is short', () => {
+    const fewer = cellsThatFit(USUAL, {}, { info, gpuLayers: 0 }, [cpu], 3 * GIB)
+    expect(fewer).toBeGreaterThan(4096)
+    expect(fewer).toBeLessThan(USUAL)
+  })
+
+  it('are never more than the usual ones for a model with a short context', () => {
+    const short = { info: { ...info, trainedContext: 2048 }, gpuLayers: 33 }
+    expect(cellsThatFit(2048, {}, short, card(120))).toBe(2048)
+    expect(cellsThatFit(2048, {}, short, card(0.2))).toBe(2048)
+  })
+})
