@@ -133,8 +133,9 @@ async function hashOf(path: string): Promise<string> {
 const NAMED = ' (lora '
 
 /** Returns the conversation's name in the cache while it uses this set of adapters. */
-const nameUnder = (conversation: ConversationId, { key }: AdapterSet): ConversationId =>
-  key === '' ? conversation : conversationId(`${conversation}${NAMED}${key.slice(0, 32)})`)
+const nameUnder = (conversation: ConversationId, set: AdapterSet): ConversationId => conversationId(conversation + endOf(set))
+
+const endOf = ({ key }: AdapterSet): string => (key === '' ? '' : `${NAMED}${key.slice(0, 32)})`)
 
 /** The conversations that have used adapters. The cache names all others by their own id. */
 export class AdaptedConversations {
@@ -143,14 +144,20 @@ export class AdaptedConversations {
   readonly #sets = new Map<ConversationId, AdapterSet>()
   readonly #names = new Map<ConversationId, Set<ConversationId>>()
 
-  /** @param stored names of conversations whose cells lie in lower tiers, also from earlier processes */
-  constructor(private readonly stored: () => readonly ConversationId[]) {}
+  /**
+   * @param stored names of conversations whose cells lie in lower tiers, also from earlier processes
+   * @param usual the set of requests that name none, and of conversations that were not used since the engine was loaded
+   */
+  constructor(
+    private readonly stored: () => readonly ConversationId[],
+    private readonly usual: AdapterSet,
+  ) {}
 
   /** Returns the request under the name that its conversation has in the cache, and notes the set as the conversation's latest. */
   entered<Request extends Pick<EngineRequest, 'conversation' | 'parent'>>(request: Request, set: AdapterSet): Request {
     const { conversation, parent } = request
     const name = nameUnder(conversation, set)
-    if (set === NO_ADAPTERS && !this.#names.has(conversation)) return request
+    if (set === NO_ADAPTERS && this.usual === NO_ADAPTERS && !this.#names.has(conversation)) return request
     this.#latest.set(conversation, name)
     this.#sets.set(name, set)
     this.#names.set(conversation, (this.#names.get(conversation) ?? new Set()).add(name))
@@ -159,7 +166,7 @@ export class AdaptedConversations {
 
   /** The conversation's name in the cache under the adapters that it used last. */
   latest(conversation: ConversationId): ConversationId {
-    return this.#latest.get(conversation) ?? conversation
+    return this.#latest.get(conversation) ?? nameUnder(conversation, this.usual)
   }
 
   /** All names that the conversation has in the cache. */
@@ -170,7 +177,7 @@ export class AdaptedConversations {
 
   /** The set of the conversation that has this name in the cache. */
   setOf(name: ConversationId): AdapterSet {
-    return this.#sets.get(name) ?? NO_ADAPTERS
+    return this.#sets.get(name) ?? (name.endsWith(endOf(this.usual)) ? this.usual : NO_ADAPTERS)
   }
 
   forget(conversation: ConversationId): void {

@@ -77,8 +77,13 @@ export class BlockWatch {
 
   async #tell(events: readonly BlockEvent[]): Promise<void> {
     // A failed outlet must not end a server that answers; the outlet reports its trouble itself.
-    const { usual } = this
-    const told = events.map((event) => (event.kind === 'stored' && event.adapters === usual ? { ...event, adapters: '' } : event))
+    const told = events.map((event) => (event.kind === 'stored' ? { ...event, adapters: this.#named(event.adapters) } : event))
     if (told.length > 0) await this.outlet.tell(told).catch(() => undefined)
+  }
+
+  /** Returns the name of a set of adapters for the outlet: empty for the usual one. */
+  #named(key: string): string {
+    if (key === this.usual) return ''
+    return key === '' ? 'none' : key
   }
 }

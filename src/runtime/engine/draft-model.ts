@@ -187,10 +187,15 @@ export class DraftModel {
       chosen.user = text
       text.take(chosen)
     }
-    const kept = text.keep()
     const { id, cells } = text.sequence!
-    if (cells.length > kept) this.context.untag(id, { start: kept, end: cells.length })
-    cells.length = kept
+    const kept = text.keep()
+    if (kept < cells.length) {
+      // Without the cells that its window has passed, llama.cpp would lose all of an earlier place.
+      const from = this.#isWhole(text.sequence!) ? kept : 0
+      this.context.untag(id, { start: from, end: cells.length })
+      cells.length = from
+      if (from < kept) text.take(text.sequence!)
+    }
     return true
   }
 
@@ -198,12 +203,20 @@ export class DraftModel {
   #lend(to: Sequence, text: DraftedText): void {
     let [from, longest]: [Sequence | null, number] = [null, 0]
     for (const each of this.#sequences) {
-      const shared = mayShare(each.owner, text.owner) ? text.shares(each.cells) : 0
+      const shared = mayShare(each.owner, text.owner) && this.#isWhole(each) ? text.shares(each.cells) : 0
       if (shared > longest) [from, longest] = [each, shared]
     }
     if (from === null) return
     this.context.tag(from.id, to.id, { start: 0, end: longest })
     to.cells = from.cells.slice(0, longest)
+  }
+
+  /**
+   * Whether the cache still has all cells of the sequence. With a sliding window llama.cpp gives cells that the window has passed to other
+   * tokens (`WindowGuard`).
+   */
+  #isWhole({ id, cells }: Sequence): boolean {
+    return this.model.info.slidingWindow === 0 || cells.length === 0 || this.context.positions(id)?.min === 0
   }
 
   #clear(sequence: Sequence): void {

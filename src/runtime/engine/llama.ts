@@ -191,7 +191,7 @@ export class LlamaEngine implements Engine {
       ...unseen,
       ...fitNotes(model, context.cells, options),
     ]
-    this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation))
+    this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation), adapters.set())
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
     const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
