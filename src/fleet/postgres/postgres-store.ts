@@ -20,7 +20,7 @@ import type {
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows } from '../../runtime/store/rows.js'
 import { Claims } from './claims.js'
-import { Database, type DatabasePatience } from './database.js'
+import { canName, Database, type DatabasePatience } from './database.js'
 import { Forgets } from './forgets.js'
 import type { RunStatement } from './schema.js'
 import { DAMAGED_HEAD, Damaged, lastPlaces, listedIn, type ListedRow, NAMED, readThread, ThreadWriter } from './thread-rows.js'
@@ -341,7 +341,8 @@ export class PostgresStore implements ThreadStore {
     const release = await this.#claims.take(tenant, id, wait)
     if (release === null) return null
     try {
-      const [row] = await this.database.rows(`SELECT revision FROM kvfold.threads WHERE ${NAMED}`, [tenant, id])
+      const sql = `SELECT revision FROM kvfold.threads WHERE ${NAMED}`
+      const [row] = canName(id) ? await this.database.rows(sql, [tenant, id]) : []
       return { isCurrent: row?.['revision'] === this.#held.get(keyOf(tenant, id))?.revision, release }
     } catch (error) {
       await release()

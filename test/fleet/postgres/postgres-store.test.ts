@@ -222,6 +222,13 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await one.shared.claim(tenant, id, false)).not.toBeNull()
     })
 
+    it('claim threads of any name, even with a NUL, which the database cannot have', async () => {
+      const store = await openStore()
+      const claim = await store.shared.claim('public', 'thread_\u0000', true)
+      expect(claim?.isCurrent).toBe(true)
+      await claim!.release()
+    })
+
     it('get the claims of a server that died', async () => {
       const [one, other] = [await openStore(), await openStore()]
       const { tenant, id } = someThread(1)
