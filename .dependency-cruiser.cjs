@@ -150,7 +150,7 @@ const surface = {
     ...['threads/models', 'threads/policies', 'threads/status', 'threads/thread', 'threads/thread-api'],
   ],
   'fleet/engines': ['endpoint', 'engine-pool', 'remote', 'wire'],
-  'fleet/postgres': ['move', 'postgres-responses', 'postgres-store'],
+  'fleet/postgres': ['database', 'move', 'postgres-responses', 'postgres-store'],
 }
 
 /** Files of a room; `lab` is what is in none of its rooms. */

@@ -134,7 +134,11 @@ export class Endpoint {
       const pause = answer.retryAfter === null ? FIRST_PAUSE * 2 ** tries : Math.max(LEAST_PAUSE, answer.retryAfter * 1000)
       if ((answer.status !== 429 && answer.status !== 503) || waited + pause > busy) throw errorOf(answer, this.name)
       waited += pause
-      await sleep(pause, undefined, signal === undefined ? {} : { signal })
+      await sleep(pause, undefined, signal === undefined ? {} : { signal }).catch((error: unknown) => {
+        // `sleep` throws an error of its own, not the signal's reason.
+        signal?.throwIfAborted()
+        throw error
+      })
     }
   }
 

@@ -34,6 +34,11 @@ export interface Known {
   readonly release: string
 }
 
+/** The model that the engines without a `model` of their own must serve: the first that one of them reported. Null before that. */
+interface CommonModel {
+  name: string | null
+}
+
 /** After this many failures in a row, an engine counts as down. */
 const FAILURES = 2
 const HEALTH_EVERY = 5000
@@ -105,9 +110,9 @@ export class Member {
 
   /**
    * Checks the engine's health. Asks for its facts if they are unknown, or if it failed since: it may have come back with another model. Does not
-   * throw. `expected`: the model that the other engines serve.
+   * throw.
    */
-  async check(expected: string | null, signal?: AbortSignal): Promise<void> {
+  async check(common: CommonModel, signal?: AbortSignal): Promise<void> {
     const since = performance.now()
     const limit = AbortSignal.timeout(HEALTH_LIMIT)
     const within = signal === undefined ? limit : AbortSignal.any([signal, limit])
@@ -116,11 +121,11 @@ export class Member {
         await this.endpoint.reach('/v1/models', CONNECT_LIMIT, within)
       if (this.known === null || this.#row > 0) {
         const { model } = await this.connect(within)
-        if (expected !== null && model !== expected && this.entry.model === undefined) {
+        if (this.entry.model === undefined && model !== (common.name ??= model)) {
           this.known = null
           throw new KvfoldError(
             'model/not-found',
-            `${this.name} serves ${model}, but the other engines serve ${expected}; if it is the same model, name it as "model" in the file of --engines.`,
+            `${this.name} serves ${model}, but the other engines serve ${common.name}; if it is the same model, name it as "model" in the file of --engines.`,
           )
         }
       }
@@ -196,6 +201,7 @@ export class EnginePool {
   #clock: NodeJS.Timeout | null = null
   /** The facts that `lead` last returned. */
   #lead: Known | null = null
+  readonly #common: CommonModel = { name: null }
 
   private constructor(
     entries: readonly EngineEntry[],
@@ -233,14 +239,15 @@ export class EnginePool {
       pool.close()
       throw failed[0] as Error
     }
-    const { model } = pool.lead
+    const common = pool.#common
+    common.name = pool.#members.find(({ entry, known }) => entry.model === undefined && known !== null)?.known?.model ?? null
     for (const [index, member] of pool.#members.entries()) {
       if (failed[index] !== null) member.ill(messageOf(failed[index]))
-      if (failed[index] === late.signal.reason && watched) void member.check(model, pool.#closing.signal)
+      if (failed[index] === late.signal.reason && watched) void member.check(common, pool.#closing.signal)
       if (failed[index] !== null) continue
-      if (member.known?.model === model || member.entry.model !== undefined) continue
+      if (member.known?.model === common.name || member.entry.model !== undefined) continue
       member.known = null
-      await member.check(model, options.signal)
+      await member.check(common, options.signal)
     }
     pool.#look()
     return pool
@@ -298,13 +305,7 @@ export class EnginePool {
 
   /** Checks every engine's health once. */
   async check(): Promise<void> {
-    const expected = this.#expected
-    await Promise.all(this.#members.map((member) => member.check(expected, this.#closing.signal)))
-  }
-
-  /** The model that every engine must serve; null before the first one is known. */
-  get #expected(): string | null {
-    return (this.#members.find(({ up }) => up)?.known ?? this.#lead)?.model ?? null
+    await Promise.all(this.#members.map((member) => member.check(this.#common, this.#closing.signal)))
   }
 
   /**
@@ -348,7 +349,7 @@ export class EnginePool {
     member.failures++
     if (!this.watched || !gone) return
     member.ill(error.message)
-    void member.check(this.#expected, this.#closing.signal)
+    void member.check(this.#common, this.#closing.signal)
   }
 
   close(): void {

@@ -41,6 +41,9 @@ interface PendingQuery {
   readonly since: number
 }
 
+/** Whether PostgreSQL can have this text as a name. It has no text with a NUL, and refuses a query that asks for one. */
+export const canName = (text: string): boolean => !text.includes('\0')
+
 export class Database {
   #pool: pg.Pool
   readonly #asked = new Set<PendingQuery>()

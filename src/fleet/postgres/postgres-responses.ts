@@ -2,7 +2,7 @@
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Tenant } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'
-import type { Database } from './database.js'
+import { canName, type Database } from './database.js'
 import type { RunStatement } from './schema.js'
 import { parsed } from './thread-rows.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from '../../runtime/server/responses/responses.js'
@@ -27,6 +27,7 @@ export class PostgresResponses implements ResponseStore {
   }
 
   async read(tenant: Tenant, id: string): Promise<KeptResponse | null> {
+    if (!canName(id)) return null
     const [row] = await this.database.rows(`SELECT ${COLUMNS} FROM kvfold.responses WHERE tenant = $1 AND id = $2`, [tenant, id])
     if (row === undefined) return null
     const kept = parsed(responseRows, row, [])

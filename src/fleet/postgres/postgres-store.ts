@@ -20,10 +20,10 @@ import type {
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows } from '../../runtime/store/rows.js'
 import { Claims } from './claims.js'
-import { Database, type DatabasePatience } from './database.js'
+import { canName, Database, type DatabasePatience } from './database.js'
 import { Forgets } from './forgets.js'
 import type { RunStatement } from './schema.js'
-import { Damaged, lastPlaces, listedIn, NAMED, readThread, ThreadWriter } from './thread-rows.js'
+import { DAMAGED_HEAD, Damaged, lastPlaces, listedIn, type ListedRow, NAMED, readThread, ThreadWriter } from './thread-rows.js'
 
 export interface PostgresStoreOptions {
   readonly url: string
@@ -47,6 +47,8 @@ interface Version {
   readonly revision: number
 }
 
+type CardOf = (thread: ThreadRecord) => ThreadCard
+
 type Fetched = { readonly record: ThreadRecord; readonly version: Version } | { readonly error: KvfoldError } | null
 
 /**
@@ -60,6 +62,8 @@ export class PostgresStore implements ThreadStore {
   /** The last revision of each thread that this server knows of. */
   readonly #heard = new Map<string, number>()
   readonly #damage = new Map<string, Damage>()
+  /** Makes cards that are missing or damaged, as `index` was told; null before. */
+  #cardOf: CardOf | null = null
   readonly #claims: Claims
   /** A transaction id of PostgreSQL. This server has read all changes of earlier transactions; `#changes` reads from this one on. */
   #since = 0n
@@ -108,7 +112,8 @@ export class PostgresStore implements ThreadStore {
     return []
   }
 
-  async index(): Promise<readonly ListedThread[]> {
+  async index(cardOf: CardOf | null = null): Promise<readonly ListedThread[]> {
+    this.#cardOf = cardOf
     this.#heard.clear()
     this.#since = 0n
     const { changed } = await this.#changes()
@@ -236,16 +241,59 @@ export class PostgresStore implements ThreadStore {
   async #fetch(tenant: string, id: string): Promise<Fetched> {
     try {
       const read = await this.database.transaction((run) => readThread(run, tenant, id), { reading: true })
+      this.#damage.delete(keyOf(tenant, id))
       return read === null ? null : { record: read.record, version: read }
     } catch (error) {
       if (!(error instanceof Damaged)) throw error
-      this.#damage.set(keyOf(tenant, id), { of: 'thread', kind: 'damaged', tenant, id, what: error.message })
+      this.#damaged(tenant, id, error.message)
       return {
         error: new KvfoldError(
           'store/damaged-thread',
           `The thread ${id} is damaged in the database ${this.database.address}: ${error.message}. kvfold does not show it; restore a backup of the database, or delete the thread.`,
         ),
       }
+    }
+  }
+
+  #damaged(tenant: string, id: string, what: string): void {
+    this.#damage.set(keyOf(tenant, id), { of: 'thread', kind: 'damaged', tenant, id, what })
+  }
+
+  #isNews({ tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>, revision: number): boolean {
+    return revision > (this.#heard.get(keyOf(tenant, id)) ?? 0)
+  }
+
+  /** Returns the threads that this server has not heard of, each with a card. Notes those that are damaged. */
+  async #listed(rows: readonly ListedRow[]): Promise<readonly { readonly revision: number; readonly listed: ListedThread }[]> {
+    const all: { readonly revision: number; readonly listed: ListedThread }[] = []
+    for (const { tenant, id, revision, head, ...row } of rows) {
+      if (head === null) this.#damaged(tenant, id, DAMAGED_HEAD)
+      else if (this.#isNews(head, revision)) {
+        const card = row.card ?? (await this.#makeCard(tenant, id))
+        if (card !== null) all.push({ revision, listed: { ...head, card } })
+      }
+    }
+    return all
+  }
+
+  /** Makes a thread's card from the thread, and saves it. Returns null if the thread is damaged, or was deleted. */
+  async #makeCard(tenant: string, id: string): Promise<ThreadCard | null> {
+    const cardOf = this.#cardOf
+    if (cardOf === null) return null
+    try {
+      return await this.database.transaction(async (run) => {
+        await run(`SELECT 1 FROM kvfold.threads WHERE ${NAMED} FOR UPDATE`, [tenant, id])
+        const read = await readThread(run, tenant, id)
+        if (read === null) return null
+        const card = cardOf(read.record)
+        await run('DELETE FROM kvfold.cards WHERE thread = $1', [read.number])
+        await new ThreadWriter(run).addCard(read.number, card)
+        return card
+      })
+    } catch (error) {
+      if (!(error instanceof Damaged)) throw error
+      this.#damaged(tenant, id, error.message)
+      return null
     }
   }
 
@@ -266,6 +314,7 @@ export class PostgresStore implements ThreadStore {
         ] as const,
       { reading: true },
     )
+    const listed = await this.#listed(threads)
     const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
     // At the start this server has nothing in memory, but its saved cells may be of any time. If a drop fails here, the next call does
     // everything again.
@@ -273,14 +322,14 @@ export class PostgresStore implements ThreadStore {
     this.#news ||= forgotten.length > 0
     const oldest = BigInt(next[0]?.['next'] as string)
     if (oldest > this.#since) this.#since = oldest
-    const changed = threads.filter(({ revision, listed: { tenant, id } }) => {
-      const key = keyOf(tenant, id)
-      if (revision <= (this.#heard.get(key) ?? 0)) return false
-      this.#heard.set(key, revision)
+    const changed = listed.filter(({ revision, listed: thread }) => {
+      if (!this.#isNews(thread, revision)) return false
+      this.#heard.set(keyOf(thread.tenant, thread.id), revision)
       return true
     })
-    for (const { tenant, id } of gone.map(named)) for (const map of [this.#held, this.#heard]) map.delete(keyOf(tenant, id))
-    return { changed: changed.map(({ listed }) => listed), deleted: erased, forgotten: since === 0n ? [] : forgotten }
+    for (const { tenant, id } of gone.map(named))
+      for (const map of [this.#held, this.#heard, this.#damage]) map.delete(keyOf(tenant, id))
+    return { changed: changed.map((each) => each.listed), deleted: erased, forgotten: since === 0n ? [] : forgotten }
   }
 
   async #done(): Promise<void> {
@@ -292,7 +341,8 @@ export class PostgresStore implements ThreadStore {
     const release = await this.#claims.take(tenant, id, wait)
     if (release === null) return null
     try {
-      const [row] = await this.database.rows(`SELECT revision FROM kvfold.threads WHERE ${NAMED}`, [tenant, id])
+      const sql = `SELECT revision FROM kvfold.threads WHERE ${NAMED}`
+      const [row] = canName(id) ? await this.database.rows(sql, [tenant, id]) : []
       return { isCurrent: row?.['revision'] === this.#held.get(keyOf(tenant, id))?.revision, release }
     } catch (error) {
       await release()

@@ -9,6 +9,11 @@ export const NAMED = 'tenant = $1 AND id = $2'
 /** The most parameters of a statement. */
 const MOST = 30_000
 
+const OWN_ROW = 'its own row'
+const NOT_AS_WRITTEN = 'does not match its checksum'
+/** What is damaged in a thread whose own row is. */
+export const DAMAGED_HEAD = `${OWN_ROW} ${NOT_AS_WRITTEN}`
+
 /** Says which of a thread's rows are damaged; `PostgresStore` catches it. */
 export class Damaged extends Error {}
 
@@ -30,10 +35,14 @@ export class ThreadWriter {
     const marks = ['$1', '1', 'pg_current_xact_id()', ...head.map((_, at) => `$${at + 2}`)]
     await this.run(`INSERT INTO kvfold.threads (${columns.join(', ')}) VALUES (${marks.join(', ')})`, [number, ...head])
     await this.insert('edits', ['thread', ...editRows.columns], [[number, ...editRows.write(thread.edits, [number])]])
-    await this.insert('cards', ['thread', ...cardRows.columns], [[number, ...cardRows.write(card, [number])]])
+    await this.addCard(number, card)
     const { messages, ledger: entries, events } = thread
     await this.add(number, NO_PLACES, { messages, entries, events })
     return number
+  }
+
+  addCard(thread: number, card: ThreadCard): Promise<void> {
+    return this.insert('cards', ['thread', ...cardRows.columns], [[thread, ...cardRows.write(card, [thread])]])
   }
 
   /** Adds rows behind the existing ones. `places`: the first new place in each table. */
@@ -85,7 +94,7 @@ export async function readThread(
   ])
   if (row === undefined) return null
   const [number, revision] = [row['number'] as number, row['revision'] as number]
-  const head = valueIn(headRows, row, [number], 'its own row')
+  const head = valueIn(headRows, row, [number], OWN_ROW)
   const [edited] = await run(`SELECT ${editRows.columns.join(', ')} FROM kvfold.edits WHERE thread = $1`, [number])
   const edits = valueIn(editRows, edited, [number], 'the row of its folds')
   const parts = async <T extends PartTable>(table: T): Promise<readonly PartRow<T>[]> => {
@@ -102,30 +111,36 @@ export async function readThread(
   return { number, revision, record: { ...head, messages, edits, ledger, events } }
 }
 
-/** Returns the threads that the given transaction or a later one changed. Leaves out threads whose own row or card is damaged. */
-export async function listedIn(
-  run: RunStatement,
-  since: bigint,
-): Promise<readonly { readonly revision: number; readonly listed: ListedThread }[]> {
+/** A thread's own row and its card. Each is null if it is damaged, and the card also if it is missing. */
+export interface ListedRow extends Pick<ThreadHead, 'tenant' | 'id'> {
+  readonly revision: number
+  readonly head: Omit<ListedThread, 'card'> | null
+  readonly card: ThreadCard | null
+}
+
+/** Returns the threads that the given transaction or a later one changed. */
+export async function listedIn(run: RunStatement, since: bigint): Promise<readonly ListedRow[]> {
   const heads = headRows.columns.map((column) => `t.${column}`).join(', ')
   const rows = await run(
     `SELECT t.number, t.revision, ${heads}, c.chain, c.card, c.sum AS card_sum
-     FROM kvfold.threads t JOIN kvfold.cards c ON c.thread = t.number WHERE t.changed >= $1::text::xid8 ORDER BY t.number`,
+     FROM kvfold.threads t LEFT JOIN kvfold.cards c ON c.thread = t.number WHERE t.changed >= $1::text::xid8 ORDER BY t.number`,
     [String(since)],
   )
-  return rows.flatMap((row) => {
+  return rows.map((row): ListedRow => {
     const number = row['number'] as number
-    const head: ThreadHead | null = parsed(headRows, row, [number])
+    const [tenant, id] = [row['tenant'] as string, row['id'] as string]
+    const head = parsed(headRows, row, [number])
     const card = parsed(cardRows, { ...row, sum: row['card_sum'] }, [number])
-    if (head === null || card === null) return []
-    const { tenant, id, model, created, used, parent, contract } = head
-    return [{ revision: row['revision'] as number, listed: { tenant, id, model, created, used, parent, contract, card } }]
+    const revision = row['revision'] as number
+    if (head === null) return { tenant, id, revision, head, card }
+    const { model, created, used, parent, contract } = head
+    return { tenant, id, revision, head: { tenant, id, model, created, used, parent, contract }, card }
   })
 }
 
 function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly number[], what: string): T {
   const value = row === undefined ? null : parsed(kind, row, keys)
-  if (value === null) throw new Damaged(`${what} ${row === undefined ? 'is missing' : 'does not match its checksum'}`)
+  if (value === null) throw new Damaged(`${what} ${row === undefined ? 'is missing' : NOT_AS_WRITTEN}`)
   return value
 }
 

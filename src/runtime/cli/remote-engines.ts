@@ -109,7 +109,7 @@ export async function engineSource(
     throw new KvfoldError('cli/bad-usage', `--${option} needs --engine, which names another server; add it.`)
   }
   const key = readKey(definedFields({ variable: engineKeyEnv, file: engineKeyFile }))
-  const list = file === undefined ? null : new EnginesFile(file, key)
+  const list = file === undefined ? null : new EnginesFile(file, key, engineFlavour)
   const named = urls.map((url): EngineEntry => ({ url, key, ...definedFields({ flavour: engineFlavour }) }))
   const connect = async () => {
     const entries = list?.entries ?? named
@@ -173,11 +173,14 @@ export class EnginesFile {
   #last: Promise<unknown> = Promise.resolve()
 
   /**
-   * @param key the key of engines for which the file names none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key
+   * @param key the key of engines for which the file names none
+   * @param flavour the kind of engines for which the file names none. Default: as they say themselves
+   * @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key
    */
   constructor(
     private readonly path: string,
     private readonly key: string | null,
+    private readonly flavour?: FlavourName,
   ) {
     this.#text = this.#read()
     this.entries = this.#parsed(this.#text)
@@ -252,6 +255,7 @@ export class EnginesFile {
     const file = checked(File, json)
     if (!file.ok) throw this.#wrong(allInWords(file.faults, 'its content'))
     return file.value.engines.map(({ keyEnv, ...entry }) => ({
+      ...definedFields({ flavour: this.flavour }),
       ...entry,
       key: keyEnv === undefined ? this.key : readKey({ variable: keyEnv }),
     }))

@@ -9,6 +9,7 @@ import { SavedToday } from '../server/threads/status.js'
 import type { ResponseStore } from '../server/responses/responses.js'
 import { damageLines } from '../store/damage.js'
 import { stateFolder } from '../store/store-file.js'
+import type { Database } from '../../fleet/postgres/database.js'
 import type { PostgresStore, PostgresStoreOptions } from '../../fleet/postgres/postgres-store.js'
 import type { SqliteStore } from '../store/sqlite-store.js'
 import { decimal } from './options.js'
@@ -102,19 +103,24 @@ export async function openStore(
 }
 
 /** Opens the store in a PostgreSQL database. @throws KvfoldError store/* */
-export async function openPostgres(
-  url: string,
-  more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
-): Promise<PostgresStore> {
+async function openPostgres(url: string, more: Pick<PostgresStoreOptions, 'cells' | 'place'>): Promise<PostgresStore> {
   // Loaded late, so that other commands neither wait for the client nor need it.
-  const { PostgresStore } = await import('../../fleet/postgres/postgres-store.js').catch((error: unknown) => {
-    throw new KvfoldError(
-      'store/unusable',
-      'The client of PostgreSQL (the package pg) cannot be loaded here; give --store a folder.',
-      { cause: error },
-    )
-  })
+  const { PostgresStore } = await import('../../fleet/postgres/postgres-store.js').catch(noClient)
   return PostgresStore.open({ url, ...more })
+}
+
+/** Opens the database of a store without joining its servers: they wait for one another to forget text. @throws KvfoldError store/* */
+export async function openDatabase(url: string): Promise<Database> {
+  const { Database } = await import('../../fleet/postgres/database.js').catch(noClient)
+  return Database.open(url)
+}
+
+const noClient = (error: unknown): never => {
+  throw new KvfoldError(
+    'store/unusable',
+    'The client of PostgreSQL (the package pg) cannot be loaded here; give --store a folder.',
+    { cause: error },
+  )
 }
 
 const REMEDY =

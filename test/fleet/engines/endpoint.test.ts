@@ -8,9 +8,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { anyObject } from '../../../src/runtime/chat/grammar.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
-import { readKey } from '../../../src/fleet/engines/endpoint.js'
+import { Endpoint, readKey } from '../../../src/fleet/engines/endpoint.js'
 import { RemoteEngine, type RemoteEngineOptions } from '../../../src/fleet/engines/remote.js'
 
 const KEY = 'sk-very-secret-0123456789'
@@ -149,6 +150,20 @@ describe('an endpoint that refuses', () => {
     expect(error).toMatchObject({ code: 'remote/rate-limited', cause: { retryAfter: 60 } })
     expect(error.message).toContain('60 s')
     expect(count).toBe(1)
+  })
+
+  it('ends with the reason of a signal that is aborted before the next try', async () => {
+    const abort = new AbortController()
+    const lost = new KvfoldError('remote/unreachable', 'The engine was lost.')
+    chat = (_, response) => {
+      refuse(response, 503, {}, { 'retry-after': '5' })
+      setTimeout(() => {
+        abort.abort(lost)
+      }, 50)
+    }
+    const endpoint = new Endpoint({ url })
+    await expect(endpoint.post('/v1/chat/completions', {}, abort.signal)).rejects.toBe(lost)
+    endpoint.close()
   })
 })
 

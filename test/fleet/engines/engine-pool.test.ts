@@ -277,6 +277,44 @@ it('an engine that comes back with another model is not used', async () => {
   expect(other.asked).toEqual([])
 })
 
+describe('an engine beside one whose model is named', () => {
+  const named = async (order: (all: RemoteEngineOptions['engines'] & object) => RemoteEngineOptions['engines'] & object) => {
+    const [one, other] = [await stub(), await stub('n')]
+    const engine = await connect([one], { engines: order([{ url: one.url }, { url: other.url, model: 'n' }]) })
+    return { one, engine }
+  }
+
+  it('comes back after a restart', async () => {
+    const { one, engine } = await named((all) => all)
+    await one.die()
+    for (let at = 0; at < 2; at++) await engine.checkEngines()
+    expect(stateOf(engine)).toEqual(['down', 'up'])
+    await stub('m', Number(new URL(one.url).port))
+    await engine.checkEngines()
+    expect(stateOf(engine)).toEqual(['up', 'up'])
+  })
+
+  it('is used when it stands second', async () => {
+    const { engine } = await named((all) => [...all].reverse())
+    expect(stateOf(engine)).toEqual(['up', 'up'])
+  })
+
+  it('must serve the model of the others without a name, also when both come later at once', async () => {
+    const all = [await stub(), await stub('other'), await stub('n')]
+    const [one, two, three] = all.map(({ url }) => url)
+    for (const each of all.slice(0, 2)) await each.die()
+    const engine = await connect(all, { engines: [{ url: one! }, { url: two! }, { url: three!, model: 'n' }] })
+    expect(stateOf(engine)).toEqual(['down', 'down', 'up'])
+    await stub('m', Number(new URL(one!).port))
+    await stub('other', Number(new URL(two!).port))
+    for (let at = 0; at < 2; at++) await engine.checkEngines()
+    const [first, second, third] = engine.engines
+    expect([first!, second!].map(({ state }) => state).sort()).toEqual(['down', 'up'])
+    expect(first!.problem ?? second!.problem).toMatch(/serves (m|other), but the other engines serve (m|other);/)
+    expect(third!.state).toBe('up')
+  })
+})
+
 describe('the list of engines', () => {
   it('may have engines that are not there yet, and one with another model is not used', async () => {
     const [there, other] = [await stub(), await stub('n')]

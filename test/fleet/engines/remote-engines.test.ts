@@ -105,6 +105,19 @@ describe('several engines', () => {
     await engine.dispose()
   })
 
+  it('have the kind of --engine-flavour, unless their entry in the file has its own', async () => {
+    const entry = { url, keyEnv: 'KVFOLD_TEST_ENGINE_KEY' }
+    for (const [own, flavour] of [
+      [{}, 'akv'],
+      [{ flavour: 'sglang' }, 'sglang'],
+    ] as const) {
+      write({ engines: [{ ...entry, ...own }] })
+      const engine = await (await source('--engines', file, '--engine-flavour', 'akv'))!.load()
+      expect(engine.engines).toMatchObject([{ flavour }])
+      await engine.dispose()
+    }
+  })
+
   it.each([
     ['{', /it is not JSON/],
     [{ engines: [] }, /engines: /],

@@ -4,6 +4,8 @@ import { openStore as openKept } from '../../../src/runtime/cli/store-options.js
 import { Database } from '../../../src/fleet/postgres/database.js'
 import { PostgresStore, type PostgresStoreOptions } from '../../../src/fleet/postgres/postgres-store.js'
 import { PostgresResponses } from '../../../src/fleet/postgres/postgres-responses.js'
+import { cardOf } from '../../../src/runtime/server/threads/thread.js'
+import type { ListedThread } from '../../../src/runtime/store/port.js'
 import { theResponseStore } from '../../runtime/server/responses/response-store.contract.js'
 import { IMPATIENT, noPostgres, TestPostgres, wayTo } from '../../support/postgres.js'
 import { allIn, readIn, someCard, someEvent, someStored, someThread } from '../../runtime/store/support/threads.js'
@@ -110,6 +112,41 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await store.delete('public', someThread(1).id)
       expect(store.damage().map(({ id }) => id)).toEqual([someThread(3).id])
     })
+
+    it('get a missing or damaged card again, also when another server changes the thread', async () => {
+      const store = await openStore()
+      for (const seed of [1, 2, 3]) await store.create(someThread(seed), someCard(seed))
+      await postgres.sql('UPDATE kvfold.cards SET sum = sum + 1 WHERE thread = 1', url)
+      await postgres.sql('DELETE FROM kvfold.cards WHERE thread = 2', url)
+      const again = await openStore()
+      const cards = (all: readonly ListedThread[]) => all.map(({ id, card }) => [id, card])
+      const made = [1, 2, 3].map((seed) => [someThread(seed).id, seed === 3 ? someCard(3) : cardOf(someThread(seed))])
+      expect(cards(await again.index(cardOf))).toEqual(made)
+      expect(cards(await (await openStore()).index(() => someCard(9)))).toEqual(made)
+      await postgres.sql('DELETE FROM kvfold.cards WHERE thread = 3', url)
+      await readIn(store, 'public', someThread(3).id)
+      await store.update('public', someThread(3).id, { events: [someEvent(1)], card: someCard(4) })
+      expect((await again.shared.changes()).changed.map(({ id }) => id)).toEqual([someThread(3).id])
+      expect(again.damage()).toEqual([])
+    })
+
+    it('name a thread whose own row is damaged, or whose card cannot be made again, until it is deleted', async () => {
+      const store = await openStore()
+      for (const seed of [1, 2, 3]) await store.create(someThread(seed), someCard(seed))
+      await postgres.sql('UPDATE kvfold.threads SET sum = sum + 1 WHERE number = 1', url)
+      await postgres.sql('UPDATE kvfold.cards SET sum = sum + 1 WHERE thread = 2', url)
+      await postgres.sql('UPDATE kvfold.messages SET sum = sum + 1 WHERE thread = 2', url)
+      const again = await openStore()
+      expect((await again.index(cardOf)).map(({ id }) => id)).toEqual([someThread(3).id])
+      expect(again.damage()).toMatchObject([
+        { kind: 'damaged', tenant: 'public', id: someThread(1).id, what: 'its own row does not match its checksum' },
+        { kind: 'damaged', tenant: 'public', id: someThread(2).id },
+      ])
+      await again.delete('public', someThread(1).id)
+      await store.delete('public', someThread(2).id)
+      await again.shared.changes()
+      expect(again.damage()).toEqual([])
+    })
   })
 
   describe('two servers', () => {
@@ -183,6 +220,13 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await one.shared.claim(tenant, id, false)).toBeNull()
       await got!.release()
       expect(await one.shared.claim(tenant, id, false)).not.toBeNull()
+    })
+
+    it('claim threads of any name, even with a NUL, which the database cannot have', async () => {
+      const store = await openStore()
+      const claim = await store.shared.claim('public', 'thread_\u0000', true)
+      expect(claim?.isCurrent).toBe(true)
+      await claim!.release()
     })
 
     it('get the claims of a server that died', async () => {

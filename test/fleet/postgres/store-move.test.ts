@@ -114,6 +114,16 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     expect((await kvfoldHere(['store', 'copy', url, join(root, 'three')])).stderr).toContain('copy a database with pg_dump')
   })
 
+  it('is no server, so that no forget waits for a command', async () => {
+    const server = await PostgresStore.open({ url })
+    await server.close()
+    await postgres.sql('ALTER TABLE kvfold.servers ADD CHECK (false)', url)
+    await moveStore(folder, url)
+    expect((await kvfoldHere(['store', 'check', '--store', url])).code).toBe(0)
+    expect(await exportOf(url)).toHaveLength(THREADS)
+    expect(await moveStore(url, join(root, 'two'))).toMatchObject({ threads: THREADS })
+  })
+
   it('that cannot be written whole is not written at all', async () => {
     const broken = join(root, 'broken')
     cpSync(folder, broken, { recursive: true })

@@ -14,7 +14,7 @@ import { printable } from '../terminal.js'
 import { plural } from '../../figures/numbers.js'
 import type { FoundThread, ThreadsCheck } from '../../store/check.js'
 import type { ResponsesCheck } from '../../server/responses/sqlite-responses.js'
-import { isDatabase, openPostgres, storeFolder } from '../store-options.js'
+import { isDatabase, openDatabase, storeFolder } from '../store-options.js'
 import type { Shell } from '../shell.js'
 import type { KeptResponse } from '../../server/responses/responses.js'
 import type { ThreadRecord } from '../../store/port.js'
@@ -105,11 +105,11 @@ async function inDatabase(url: string, each: (thread: FoundThread) => Promise<vo
     import('../../../fleet/postgres/move.js'),
     import('../../../fleet/postgres/postgres-responses.js'),
   ])
-  const store = await openPostgres(url)
+  const database = await openDatabase(url)
   try {
-    return await readAll(store.database, each, readResponses)
+    return await readAll(database, each, readResponses)
   } finally {
-    await store.close()
+    await database.close()
   }
 }
 
@@ -244,7 +244,7 @@ async function toDatabase(folder: string, url: string): Promise<Moved> {
     import('../../server/threads/thread.js'),
   ])
   return looking(folder, async ({ threads, responses, problems }) => {
-    const store = await openPostgres(url)
+    const database = await openDatabase(url)
     try {
       const names = new Set<string>()
       let left = responses?.damage.length ?? 0
@@ -256,17 +256,17 @@ async function toDatabase(folder: string, url: string): Promise<Moved> {
         else throw damaged(`the thread ${id} of ${tenant} is damaged`)
       }
       const kept = (responses?.whole ?? []).filter(({ tenant, thread }) => names.has(JSON.stringify([tenant, thread])))
-      await refuseUsed(store.database)
-      await fill(store.database, wholeOf(threads), cardOf, async (run) => {
+      await refuseUsed(database)
+      await fill(database, wholeOf(threads), cardOf, async (run) => {
         for (const response of kept) await writeResponse(run, response)
         const back = new Map((await readResponses(run)).whole.map((each) => [nameOf(each), each]))
         const other = kept.find((each) => !isDeepStrictEqual(back.get(nameOf(each)), each))
-        if (other !== undefined) throw notSame('response', other.id, store.database.address)
+        if (other !== undefined) throw notSame('response', other.id, database.address)
       })
       left += (responses?.whole.length ?? 0) - kept.length
       return { threads: names.size, responses: kept.length, left }
     } finally {
-      await store.close()
+      await database.close()
     }
   })
 }
@@ -276,12 +276,12 @@ async function toFolder(url: string, folder: string): Promise<Moved> {
     import('../../../fleet/postgres/postgres-responses.js'),
     import('../../../fleet/postgres/move.js'),
   ])
-  const source = await openPostgres(url)
+  const source = await openDatabase(url)
   try {
-    await refuseUsed(source.database)
+    await refuseUsed(source)
     return await newStore(folder, async (add) => {
       const { whole, damage } = await readAll(
-        source.database,
+        source,
         async ({ tenant, id, record }) => {
           if (record === null) throw damaged(`the thread ${id} of ${tenant} is damaged; delete it`)
           await add.thread(record)

@@ -45,6 +45,12 @@ export function theResponseStore(name: string, { open, deleteThread }: Responses
       expect(again.damage()).toEqual([])
     })
 
+    it('are unknown under an id with a NUL', async () => {
+      const store = await openStore()
+      expect(await store.read(TENANT, 'resp_\u0000')).toBeNull()
+      await store.erase(TENANT, 'resp_\u0000')
+    })
+
     it('replace a response with the same id', async () => {
       const store = await openStore()
       await store.keep(some(1))
