@@ -216,13 +216,15 @@ export class ChatFormat {
   }
 
   /**
-   * Prepares `render` and `count` for these messages: does their slow part now, and lets other work run meanwhile. Prepares `snap`, too,
-   * for answers as they were sampled only with `snaps`.
+   * Prepares `render` and `count` for this request: does their slow part now, and lets other work run meanwhile. Edits that omit other
+   * parts, or change other sampled answers, need a preparation of their own. With `snaps` it prepares `snap`, too.
    */
   async prepareInTurns(request: RenderRequest, snaps = false): Promise<void> {
     await this.#baseInTurns(...baseOf(request))
+    if (!snaps) return
     const { messages, tools = [] } = request
-    if (snaps && messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
+    await this.#baseInTurns(messages, tools, NO_EDITS, 'prompt')
+    if (messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
   }
 
   /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */

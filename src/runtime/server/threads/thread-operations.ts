@@ -65,7 +65,7 @@ export class Operations implements ThreadApi {
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation, prompted } = thread
         const shown = noted(conversation.messages, prompted.tools)
-        await engine.prepare?.(shown, prompted.tools, prompted.variables, true).catch(unlessTemplate)
+        await engine.prepare?.(shown, prompted.tools, [], prompted.variables, true).catch(unlessTemplate)
         const { fragments } = granted(await inTurns(conversation.fragmenting(options)))
         edited(thread, 'cut', fragments, 0)
         return fragments
