@@ -1,6 +1,5 @@
-/** Tests what policies cost: one step pays for all folds that are made at once, and prompts to count are rendered in turns. */
-import { afterEach, describe, expect, it, vi } from 'vitest'
-import { Template } from '../../../../src/runtime/chat/jinja/template.js'
+/** Tests that one step pays for all folds that a policy makes at once: the tokens computed with batches and without. */
+import { describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
 import { LlamaEngine } from '../../../../src/runtime/engine/llama.js'
@@ -51,42 +50,5 @@ describe('folds of a policy', () => {
     expect(batched.folds).toBe(single.folds)
     expect(batched.steps).toBeLessThan(single.steps)
     expect(batched.computed).toBeLessThan(0.7 * single.computed)
-  })
-})
-
-describe('a policy on a long thread', () => {
-  afterEach(() => {
-    vi.restoreAllMocks()
-  })
-
-  it('renders the prompt in turns before it counts, also when the thread hides text', async () => {
-    const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
-      ...{ threads: 1, batchThreads: 1, cells: 8192, hostBytes: 0 },
-    })
-    const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
-    const templates = vi.spyOn(Template.prototype, 'steps')
-    const count = engine.count.bind(engine)
-    let atOnce = 0
-    const counts = vi.spyOn(engine, 'count').mockImplementation((...asked) => {
-      const before = templates.mock.calls.length
-      const tokens = count(...asked)
-      atOnce += templates.mock.calls.length - before
-      return tokens
-    })
-    const messages: ChatMessage[] = Array.from({ length: 301 }, (_, at) => ({
-      ...{ role: at % 2 === 0 ? 'user' : 'assistant', content: `Message ${at}.` },
-    }))
-    const asking = async (more: object) => {
-      const ask = { tenant: 't', messages: [...messages], tools: [], toolChoice: 'auto', maxTokens: 2, ...more } as const
-      const { message } = await service.ask(ask).answer
-      messages.push(message, { role: 'user', content: 'Go on.' })
-    }
-    await asking({ drops: { messages: [3], repositions: false } })
-    counts.mockClear()
-    atOnce = 0
-    await asking({ overflow: 'fold-oldest' })
-    await service.close(0)
-    expect(counts).toHaveBeenCalled()
-    expect(atOnce).toBe(0)
   })
 })
