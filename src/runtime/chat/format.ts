@@ -113,8 +113,8 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
 /** How many messages are handled before other work may run. */
 const STEP = 1024
 
-/** The most tokens of two prompts that are kept together; of longer ones only the last is kept. */
-const MOST_KEPT = 2 ** 20
+/** How many prompts are kept, and the most tokens of all of them together. The last prompt is kept whatever its length. */
+const MOST_KEPT = { prompts: 8, tokens: 2 ** 20 }
 
 /** How many variants (formats with template variables) are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
@@ -124,7 +124,10 @@ export class ChatFormat {
   readonly #traces: WeakMap<Rendered, Trace>
   /** The variants of this format with template variables, by the JSON of the variables. */
   readonly #variants = new Map<string, ChatFormat>()
-  /** The last two prompts, the last one first: a fold needs its prompt with tools and without. */
+  /**
+   * The last prompts, the last one first. A fold needs its prompt with tools and without. A cut needs it with and without the answers as
+   * they were sampled, while other requests render theirs.
+   */
   #recent: readonly KeptBase[] = []
   /** The last prompt of a single message. */
   #alone: readonly KeptBase[] = []
@@ -216,13 +219,15 @@ export class ChatFormat {
   }
 
   /**
-   * Prepares `render` and `count` for these messages: does their slow part now, and lets other work run meanwhile. Prepares `snap`, too,
-   * for answers as they were sampled only with `snaps`.
+   * Prepares `render` and `count` for this request: does their slow part now, and lets other work run meanwhile. Edits that omit other
+   * parts, or change other sampled answers, need a preparation of their own. With `snaps` it prepares `snap`, too.
    */
   async prepareInTurns(request: RenderRequest, snaps = false): Promise<void> {
     await this.#baseInTurns(...baseOf(request))
+    if (!snaps) return
     const { messages, tools = [] } = request
-    if (snaps && messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
+    await this.#baseInTurns(messages, tools, NO_EDITS, 'prompt')
+    if (messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
   }
 
   /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */
@@ -393,9 +398,13 @@ export class ChatFormat {
   /** Keeps a prompt. A message alone, whose tokens a policy counts, displaces only another one. */
   #keep(kept: KeptBase): Base {
     const { base } = kept
-    const fits = (other: KeptBase) => other.base.base.tokens.length + base.base.tokens.length <= MOST_KEPT
     if (base.messages.length === 1) this.#alone = [kept]
-    else this.#recent = [kept, ...this.#recent.filter((one) => one !== kept && fits(one)).slice(0, 1)]
+    else {
+      let tokens = base.base.tokens.length
+      const fits = ({ base: other }: KeptBase): boolean => (tokens += other.base.tokens.length) <= MOST_KEPT.tokens
+      const others = this.#recent.filter((one) => one !== kept && fits(one))
+      this.#recent = [kept, ...others.slice(0, MOST_KEPT.prompts - 1)]
+    }
     return base
   }
 

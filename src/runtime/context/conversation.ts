@@ -3,7 +3,7 @@ import type { ChatMessage, Edit } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
-import { contains, length, overlaps, span, type Span } from '../core/span.js'
+import { contains, length, lowerBound, overlaps, span, type Span } from '../core/span.js'
 import { atOnce, type Steps } from '../core/turns.js'
 import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -220,7 +220,7 @@ export class Conversation {
         )
     const taken = this.#taken(stretches)
     if (taken !== null) return taken
-    const shares = apportion(
+    const shares = yield* apportion(
       pieces,
       stretches.map((stretch) => length(stretch.span)),
     )
@@ -228,8 +228,8 @@ export class Conversation {
     for (const [index, { message, span: chars }] of stretches.entries()) {
       yield
       const snap = (inner: Span) => this.ports.snap?.(this.#messages, message, inner) ?? inner
-      for (const piece of piecesOf(this.#message(message).content, chars, shares[index] ?? 1, snap))
-        cut.push({ message, span: piece })
+      const spans = yield* piecesOf(this.#message(message).content, chars, shares[index] ?? 1, snap)
+      cut.push(...spans.map((piece) => ({ message, span: piece })))
     }
     const takenAtBorders = this.#taken(cut)
     if (takenAtBorders !== null) return takenAtBorders
@@ -441,15 +441,23 @@ export class Conversation {
 
   /** Returns a refusal when a fragment overlaps one of the given stretches, else null. */
   #taken(stretches: readonly Stretch[]): Refusal | null {
-    const there = this.#fragments.filter((fragment) =>
-      stretches.some(({ message, span: chars }) => message === fragment.message && overlaps(chars, fragment.span)),
-    )
+    const there = [...new Set(stretches.flatMap((stretch) => this.#within(stretch)))]
     if (there.length === 0) return null
     const what = there.length === 1 ? 'there is a fragment' : 'there are fragments'
     return refuse(
       'tool/refused',
       `Between these markers ${what} already: ${several(there)}. Use fold_fragment, summarize_fragment or restore_fragment on them, or choose markers outside them.`,
     )
+  }
+
+  /** Returns the fragments that overlap the stretch, in order. */
+  #within({ message, span: chars }: Stretch): readonly Fragment[] {
+    const all = this.#fragments
+    const endsBefore = (one: Fragment) => one.message < message || (one.message === message && one.span.end <= chars.start)
+    const first = lowerBound(all.length, (at) => endsBefore(all[at]!))
+    const beginsBefore = (one: Fragment) => one.message < message || (one.message === message && one.span.start < chars.end)
+    const end = lowerBound(all.length, (at) => beginsBefore(all[at]!))
+    return all.slice(first, end).filter((one) => overlaps(chars, one.span))
   }
 
   #find(id: string): Fragment | Refusal {

@@ -71,6 +71,9 @@ const showsSame = (a: Edit, b: Edit): boolean =>
   a.replacement === b.replacement &&
   JSON.stringify(a.omits) === JSON.stringify(b.omits)
 
+/** Returns the messages that `snap` and `count` render for all messages before the last step. */
+export const settled = (messages: readonly ChatMessage[]): readonly ChatMessage[] => messages.slice(0, settledBefore(messages, 0))
+
 /**
  * How many messages to render so that `message` is among them. Leaves out a step at the end that still waits for tool results, because many
  * templates refuse it. Keeps that step if `message` is part of it.

@@ -3,6 +3,7 @@ import type { ChatMessage } from '../chat/message.js'
 import { span, type Span, contains, length } from '../core/span.js'
 import { quoted, refuse, type Result } from './refusal.js'
 import { invariant } from '../core/errors.js'
+import type { Steps } from '../core/turns.js'
 
 /** A range of characters in one message's original content. */
 export interface Stretch {
@@ -118,7 +119,7 @@ export const scopeName = (scope: Scope): string => (scope === 'all' ? 'messages'
  * @param snap widens characters of `content` to the token borders around them
  * @throws KvfoldError internal/invariant when `snap` does not widen, or leaves `content`
  */
-export function piecesOf(content: string, chars: Span, count: number, snap: (chars: Span) => Span): readonly Span[] {
+export function* piecesOf(content: string, chars: Span, count: number, snap: (chars: Span) => Span): Steps<readonly Span[]> {
   const whole = span(0, content.length)
   if (count === 1 && contains(chars, whole)) return [chars]
   const widen = (inner: Span): Span => {
@@ -131,7 +132,11 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
   }
   const { start, end } = widen(chars)
   // Widening the text after a cut moves its start to the token border at or before the cut.
-  const cuts = cutsWithin(content, chars, count).map((cut) => widen(span(cut, end)).start)
+  const cuts: number[] = []
+  for (const cut of yield* cutsWithin(content, chars, count)) {
+    yield
+    cuts.push(widen(span(cut, end)).start)
+  }
   const borders = [...new Set([start, ...cuts, end])]
   const pieces = borders.slice(1).map((border, index) => span(borders[index] ?? start, border))
   invariant(
@@ -173,10 +178,11 @@ const isLow = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
  * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. The cuts lie at equal distances. Each then moves by at most a
  * quarter of a piece, to the nearest border of the best kind in reach. Returns fewer cuts when the text is too short.
  */
-export function cutsWithin(text: string, stretch: Span, pieces: number): readonly number[] {
+export function* cutsWithin(text: string, stretch: Span, pieces: number): Steps<readonly number[]> {
   const piece = length(stretch) / pieces
   const cuts: number[] = []
   for (let index = 1; index < pieces; index++) {
+    yield
     const cut = nearest(text, stretch, stretch.start + piece * index, piece / 4, cuts.at(-1) ?? stretch.start)
     if (cut !== null) cuts.push(cut)
   }
@@ -200,9 +206,10 @@ function nearest(text: string, stretch: Span, ideal: number, reach: number, prev
  * Divides `pieces` among stretches by their lengths, at least one for each stretch. So the sum exceeds `pieces` when there are more
  * stretches than pieces.
  */
-export function apportion(pieces: number, lengths: readonly number[]): readonly number[] {
+export function* apportion(pieces: number, lengths: readonly number[]): Steps<readonly number[]> {
   const shares = lengths.map(() => 1)
   for (let left = pieces - shares.length; left > 0; left--) {
+    yield
     let longest = 0
     for (let index = 1; index < shares.length; index++)
       if ((lengths[index] ?? 0) / (shares[index] ?? 1) > (lengths[longest] ?? 0) / (shares[longest] ?? 1)) longest = index

@@ -336,12 +336,13 @@ export interface Engine {
     variables?: TemplateVariables,
   ): number
   /**
-   * Does the slow part of `count` for these messages ahead, in turns, so that the event loop stays free; with `snaps` also that of `snap`.
+   * Does the slow part of `count` with these arguments ahead, in turns, so that the event loop stays free; with `snaps` also that of `snap`.
    * For short messages it does nothing. Engines may leave it out. @throws as `count`
    */
   prepare?(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
+    edits?: readonly Edit[],
     variables?: TemplateVariables,
     snaps?: boolean,
   ): Promise<void>

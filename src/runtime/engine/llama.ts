@@ -364,9 +364,9 @@ export class LlamaEngine implements Engine {
     return this.format.with(variables).count({ messages: this.#ownAnswers.of(messages), tools, edits })
   }
 
-  async prepare(...[messages, tools, variables, snaps]: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
+  async prepare(...[messages, tools, edits = [], variables, snaps]: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
     if (isLong(messages, tools))
-      await this.format.with(variables).prepareInTurns({ messages: this.#ownAnswers.of(messages), tools }, snaps)
+      await this.format.with(variables).prepareInTurns({ messages: this.#ownAnswers.of(messages), tools, edits }, snaps)
   }
 
   /**

@@ -263,7 +263,7 @@ export class ThreadService implements Service {
   count(...[model, messages, tools, { clear, template, signal } = {}]: Parameters<Service['count']>): Promise<number> {
     const variables = variablesOf(template)
     return this.#using(model, signal, async (engine) => {
-      await engine.prepare?.(messages, tools, variables)
+      await engine.prepare?.(messages, tools, [], variables)
       return clear === undefined
         ? engine.count(messages, tools, [], variables)
         : inTurns(countCleared(engine, messages, tools, clear, variables))

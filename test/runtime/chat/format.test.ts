@@ -1,7 +1,8 @@
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { ChatFormat } from '../../../src/runtime/chat/format.js'
+import { Template } from '../../../src/runtime/chat/jinja/template.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../../src/runtime/chat/message.js'
 import type { Span } from '../../../src/runtime/core/span.js'
 import { realTemplate, realTemplates } from '../../support/bundle.js'
@@ -496,6 +497,29 @@ describe('rendering in turns of the event loop', () => {
     await format.renderInTurns({ messages })
     clearInterval(timer)
     expect(ticks).toBeGreaterThan(10)
+  })
+})
+
+describe('a prompt prepared for cuts', () => {
+  test('serves them all, also when other requests render theirs meanwhile', async () => {
+    const ruled = ruledFormat(builtinTemplate)
+    const { format } = ruled
+    const messages = Array.from({ length: 600 }, (_, index) =>
+      index % 2 === 0 ? user(`Message ${index}.`) : sampledMessage(ruled, ` Answer ${index}.`),
+    )
+    let prepared = false
+    const preparing = format.prepareInTurns({ messages }, true).then(() => (prepared = true))
+    for (let other = 0; other < 3; other++) {
+      format.render({ messages: [user('Hi.'), { role: 'assistant', content: 'Hello.' }, user(`Other ${other}.`)] })
+      await new Promise(setImmediate)
+    }
+    expect(prepared).toBe(false)
+    await preparing
+    format.render({ messages: [user('Hi.'), { role: 'assistant', content: 'Hello.' }] })
+    const templates = vi.spyOn(Template.prototype, 'steps')
+    for (const message of [0, 1]) format.snap({ messages, message, chars: { start: 2, end: 4 } })
+    expect(templates).not.toHaveBeenCalled()
+    templates.mockRestore()
   })
 })
 

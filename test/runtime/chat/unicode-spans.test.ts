@@ -4,7 +4,8 @@ import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
 import { piecesOf } from '../../../src/runtime/context/stretch.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Random } from '../../../src/runtime/core/random.js'
-import { contains } from '../../../src/runtime/core/span.js'
+import { contains, type Span } from '../../../src/runtime/core/span.js'
+import { atOnce } from '../../../src/runtime/core/turns.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native, NativeModel } from '../../../src/runtime/native/types.js'
 import { fromBundle, realTemplates, realVocabularies, realVocabulary, type RealTemplate } from '../../support/bundle.js'
@@ -58,9 +59,8 @@ function edited(random: Random, format: ChatFormat, messages: readonly ChatMessa
       expect(contains({ start: 0, end: content.length }, span), `within the content ${where}`).toBe(true)
       expect(format.snap({ messages, tools, message, chars: span }), `borders stay ${where}`).toEqual(span)
       // The content is cut as fragment_context cuts it.
-      const cut = piecesOf(content, chars, 1 + random.below(5), (inner) =>
-        format.snap({ messages, tools, message, chars: inner }),
-      )
+      const snap = (inner: Span) => format.snap({ messages, tools, message, chars: inner })
+      const cut = atOnce(piecesOf(content, chars, 1 + random.below(5), snap))
       expect([cut[0]?.start, cut.at(-1)?.end], `pieces of ${where}`).toEqual([span.start, span.end])
       at = span.end + (random.below(2) === 0 ? 0 : 1)
       if (edits.some((other) => other.message === message && other.span.end > span.start)) continue

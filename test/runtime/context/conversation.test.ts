@@ -3,7 +3,7 @@ import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { portsOf } from '../../../src/runtime/context/ports.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
-import { span } from '../../../src/runtime/core/span.js'
+import { span, type Span } from '../../../src/runtime/core/span.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import { granted, refused } from '../../support/results.js'
 
@@ -282,6 +282,35 @@ describe('Conversation', () => {
     const started = performance.now()
     granted(mark('word word', 'FINISH', 20))
     expect(performance.now() - started).toBeLessThan(3_000)
+  })
+
+  it('cuts a message into thousands of pieces in short steps, also beside thousands of fragments', () => {
+    let snaps = 0
+    const snap = (_messages: unknown, _message: unknown, chars: Span) => {
+      snaps++
+      return chars
+    }
+    const long = new Conversation(id, { snap })
+    const words = 'word '.repeat(40_000)
+    long.add({ role: 'user', content: `ONE ${words}TWO. THREE ${words}FOUR.` })
+    const longest = { snaps: 0, milliseconds: 0 }
+    for (const [startMarker, endMarker] of [
+      ['ONE', 'TWO.'],
+      ['THREE', 'FOUR.'],
+    ] as const) {
+      const steps = long.fragmenting({ startMarker, endMarker, numFragments: 10_000 })
+      for (let isDone = false; !isDone;) {
+        snaps = 0
+        const before = process.cpuUsage()
+        isDone = steps.next().done === true
+        const { user, system } = process.cpuUsage(before)
+        longest.snaps = Math.max(longest.snaps, snaps)
+        longest.milliseconds = Math.max(longest.milliseconds, (user + system) / 1000)
+      }
+    }
+    expect(longest.snaps).toBe(1)
+    expect(longest.milliseconds).toBeLessThan(400)
+    expect(long.fragments).toHaveLength(20_000)
   })
 })
 

@@ -2,9 +2,10 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { apportion, cutsWithin } from '../../../src/runtime/context/stretch.js'
 import { span } from '../../../src/runtime/core/span.js'
+import { atOnce } from '../../../src/runtime/core/turns.js'
 
 const pieces = (text: string, count: number) => {
-  const cuts = cutsWithin(text, span(0, text.length), count)
+  const cuts = atOnce(cutsWithin(text, span(0, text.length), count))
   return [0, ...cuts].map((cut, index) => text.slice(cut, cuts[index]))
 }
 
@@ -34,7 +35,7 @@ describe('cutsWithin', () => {
     fc.assert(
       fc.property(text, fc.integer({ min: 1, max: 8 }), fc.nat(10), (content, count, offset) => {
         const stretch = span(offset, content.length - offset)
-        const cuts = cutsWithin(content, stretch, count)
+        const cuts = atOnce(cutsWithin(content, stretch, count))
         expect(cuts).toHaveLength(count - 1)
         const size = (stretch.end - stretch.start) / count
         for (const [index, cut] of cuts.entries()) {
@@ -57,14 +58,14 @@ describe('cutsWithin', () => {
 
 describe('apportion', () => {
   it('gives every span a piece, and longer ones more', () => {
-    expect(apportion(5, [10, 80, 10])).toEqual([1, 3, 1])
-    expect(apportion(2, [5, 5, 5])).toEqual([1, 1, 1])
+    expect(atOnce(apportion(5, [10, 80, 10]))).toEqual([1, 3, 1])
+    expect(atOnce(apportion(2, [5, 5, 5]))).toEqual([1, 1, 1])
     fc.assert(
       fc.property(
         fc.integer({ min: 1, max: 20 }),
         fc.array(fc.integer({ min: 1, max: 1000 }), { minLength: 1, maxLength: 8 }),
         (count, lengths) => {
-          const shares = apportion(count, lengths)
+          const shares = atOnce(apportion(count, lengths))
           expect(shares.reduce((sum, share) => sum + share, 0)).toBe(Math.max(count, lengths.length))
           for (const [a, share] of shares.entries()) {
             expect(share).toBeGreaterThanOrEqual(1)

@@ -214,7 +214,7 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   const counts = ask.drops !== undefined || ask.clear !== undefined || acm === 'auto-policy' || overflow !== 'refuse'
   if (counts && !isHopeless(context)) {
     const { tools } = context
-    await engine.prepare?.(noted(conversation.messages, tools), tools, scope.variables)
+    await engine.prepare?.(noted(conversation.messages, tools), tools, conversation.edits(), scope.variables)
   }
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')

@@ -1,6 +1,7 @@
 /** Carries out the operations of programs and people on threads, with the thread manager and the models. */
 import type { ChatMessage } from '../../chat/message.js'
 import { byMessage, type Fragment } from '../../context/fragment.js'
+import { settled } from '../../context/ports.js'
 import type { Result } from '../../context/refusal.js'
 import { noted, sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -64,8 +65,8 @@ export class Operations implements ThreadApi {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation, prompted } = thread
-        const shown = noted(conversation.messages, prompted.tools)
-        await engine.prepare?.(shown, prompted.tools, prompted.variables, true).catch(unlessTemplate)
+        const shown = noted(settled(conversation.messages), prompted.tools)
+        await engine.prepare?.(shown, prompted.tools, [], prompted.variables, true).catch(unlessTemplate)
         const { fragments } = granted(await inTurns(conversation.fragmenting(options)))
         edited(thread, 'cut', fragments, 0)
         return fragments
