@@ -5,13 +5,15 @@
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest'
 import { sharedCells } from '../../../src/fleet/cells/shared-cells-folder.js'
 import { sculptor } from '../../../src/runtime/agents/sculptor.js'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import { span } from '../../../src/runtime/core/span.js'
+import type { BlockOutlet } from '../../../src/runtime/engine/block-watch.js'
 import { SECRET_FILE } from '../../../src/runtime/engine/cache-secret.js'
 import type { AdapterScale, EngineReply, EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
@@ -248,6 +250,40 @@ describe('lower tiers', () => {
     const last = await load({ disk })
     for (const name of ['kept', 'other', 'again', 'plain']) await last.erase(conversationId(name))
     expect(readdirSync(disk.folder).filter((name) => name !== SECRET_FILE && name.endsWith('.kvshelf'))).toEqual([])
+  })
+
+  it('tell the blocks of requests without adapters apart from those of the usual ones', async () => {
+    const told = new Set<string>()
+    const outlet: BlockOutlet = {
+      tell: (events) => {
+        for (const event of events) if (event.kind === 'stored') told.add(event.adapters)
+        return Promise.resolve()
+      },
+    }
+    const engine = await load({ blocks: outlet, lora: lora.map(({ path }) => ({ path, scale: 1 })) })
+    for (const name of ['usual', 'none'])
+      await engine.respond({
+        conversation: conversationId(name),
+        messages,
+        maxTokens: 2,
+        ...(name === 'none' ? { lora: [] } : {}),
+      }).reply
+    await vi.waitFor(() => {
+      expect([...told].sort()).toEqual(['', 'none'])
+    })
+  })
+
+  it('are where the hidden text of a conversation is looked for after a restart, under the usual adapters', async () => {
+    const usual = { disk: { folder: join(folder, 'usual'), bytes: 1e9 }, lora: lora.map(({ path }) => ({ path, scale: 1 })) }
+    const edits: readonly Edit[] = [{ message: 1, span: span(0, 400), replacement: '[hidden]' }]
+    const conversation = conversationId('folded')
+    const before = await load(usual)
+    for (const shown of [{}, { edits }]) await before.respond({ conversation, messages, maxTokens: 2, ...shown }).reply
+    await dispose(before)
+    const after = await load(usual)
+    const [where] = after.residency(conversation, messages, [], edits) ?? []
+    expect(where!.disk).toBeGreaterThan(10)
+    expect(where!.gone).toBe(0)
   })
 
   it('keep each set apart in a folder that engines share', async () => {

@@ -11,7 +11,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { neverEnding } from '../../../bench/random-tokens.js'
 import { adapterFor } from '../../support/adapters.js'
 import { TEST_GPU } from '../../support/device.js'
-import { mambaModel, tinyModel } from '../../support/models.js'
+import { mambaModel, slidingModel, tinyModel } from '../../support/models.js'
 
 // Without flash attention rounding differs least between batches.
 const SMALL = { sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off', hostBytes: 0 } as const
@@ -345,6 +345,26 @@ describe('auto with a draft model', () => {
       [0.8, 0.05, 1],
     ] as const)
       expect(play(right, share, row)).toBeGreaterThan(0.97)
+  })
+})
+
+describe('a draft model with a sliding window', () => {
+  it('drafts on when conversations alternate and one of them goes back to an earlier place', async () => {
+    const told: string[] = []
+    const path = await slidingModel()
+    const options = { cells: 4096, slots: 2, draft: { path }, tell: (sentence: string) => void told.push(sentence) }
+    const own = await load(path, options)
+    const sampling = { logitBias: neverEnding(own.model) }
+    const ask = (name: string, tokens: Int32Array) =>
+      complete({ conversation: conversationId(name), tenant: 't', tokens, maxTokens: 24, sampling, speculate: DRAFT }, own)
+    const b = prompt(2, 1000)
+    await ask('a', prompt(1, 100))
+    await ask('b', b)
+    await ask('c', prompt(3, 1500))
+    const back = await ask('b', Int32Array.from([...b.subarray(0, 300), ...prompt(4, 60)]))
+    expect(told).toEqual([])
+    expect(back.ledger.drafted).toBeGreaterThan(0)
+    await own.dispose()
   })
 })
 
