@@ -83,7 +83,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
                   }}
                 />
               )}
-              <a href={linkTo(thread.id)} aria-current={thread.id === chosen ? 'page' : undefined}>
+              <a href={linkTo(thread.id)} title={thread.title} aria-current={thread.id === chosen ? 'page' : undefined}>
                 <span class="title">
                   {thread.running ? (
                     <span class="pulse" role="img" aria-label="runs now">

@@ -13,6 +13,7 @@ import type { Service, UnsupportedParts } from './ask.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
 import { addLora } from './dialects/llama-server/lora.js'
+import { addPage } from './dialects/llama-server/page.js'
 import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
@@ -200,6 +201,7 @@ export class Server {
     addLlamaCompletions(app, ports)
     addProps(app, ports)
     addLora(app, { service, locked: ring.locked })
+    addPage(app)
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)

@@ -108,7 +108,10 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
 
   it('loads and unloads models by the router’s routes', async () => {
     await chat('other', 'Hi')
-    expect(await send('/props?model=small&autoload=false')).toMatchObject({ status: 400 })
+    const unloaded = { error: { message: expect.stringContaining('small is not loaded') as string } }
+    expect(await send('/props?model=small&autoload=false')).toMatchObject({ status: 400, body: unloaded })
+    expect(await send('/props?model=other&autoload=false')).toMatchObject({ status: 200, body: { model_alias: 'other' } })
+    expect(await send('/props?autoload=0')).toMatchObject({ status: 200, body: { build_info: expect.any(String) as string } })
     expect(await states()).toMatchObject({ small: 'unloaded' })
     expect(await send('/models/load', { model: 'small' })).toMatchObject({ status: 200, body: { success: true } })
     await until('small', 'loaded')
@@ -125,6 +128,12 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     expect((await long).body.usage.completion_tokens).toBe(1000)
     expect(await send('/models/unload', { model: 'gpt' })).toMatchObject({ status: 200, body: { success: true } })
     expect(await states()).toEqual({ other: 'unloaded', small: 'unloaded' })
+  })
+
+  it('answers llama-server’s web page so that it asks once', async () => {
+    expect(await send('/tools')).toMatchObject({ status: 403, body: { error: { code: 'server/forbidden' } } })
+    expect(await send('/cors-proxy', {})).toMatchObject({ status: 403 })
+    expect(await send('/v1/streams/lookup', { conversation_ids: ['a'] })).toEqual({ status: 200, body: [] })
   })
 
   it('tells Ollama’s clients sizes, hashes and facts, and keeps a model as long as they say', async () => {

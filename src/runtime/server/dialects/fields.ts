@@ -111,6 +111,15 @@ export const AdapterScales = Type.Array(Type.Object({ id: Type.Integer({ minimum
 
 export const LoraField = Type.Optional(AdapterScales)
 
+/** llama-server's field for the time between comments in a stream. */
+export const PingField = Type.Optional(
+  Type.Integer({ minimum: -1, maximum: 3600, description: 'seconds between comments in a stream that waits; 0 or less: none' }),
+)
+
+/** Returns the seconds between comments in a stream; undefined: none. */
+export const pingOf = ({ sse_ping_interval: ping = 0 }: { readonly sse_ping_interval?: number }): number | undefined =>
+  ping > 0 ? ping : undefined
+
 // Content that is a text or a list of parts. Text parts are joined; other parts are refused by name or become a placeholder.
 
 /** The placeholder that the model sees for a part that is not text. */

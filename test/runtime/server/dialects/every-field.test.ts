@@ -81,7 +81,7 @@ const LLAMA_SAMPLING: Fields = {
   ...{ typical_p: 0.9, repeat_last_n: 16, repeat_penalty: 1.1, dry_multiplier: 0.5, dry_base: 2, dry_allowed_length: 3 },
   ...{ dry_penalty_last_n: 32, dry_sequence_breakers: ['\n'], mirostat: 2, mirostat_tau: 4, mirostat_eta: 0.2 },
   ...{ adaptive_target: 0.5, adaptive_decay: 0.5, min_keep: 1, samplers: ['top_k', 'temperature'], ignore_eos: true },
-  ...{ timings_per_token: true, return_progress: true, cache_prompt: true, lora: [] },
+  ...{ timings_per_token: true, return_progress: true, cache_prompt: true, sse_ping_interval: 5, lora: [] },
   ...{ grammar: 'root ::= [a-z]', json_schema: schema },
   ...{ 'speculative.n_max': 4, 'speculative.n_min': 1, 'speculative.type': 'ngram-simple' },
 }

@@ -10,7 +10,7 @@ import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, 
 import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { LoraField, nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
+import { LoraField, nullsDownTo, PingField, pingOf, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
@@ -51,9 +51,7 @@ const LlamaFields = {
   return_tokens: Type.Optional(Type.Boolean({ description: 'whether the answer has its token ids, too' })),
   timings_per_token: Type.Optional(Type.Boolean({ description: 'whether each part of a stream tells how long it took' })),
   return_progress: Type.Optional(Type.Boolean({ description: 'whether a stream tells how much of the prompt is computed' })),
-  sse_ping_interval: Type.Optional(
-    Type.Integer({ minimum: -1, maximum: 3600, description: 'seconds between comments in a stream that waits; 0 or less: none' }),
-  ),
+  sse_ping_interval: PingField,
   response_fields: Type.Optional(
     Type.Array(Type.String(), { maxItems: 64, description: 'only these fields; `a/b` for one within another' }),
   ),
@@ -93,8 +91,7 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
     const asks = await running.before(() => Promise.resolve().then(() => asksOf(body, promptsIn(), request.tenant, sampling)))
     const wish = { body, asks, ignored: ignoredIn(body, schema) }
     const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
-    const ping = body.sse_ping_interval ?? 0
-    if (body.stream === true) return running.stream(begin, new LlamaStream(wish), ping > 0 ? ping : undefined)
+    if (body.stream === true) return running.stream(begin, new LlamaStream(wish), pingOf(body))
     const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
     return answers.length === 1 ? answers[0] : answers
   }

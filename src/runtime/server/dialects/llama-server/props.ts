@@ -18,7 +18,12 @@ const NULLS = 5
 
 const Shown = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
-  autoload: Type.Optional(Type.Boolean({ description: 'false: a model that is not loaded is an error' })),
+  // Values of a query are texts.
+  autoload: Type.Optional(
+    Type.Enum(['true', 'false', '1', '0'], {
+      description: 'false or 0: nothing is loaded; a named model that is not is an error',
+    }),
+  ),
 })
 
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
@@ -29,8 +34,13 @@ export function addProps(app: App, ports: Ports): void {
     '/props',
     { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Shown } },
     async ({ query }, reply) => {
-      if (query.autoload === false && service.model(query.model).loaded === null)
-        throw new FieldError('model', `${service.model(query.model).name} is not loaded; leave autoload out to load it.`)
+      const asked = service.model(query.model)
+      const isLoading = query.autoload !== 'false' && query.autoload !== '0'
+      if (!isLoading && asked.loaded === null) {
+        if (query.model !== undefined)
+          throw new FieldError('model', `${asked.name} is not loaded; leave autoload out to load it.`)
+        return { default_generation_settings: { n_ctx: 0, params: {} }, model_alias: asked.name, build_info: 'kvfold' }
+      }
       // The model's facts are known once it is loaded.
       const signal = whileConnected(reply)
       const { name, loaded } = await service.load(query.model, signal)

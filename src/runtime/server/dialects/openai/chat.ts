@@ -14,6 +14,8 @@ import {
   LoraField,
   NoteFields,
   nullsDownTo,
+  PingField,
+  pingOf,
   StopField,
   stopOf,
   StreamOptions,
@@ -69,7 +71,7 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
           ? [service.ask({ ...session, ...ask, signal, streamed })]
           : service.several({ ...session, ...ask, signal, streamed }, body.n)
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping)
+      if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body))
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )
@@ -347,6 +349,7 @@ export const ChatBody = Type.Object({
   lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: StreamOptions,
+  sse_ping_interval: PingField,
   logprobs: Type.Optional(Type.Boolean()),
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   timings_per_token: Type.Optional(
