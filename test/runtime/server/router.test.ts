@@ -133,7 +133,7 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
   it('answers llama-server’s web page so that it asks once', async () => {
     expect(await send('/tools')).toMatchObject({ status: 403, body: { error: { code: 'server/forbidden' } } })
     expect(await send('/cors-proxy', {})).toMatchObject({ status: 403 })
-    expect(await send('/v1/streams/lookup', { conversation_ids: ['a'] })).toEqual({ status: 200, body: [] })
+    expect(await send('/v1/streams/lookup', { conversation_ids: ['a'] })).toMatchObject({ status: 200, body: [] })
   })
 
   it('tells Ollama’s clients sizes, hashes and facts, and keeps a model as long as they say', async () => {

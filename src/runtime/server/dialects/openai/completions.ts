@@ -8,7 +8,18 @@ import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
+import {
+  LoraField,
+  NoteFields,
+  nullsDownTo,
+  PingField,
+  pingOf,
+  PromptField,
+  promptsOf,
+  StopField,
+  stopOf,
+  StreamOptions,
+} from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField, refuseForConversations } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
@@ -51,6 +62,7 @@ const CompletionBody = Type.Object({
   lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: StreamOptions,
+  sse_ping_interval: PingField,
   timings_per_token: Type.Optional(
     Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
   ),
@@ -105,7 +117,7 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
         ignored: ignoredIn(body, CompletionBody),
       }
       const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
-      if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping)
+      if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping ?? pingOf(body))
       return textCompletion(head, await running.answers(begin), wish)
     },
   )
