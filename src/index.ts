@@ -15,6 +15,7 @@ export { KvfoldError, errorTable, type ErrorCode } from './runtime/core/errors.j
 export { conversationId, fragmentId, freshConversation, searchId } from './runtime/core/ids.js'
 export type { ConversationId, FragmentId, SearchId } from './runtime/core/ids.js'
 export type { Span } from './runtime/core/span.js'
+export type { Steps } from './runtime/core/turns.js'
 
 // Models: the native binding, files and hub URIs, the built-in model, models with random weights.
 export { openNative } from './runtime/native/binding.js'
