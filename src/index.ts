@@ -34,6 +34,7 @@ export type {
   LibraryFiles,
   CacheType,
   ContextOptions,
+  FitOptions,
   DryOptions,
   FillTokens,
   GpuChoice,

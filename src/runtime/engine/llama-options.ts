@@ -7,7 +7,7 @@ import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import { CELL_GRANULARITY } from '../native/context-options.js'
-import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
+import type { ContextOptions, FitOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { AdapterFile } from './adapters.js'
 import type { BlockOutlet } from './block-watch.js'
 import type { DraftModelOptions } from './draft-model.js'
@@ -36,10 +36,10 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
    */
   readonly maxGap?: number
   /**
-   * Whether the number of cells follows the free memory if `cells` does not give it (`NativeModel.cellsThatFit`). For a process that loads
-   * one model. Default false: at most 32,768 cells, and an error if they do not fit.
+   * How the number of cells follows the free memory if `cells` does not give it (`NativeModel.cellsThatFit`). For a process that loads one
+   * model; with a draft model the number does not grow. Default: at most 32,768 cells, and an error if they do not fit.
    */
-  readonly fits?: boolean
+  readonly fits?: FitOptions
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
   /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
@@ -96,19 +96,22 @@ const DEFAULT_UBATCH = 512
 export function contextOptions(model: NativeModel, abilities: Abilities, options: LlamaEngineOptions): ContextOptions {
   const { info } = model
   const { cells, ...others } = contextShape(info, abilities, options)
-  const fitting = options.fits === true && options.cells === undefined
-  return { ...others, cells: fitting ? model.cellsThatFit(cells, others) : cells }
+  const { fits } = options
+  if (fits === undefined || options.cells !== undefined) return { ...others, cells }
+  return { ...others, cells: model.cellsThatFit(cells, others, { ...fits, grows: fits.grows && options.draft === undefined }) }
 }
 
 /** Returns a sentence for the user if the number of cells followed the free memory; empty if it is the usual one. */
 export function fitNotes({ info }: NativeModel, cells: number, { fits, cells: asked }: LlamaEngineOptions): readonly string[] {
-  if (fits !== true || asked !== undefined) return []
+  if (fits === undefined || asked !== undefined) return []
   const usual = usualCells(info)
   const said = `The cache has ${cells.toLocaleString('en')} cells`
   if (cells < usual) return [`${said}: more do not fit into the free memory. --context sets another number.`]
   if (cells < usual + CELL_GRANULARITY) return []
   const why =
-    cells > info.trainedContext - CELL_GRANULARITY ? 'the context that the model was trained on' : 'half of the free GPU memory'
+    cells > info.trainedContext - CELL_GRANULARITY
+      ? 'the context that the model was trained on'
+      : 'what the free GPU memory holds'
   return [`${said}: ${why}. --context sets another number.`]
 }
 

@@ -9,7 +9,7 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, FitOptions, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
 export const CELL_GRANULARITY = 256
@@ -151,40 +151,59 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
 
 /** The fewest cells that `cellsThatFit` chooses. */
 const LEAST_CELLS = 4096
-/** The share of the GPUs' free memory that `cellsThatFit` takes for more cells than `usual`, and for fewer. */
+/**
+ * The share of the free memory that `cellsThatFit` takes at most: for more cells than `usual`, for these with a copy beside them, and for
+ * fewer than `usual`.
+ */
 const MORE = 0.5
+const MORE_WITH_COPY = 0.9
 const LESS = 0.9
 
 /**
- * Returns how many cells a context gets by default. Normally it gets `usual` cells. With the whole model on GPUs, it gets up to as many as
- * the trained context, as long as half of the free memory stays free for other contexts. Where `usual` cells do not fit, it gets as many as
- * do, at least 4,096. `options` are those of the context, without `cells`.
+ * Returns how many cells a context gets by default. Normally it gets `usual` cells. With `grows` and the whole model on GPUs, it gets up to
+ * as many as the trained context, as long as enough memory stays free (`FitOptions`). Where `usual` cells do not fit, it gets as many as do,
+ * at least 4,096. `options` are those of the context, without `cells`.
  * @param available the bytes of host memory that are free
  */
 export function cellsThatFit(
   usual: number,
   options: Omit<ContextOptions, 'cells'>,
+  { grows, copies }: FitOptions,
   model: PlannedModel,
   devices: readonly Device[],
   available = availableMemory(),
 ): number {
   const { info } = model
-  const fits = (cells: number, share: number): boolean => {
-    const { device, host } = needed(memoryOf(completed({ ...options, cells }, info), options, info), model, devices)
-    return device <= share * freeOn(devices) && (host <= HEADROOM || host + HEADROOM <= available)
+  const free = freeOn(devices)
+  const bytes = (cells: number, more: ContextOptions = {}) => {
+    const all = { ...options, ...more, cells }
+    return needed(memoryOf(completed(all, info), all, info), model, devices)
   }
-  /** Returns the most cells from `least` to `most` that fit; `least` if no larger number fits. */
-  const mostFrom = (least: number, most: number, share: number): number => {
+  const fits = (cells: number, share: number): boolean => {
+    const { device, host } = bytes(cells)
+    return device <= share * free && (host <= HEADROOM || host + HEADROOM <= share * available)
+  }
+  const fitsWithCopy = (cells: number): boolean =>
+    bytes(cells).device + info.size + bytes(cells, { attention: true, flashAttention: 'off' }).device <= MORE_WITH_COPY * free
+  const leavesRoom = (cells: number): boolean => (copies ? fitsWithCopy(cells) : fits(cells, MORE))
+  /** Returns the most cells from `least` to `most` for which `is` holds; `least` if it holds for no larger number. */
+  const mostFrom = (least: number, most: number, is: (cells: number) => boolean): number => {
     let [few, many] = [Math.ceil(least / CELL_GRANULARITY), Math.floor(most / CELL_GRANULARITY)]
     while (few < many) {
       const middle = Math.ceil((few + many) / 2)
-      if (fits(middle * CELL_GRANULARITY, share)) few = middle
+      if (is(middle * CELL_GRANULARITY)) few = middle
       else many = middle - 1
     }
     return few * CELL_GRANULARITY
   }
-  if (offloadedOf(model, devices) === 1 && fits(usual, MORE)) return Math.max(usual, mostFrom(usual, info.trainedContext, MORE))
-  return fits(usual, 1) ? usual : Math.min(usual, mostFrom(LEAST_CELLS, usual, LESS))
+  if (grows && offloadedOf(model, devices) === 1 && leavesRoom(usual))
+    return Math.max(usual, mostFrom(usual, info.trainedContext, leavesRoom))
+  return fits(usual, 1)
+    ? usual
+    : Math.min(
+        usual,
+        mostFrom(LEAST_CELLS, usual, (cells) => fits(cells, LESS)),
+      )
 }
 
 interface Sizes {

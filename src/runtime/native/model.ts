@@ -27,6 +27,7 @@ import { AT_ONCE, tokenizing } from './tokenizing.js'
 import type {
   BackendInfo,
   ContextOptions,
+  FitOptions,
   DryOptions,
   ModelInfo,
   ModelOptions,
@@ -242,8 +243,8 @@ export class Model implements NativeModel {
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
-  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'> = {}): number {
-    return cellsThatFit(usual, options, this, usable(this.#backend.gpu, this.#addon.about().devices))
+  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): number {
+    return cellsThatFit(usual, options, fit, this, usable(this.#backend.gpu, this.#addon.about().devices))
   }
 
   /**

@@ -147,6 +147,14 @@ export interface ContextOptions {
   readonly attention?: boolean
 }
 
+/** How the number of a context's cells follows the free memory. */
+export interface FitOptions {
+  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free. */
+  readonly grows: boolean
+  /** Whether the memory must also hold a second copy of the model with as many cells, in which attention is captured. */
+  readonly copies: boolean
+}
+
 /** The tokens of one decode call: parallel arrays with one entry for each token. */
 export interface Batch {
   readonly tokens: Int32Array
@@ -402,11 +410,10 @@ export interface NativeModel {
   /** Whether the token is a control token or an unknown one. Plain text never gives such a token. */
   isControl(token: number): boolean
   /**
-   * Returns how many cells a context with these options gets by default. Normally it gets `usual` cells. With the whole model on GPUs, it
-   * gets up to as many as the trained context, as long as half of the free memory stays free. Where `usual` cells do not fit, it gets as
-   * many as do, at least 4,096.
+   * Returns how many cells a context with these options gets by default: `usual`, or fewer where these do not fit, at least 4,096. With
+   * `grows` and the whole model on GPUs it may be more, up to the trained context.
    */
-  cellsThatFit(usual: number, options?: Omit<ContextOptions, 'cells'>): number
+  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): number
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
    * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.

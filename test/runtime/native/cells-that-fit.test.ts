@@ -1,8 +1,8 @@
 /** Tests how many cells a context gets by default, for models and devices of several sizes. */
 import { describe, expect, it } from 'vitest'
-import { cellsThatFit, planContext } from '../../../src/runtime/native/context-options.js'
+import { cellsThatFit as fitting, planContext } from '../../../src/runtime/native/context-options.js'
 import type { Device } from '../../../src/runtime/native/devices.js'
-import type { ModelInfo } from '../../../src/runtime/native/types.js'
+import type { ContextOptions, FitOptions, ModelInfo } from '../../../src/runtime/native/types.js'
 
 const GIB = 2 ** 30
 const USUAL = 32_768
@@ -18,6 +18,7 @@ const info = {
   vocabulary: 128_256,
   rope: 'norm',
   slidingWindow: 0,
+  size: 4.6 * GIB,
   metadata: { 'llama.feed_forward_length': '14336' },
 } as unknown as ModelInfo
 
@@ -27,6 +28,20 @@ const card = (free: number): readonly Device[] => [
   cpu,
 ]
 const whole = { info, gpuLayers: 33 }
+type Planned = Parameters<typeof planContext>[1]
+const cellsThatFit = (
+  usual: number,
+  options: Omit<ContextOptions, 'cells'>,
+  model: Planned,
+  devices: readonly Device[],
+  available?: number,
+  fit: Partial<FitOptions> = {},
+) => fitting(usual, options, { grows: true, copies: false, ...fit }, model, devices, available)
+/** The bytes of a context by the estimate. */
+const bytesOf = (options: ContextOptions) => {
+  const { cache, compute } = planContext(options, whole, card(1000))
+  return cache + compute
+}
 
 describe('the cells of a context by default', () => {
   it('are the trained context where half of the free GPU memory holds it', () => {
@@ -40,6 +55,22 @@ describe('the cells of a context by default', () => {
     expect(some * 128 * 1024).toBeLessThan(9 * GIB)
     // 4 GiB of cells are more than half of 6 GiB.
     expect(cellsThatFit(USUAL, {}, whole, card(6))).toBe(USUAL)
+  })
+
+  it('leave room for a second copy of the model with as many cells, in which attention is captured', () => {
+    const grown = []
+    for (const free of [10, 14, 18.9, 24, 32, 40, 80]) {
+      const cells = cellsThatFit(USUAL, {}, whole, card(free), undefined, { copies: true })
+      if (cells <= USUAL) continue
+      grown.push(free)
+      expect(bytesOf({ cells }) + info.size + bytesOf({ cells, attention: true })).toBeLessThan(free * GIB)
+    }
+    expect(grown).toContain(24)
+    expect(grown).not.toContain(14)
+  })
+
+  it('do not grow where that is not wanted', () => {
+    expect(cellsThatFit(USUAL, {}, whole, card(120), undefined, { grows: false })).toBe(USUAL)
   })
 
   it('grow with a quantised cache', () => {
@@ -71,6 +102,7 @@ describe('the cells of a context by default', () => {
     const fewer = cellsThatFit(USUAL, {}, { info, gpuLayers: 0 }, [cpu], 3 * GIB)
     expect(fewer).toBeGreaterThan(4096)
     expect(fewer).toBeLessThan(USUAL)
+    expect(bytesOf({ cells: fewer })).toBeLessThan(0.9 * 3 * GIB)
   })
 
   it('are never more than the usual ones for a model with a short context', () => {

@@ -69,7 +69,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
   const transcript = givenTranscript(flags.transcript)
   const configs = mcpServersOf(flags)
-  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: true })
+  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: { grows: true, copies: false } })
   await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {

@@ -109,7 +109,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
   const configs = mcpServersOf(flags)
-  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: true })
+  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: { grows: true, copies: false } })
   await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {

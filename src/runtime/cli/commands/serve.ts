@@ -21,6 +21,7 @@ import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { modelCalled, modelsFolder, modelsIn, pull } from '../../models/folder.js'
 import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
+import type { FitOptions } from '../../native/types.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, toolTextsOf, type ModelFlags, withoutDraftModel } from '../options.js'
 import type { KvEventPublisher } from '../../../fleet/events/kv-events.js'
@@ -236,12 +237,14 @@ function sourceOf(
   flags: ServeFlags,
   { notes, interrupt }: Shell,
   events: KvEventPublisher | null,
-  fits = false,
+  isAlone = false,
 ): ModelSource {
+  let cells: number | undefined
+  const ownFlags = () => ({ ...flags, model, ...definedFields({ context: cells ?? flags.context }) })
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
   const { slots, lora = [] } = flags
-  const more = definedFields({ maxGap: flags.maxGap, blocks: events?.outlet(name), fits })
+  const more = definedFields({ maxGap: flags.maxGap, blocks: events?.outlet(name) })
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
@@ -250,16 +253,27 @@ function sourceOf(
     slots,
     adapters: adaptersOf(lora),
     load: async () => {
-      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...more, trial, say })
+      const sizes = isAlone && cells === undefined ? { fits: fitOf(flags) } : {}
+      const engine = await loadEngine(ownFlags(), notes, interrupt.signal, { slots, ...more, ...sizes, trial, say })
+      // Later loads, and the engine that captures attention, get as many cells, whatever is free then.
+      if (isAlone) cells = engine.info.context
       for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
       return engine
     },
     ...(flags.attention === 'on'
-      ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
+      ? {
+          loadForAttention: () => loadEngine(lookingFlags(ownFlags()), notes, interrupt.signal, LOOKING),
+        }
       : {}),
     ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
   }
 }
+
+/** Returns how the number of cells follows the free memory. It does not grow where other models need memory later. */
+const fitOf = ({ attention, embeddings, reranking }: ServeFlags): FitOptions => ({
+  grows: embeddings === undefined && reranking === undefined,
+  copies: attention === 'on',
+})
 
 /** Returns the file of a model that needs no download; undefined for others. */
 function knownFile(model: string): ModelSource['file'] {
