@@ -4,6 +4,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import {
+  byteAlphabet,
   CHATML_TEMPLATE,
   randomTensor,
   synthesizeModel,
@@ -61,7 +62,11 @@ export function slidingModel(): Promise<string> {
  * Returns the path of a Command R of 2 layers and width 64. It has no RMS norm: a software device compiles that kernel alone as long as all
  * others of this model together. `more`: further metadata.
  */
-export function layerNormModel(heads: 2 | 4 = 4, more: readonly (readonly [string, GgufValue])[] = []): Promise<string> {
+export function layerNormModel(
+  heads: 2 | 4 = 4,
+  more: readonly (readonly [string, GgufValue])[] = [],
+  vocabulary = 400,
+): Promise<string> {
   return cached('layer-norm', more.length === 0 ? { heads } : { heads, more }, (path) => {
     const arch = 'command-r'
     return writeGguf(
@@ -77,9 +82,28 @@ export function layerNormModel(heads: 2 | 4 = 4, more: readonly (readonly [strin
         [`${arch}.rope.dimension_count`, { u32: 64 / heads }],
         ...more,
       ]),
-      cohereTensors(),
+      cohereTensors(vocabulary),
     )
   })
+}
+
+/** Returns the path of the same model with 20,000 more tokens: pairs of Han characters, which share few bytes with each other. */
+export function hanModel(): Promise<string> {
+  const words = Array.from({ length: 20_000 }, (_, index) => String.fromCharCode(0x4e00 + index, 0x4e00 + ((index * 7) % 20_000)))
+  const bytes = byteAlphabet()
+  const metadata = new Map(common('command-r', 2, 64))
+  const { strings = [] } = metadata.get('tokenizer.ggml.tokens') as { strings: string[] }
+  const { i32s = [] } = metadata.get('tokenizer.ggml.token_type') as { i32s: number[] }
+  const tokens = [...strings, ...words.map((word) => Array.from(Buffer.from(word), (byte) => bytes[byte]).join(''))]
+  return layerNormModel(
+    4,
+    [
+      ['command-r.vocab_size', { u32: tokens.length }],
+      ['tokenizer.ggml.tokens', { strings: tokens }],
+      ['tokenizer.ggml.token_type', { i32s: tokens.map((_, token) => i32s[token] ?? 1) }],
+    ],
+    tokens.length,
+  )
 }
 
 /** Returns the path of a Mamba of 2 layers, which has a recurrent state instead of cells. */
@@ -119,9 +143,9 @@ export function mambaModel(): Promise<string> {
   })
 }
 
-function cohereTensors(): GgufTensor[] {
+function cohereTensors(vocabulary = 400): GgufTensor[] {
   return [
-    weight('token_embd.weight', [64, 400], 1),
+    weight('token_embd.weight', [64, vocabulary], 1),
     weight('output_norm.weight', [64], 0.1, 1),
     ...[0, 1].flatMap((layer) => [
       weight(`blk.${layer}.attn_norm.weight`, [64], 0.1, 1),

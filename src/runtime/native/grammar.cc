@@ -195,19 +195,33 @@ int32_t Grammar::next(int32_t from, uint32_t character) {
   return to;
 }
 
+const CharClass &Grammar::charactersOf(int32_t of) {
+  auto &state = states[of];
+  if (state.isJoined) return state.characters;
+  CharClass ranges;
+  for (auto &thread : state.threads) {
+    auto element = rules->elements[thread.at];
+    if (element.kind != Kind::chars) continue;
+    auto &own = rules->classes[element.value];
+    spend(own.size());
+    ranges.insert(ranges.end(), own.begin(), own.end());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (auto &range : ranges)
+    if (!state.characters.empty() && state.characters.back().second >= range.first) state.characters.back().second = std::max(state.characters.back().second, range.second);
+    else state.characters.push_back(range);
+  held += state.characters.size();
+  state.isJoined = true;
+  return state.characters;
+}
+
 bool Grammar::isPossible(const Place &at) {
   uint32_t low = at.value << (6 * at.missing), high = low | ((1u << (6 * at.missing)) - 1);
   // Only the shortest encoding of a character is valid, so an encoding of this size has a smallest code point.
   low = std::max(low, at.size == 3 ? 0x800u : at.size == 4 ? 0x10000u : 0x80u);
-  spend(states[at.state].threads.size());
-  for (auto &thread : states[at.state].threads) {
-    auto element = rules->elements[thread.at];
-    if (element.kind != Kind::chars) continue;
-    auto &ranges = rules->classes[element.value];
-    auto reaching = std::lower_bound(ranges.begin(), ranges.end(), low, [](auto &range, uint32_t value) { return range.second < value; });
-    if (reaching != ranges.end() && reaching->first <= high) return true;
-  }
-  return false;
+  auto &ranges = charactersOf(at.state);
+  auto reaching = std::lower_bound(ranges.begin(), ranges.end(), low, [](auto &range, uint32_t value) { return range.second < value; });
+  return reaching != ranges.end() && reaching->first <= high;
 }
 
 bool Grammar::step(Place &at, unsigned char byte) {

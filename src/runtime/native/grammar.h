@@ -66,6 +66,9 @@ class Grammar {
     std::vector<int32_t> ascii;
     // The characters whose next state is known, sorted, without overlaps.
     std::vector<Step> steps;
+    // The characters that any thread allows next, sorted, without overlaps. They are joined when the first unfinished character needs them.
+    CharClass characters;
+    bool isJoined = false;
   };
   using Index = std::unordered_multimap<size_t, int32_t>;
 
@@ -76,6 +79,9 @@ class Grammar {
   int32_t close(Threads begun);
   int32_t next(int32_t state, uint32_t character);
   bool matches(const Place &place, llama_token token) const;
+  // Returns the characters that the state allows next. After the first call for a state this is free, so that all tokens of a large
+  // vocabulary can be checked.
+  const CharClass &charactersOf(int32_t state);
   // Whether the rules allow a character that begins with the bytes of the unfinished one.
   bool isPossible(const Place &place);
   bool step(Place &place, unsigned char byte);

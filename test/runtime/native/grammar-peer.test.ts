@@ -9,7 +9,7 @@ import { Random } from '../../../src/runtime/core/random.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { NativeContext, NativeModel } from '../../../src/runtime/native/types.js'
 import { Grammar } from '../../support/gbnf.js'
-import { tinyModel } from '../../support/models.js'
+import { hanModel, tinyModel } from '../../support/models.js'
 import { feed, someTokens } from './support/fixture.js'
 
 /** node-llama-cpp's internal classes for llama.cpp's grammar; it has no public ones. */
@@ -200,6 +200,19 @@ describe('states that would multiply are shared', () => {
     // These take some hundredths of a second; llama.cpp does not return from most of them.
     expect(user / 1e6).toBeLessThan(5)
   })
+})
+
+test('many ways on are checked with all of 20,000 tokens of several bytes each', async () => {
+  const large = await (await openNative({ gpu: 'cpu' })).loadModel(await hanModel())
+  const prompt = await large.createContext({ cells: 64, threads: 1 })
+  await feed(prompt, someTokens(4))
+  const ways = Array.from({ length: 30 }, (_, way) => `"-" "${way}"`)
+  const grammar = await large.compileGrammar(`root ::= "a" ( [^-] | ${ways.join(' | ')} )*`)
+  const sampler = large.createSampler({ grammar, mirostat: { version: 2, tau: 5, eta: 0.1 } })
+  for (const token of large.tokenize('ab')) sampler.accept(token)
+  expect(sampler.sample(prompt, 3)).toBeLessThan(large.info.vocabulary)
+  sampler.dispose()
+  await large.dispose()
 })
 
 describe('a grammar is refused, at its start or at a later token, that', () => {

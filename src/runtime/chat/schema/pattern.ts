@@ -100,14 +100,19 @@ function charRule(set: CharSet, writing: Writing): string | null {
   if (writing === 'raw') return set.length === 0 ? null : classOf(set)
   const plain = both(set, PLAIN)
   const options = plain.length === 0 ? [] : [classOf(plain)]
+  // All escapes share one backslash, so that the state of a grammar which may write any character holds few places in the rules.
+  const short: [number, number][] = []
+  const long: string[] = []
   for (const [from, to] of both(set, without(PLAIN)))
     for (let code = from; code <= to; code++) {
-      const short = SHORT[code]
-      // The backslash of an escape and the characters behind it form one GBNF literal.
-      const escape = short ?? `u${code.toString(16).padStart(4, '0')}`
-      options.push(`"\\\\${escape === '"' ? '\\"' : escape === '\\' ? '\\\\' : escape}"`)
+      const letter = SHORT[code]?.charCodeAt(0)
+      if (letter === undefined) long.push(`"${code.toString(16).padStart(4, '0')}"`)
+      else short.push([letter, letter])
     }
-  return options.length === 0 ? null : options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`
+  const escapes = [...(short.length > 0 ? [classOf(short)] : []), ...(long.length > 0 ? [`"u" ( ${long.join(' | ')} )`] : [])]
+  if (escapes.length > 0) options.push(`"\\\\" ( ${escapes.join(' | ')} )`)
+  if (options.length === 0) return null
+  return escapes.length === 0 ? options[0]! : `( ${options.join(' | ')} )`
 }
 
 /** The most characters of a pattern's GBNF, which may be a thousand times as long as the pattern. */
