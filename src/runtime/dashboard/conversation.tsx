@@ -1,8 +1,6 @@
 /** The conversation as a page: each message as Markdown, a margin that shows where its tokens came from, and folds at their places. */
-import DOMPurify from 'dompurify'
-import { Marked } from 'marked'
 import { Fragment, type ComponentChildren } from 'preact'
-import { useMemo, useState } from 'preact/hooks'
+import { useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
 import {
   type AnswerFigures,
@@ -18,6 +16,7 @@ import {
 } from './pieces.js'
 import { filesIn, type FilePlace } from './text-files.js'
 import { costInWords, Shares } from './context-bar.js'
+import { copyText, Markdown } from './markdown.js'
 import type { Fragment as ContextFragment, ThreadDetail, ThreadMessage } from './wire.js'
 
 /** The actions on a message. */
@@ -398,60 +397,4 @@ function EditForm({
       </div>
     </form>
   )
-}
-
-// Shows the model's Markdown safely: no HTML of its own, no pictures, no scripts, and safe links that lead away.
-
-const escaped = (text: string): string => text.replace(/[&<>"']/g, (character) => `&#${character.codePointAt(0) ?? 0};`)
-
-/** HTML within Markdown is shown as plain text. */
-const marked = new Marked({
-  gfm: true,
-  renderer: {
-    html: ({ text }) => escaped(text),
-    image: ({ text, href }) => escaped(`${text} (${href})`),
-    code: ({ text, lang = '' }) =>
-      `<figure class="code"><figcaption>${escaped(lang.split(/\s/)[0] ?? '')}<button type="button" class="quiet">Copy code</button></figcaption>` +
-      `<pre tabindex="0"><code>${escaped(text)}</code></pre></figure>`,
-    checkbox: ({ checked }) => (checked ? '☑ ' : '☐ '),
-  },
-})
-
-const purify = DOMPurify()
-purify.addHook('afterSanitizeAttributes', (node) => {
-  if (node.tagName !== 'A') return
-  node.setAttribute('rel', 'noopener noreferrer')
-  node.setAttribute('target', '_blank')
-})
-
-const ALLOWED = {
-  ALLOWED_TAGS: [
-    ...['p', 'br', 'hr', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'ul', 'ol', 'li', 'blockquote', 'a', 'em', 'strong', 'del', 'code'],
-    ...['pre', 'figure', 'figcaption', 'button', 'table', 'thead', 'tbody', 'tr', 'th', 'td'],
-  ],
-  ALLOWED_ATTR: ['href', 'title', 'class', 'type', 'start', 'align', 'tabindex'],
-  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
-}
-
-/** Shows Markdown. The text may be incomplete and end anywhere. */
-export function Markdown({ text }: { readonly text: string }) {
-  const html = useMemo(() => purify.sanitize(marked.parse(text, { async: false }), ALLOWED), [text])
-  return <div class="markdown" onClick={copyCode} dangerouslySetInnerHTML={{ __html: html }} />
-}
-
-function copyCode({ target }: MouseEvent): void {
-  if (!(target instanceof HTMLButtonElement)) return
-  void copyText(target.closest('.code')?.querySelector('code')?.textContent ?? '').then((isCopied) => {
-    target.textContent = isCopied ? 'Copied' : 'Not allowed'
-  })
-}
-
-/** Copies text to the clipboard. Returns false when the browser does not allow pages to copy, as over plain HTTP from other machines. */
-async function copyText(text: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(text)
-    return true
-  } catch {
-    return false
-  }
 }

@@ -9,7 +9,7 @@ const at = (path) => fileURLToPath(new URL(path, import.meta.url))
 const licences = {
   name: 'licences',
   generateBundle() {
-    const source = ['preact', 'marked', 'dompurify', 'eventsource-parser']
+    const source = ['preact', 'marked', 'dompurify', 'eventsource-parser', 'highlight.js']
       .map((name) => `${name}\n\n${readFileSync(at(`../../../node_modules/${name}/LICENSE`), 'utf8')}`)
       .join('\n\n')
     this.emitFile({ type: 'asset', fileName: 'assets/licences.txt', source })

