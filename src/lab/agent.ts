@@ -3,7 +3,10 @@ import type { Engine } from '../runtime/engine/engine.js'
 import type { ContractChoice } from '../runtime/core/contract.js'
 import type { Task, TaskSample } from './task.js'
 
-export const agentKinds = ['plain', 'sculptor', 'rag-bm25', 'rag-dense', 'memagent', 'mem0', 'policy', 'summary'] as const
+export const agentKinds = [
+  ...(['plain', 'sculptor', 'rag-bm25', 'rag-dense', 'memagent', 'mem0'] as const),
+  ...(['policy', 'summary', 'archive', 'files', 'edit-text'] as const),
+] as const
 export type AgentKind = (typeof agentKinds)[number]
 
 /** Turns texts into vectors of length 1, for agents that retrieve by similarity. */

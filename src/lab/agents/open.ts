@@ -13,6 +13,7 @@ import { definedFields } from '../../runtime/core/json.js'
 import { strict } from '../../runtime/core/schema.js'
 import { type AgentKind, agentKinds, type EvalAgent } from '../agent.js'
 import type { TaskName } from '../task.js'
+import { archive, editText, files } from './baselines.js'
 import { policy, summary } from './compaction.js'
 import { type AgentDefinition, answerBy, count, makeAgent, optionsOf } from './define.js'
 import { mem0, memAgent } from './memory.js'
@@ -116,6 +117,9 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
   mem0: (options) => makeAgent(mem0, options),
   policy: (options) => makeAgent(policy, options),
   summary: (options) => makeAgent(summary, options),
+  archive: (options) => makeAgent(archive, options),
+  files: (options) => makeAgent(files, options),
+  'edit-text': (options) => makeAgent(editText, options),
 }
 
 /**

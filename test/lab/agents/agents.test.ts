@@ -136,6 +136,90 @@ describe('what agents ask', () => {
   })
 })
 
+describe('baselines with tools of their own', () => {
+  const shownIn = (engine: ScriptedEngine, step: number) =>
+    engine.requests[step]!.messages.map(({ content }) => content).join('\n')
+
+  it('archive: shows the newest parts, and recalls older ones by their words', async () => {
+    const calls = [
+      { name: 'recall', arguments: { query: 'lighthouse keeper' } },
+      { name: 'recall', arguments: { query: 'zebra' } },
+      { name: 'recall', arguments: {} },
+    ]
+    const options = { chunkTokens: 60, shownTokens: 100, recalled: 1 }
+    const { answered, engine } = await run('archive', [{ calls }, { content: 'Orla.' }], { options })
+    expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['required', 'auto'])
+    expect(shownIn(engine, 0)).toMatch(/Parts 1 to 7 of a text of 8 parts .*In the year 1839.*called\?$/su)
+    expect(shownIn(engine, 0)).not.toContain('Orla')
+    const [found, none, wrong] = engine.requests[1]!.messages.slice(-3).map(({ content }) => content)
+    expect(found).toMatch(/^Part 4 of 8:\n.*Orla/su)
+    expect(none).toBe('No older part has these words.')
+    expect(wrong).toContain('recall failed: query: is missing.')
+    expect(answered).toMatchObject({ answer: 'Orla.', end: 'stop', details: { parts: 8, archived: 7 } })
+    expect(answered.calls.map(({ failed }) => failed)).toEqual([false, false, true])
+  })
+
+  it('archive: shows all of a short text, without a tool', async () => {
+    const { engine } = await run('archive', [{ content: 'Orla.' }], { options: { shownTokens: 1000 } })
+    expect(engine.requests[0]!.tools).toBeUndefined()
+    expect(shownIn(engine, 0)).toContain('Orla')
+  })
+
+  it('files: shows nothing of the text, and reads and searches its lines', async () => {
+    const calls = [
+      { name: 'search_file', arguments: { text: 'KEEPER' } },
+      { name: 'read_file', arguments: { from: 17, to: 30 } },
+      { name: 'read_file', arguments: { from: 90, to: 99 } },
+      { name: 'search_file', arguments: { text: 'zebra' } },
+    ]
+    const { answered, engine } = await run('files', [{ calls }, { content: 'Orla.' }], { options: { lines: 2 } })
+    expect(shownIn(engine, 0)).toBe(
+      `A text is in the file text.txt, which has 40 lines. The later a line, the newer it is.\n\n${sample.question}`,
+    )
+    expect(engine.requests[1]!.messages.slice(-4).map(({ content }) => content)).toEqual([
+      '18: The lighthouse keeper is called Orla.',
+      '17: In the year 1816 the door of the town was red.\n18: The lighthouse keeper is called Orla.\n(12 more lines)',
+      'text.txt has the lines 1 to 40.',
+      'No line contains this text.',
+    ])
+    expect(answered).toMatchObject({ end: 'stop', details: { lines: 40 } })
+  })
+
+  it('edit-text: shows the text as the edits left it, and the error of a failed edit', async () => {
+    const first = [
+      { name: 'delete_lines', arguments: { from: 2, to: 17 } },
+      { name: 'replace_lines', arguments: { from: 3, to: 24, line: 'The town had many colours.' } },
+    ]
+    const second = [
+      { name: 'delete_lines', arguments: { from: 3, to: 9 } },
+      { name: 'fold', arguments: {} },
+    ]
+    const said = [{ calls: first }, { calls: second.slice(0, 1) }, { calls: second.slice(1) }, { content: 'Orla.' }]
+    const { answered, engine } = await run('edit-text', said)
+    expect(shownIn(engine, 0)).toContain('40: In the year 1839')
+    expect(shownIn(engine, 1)).toMatch(
+      /\n\n1: In the year 1800 [^\n]*\n2: The lighthouse keeper is called Orla\.\n3: The town had many colours\.\n\n/u,
+    )
+    expect(shownIn(engine, 1)).toContain('Your last edit: The text has 3 lines now.')
+    expect(shownIn(engine, 2)).toContain('delete_lines failed: the text has the lines 1 to 3')
+    expect(shownIn(engine, 3)).toContain('there is no tool fold.')
+    expect(answered).toMatchObject({ answer: 'Orla.', end: 'stop', refusedCalls: 0, details: { lines: 40, left: 3 } })
+    expect(answered.calls.map(({ step, failed }) => [step, failed])).toEqual([
+      [0, false],
+      [0, false],
+      [1, true],
+      [2, true],
+    ])
+  })
+
+  it('edit-text: answers without tools after its last call', async () => {
+    const calls = Array.from({ length: 3 }, () => ({ name: 'delete_lines', arguments: { from: 1, to: 1 } }))
+    const { answered, engine } = await run('edit-text', [{ calls }, { content: 'Orla.' }], { options: { maxCalls: 2 } })
+    expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['required', 'none'])
+    expect(answered).toMatchObject({ refusedCalls: 1, details: { left: 38 } })
+  })
+})
+
 describe('what agents ask about a logbook that was read with a tool', () => {
   const read = async (place: 'late' | 'early') => {
     const book = await openTask({ task: 'logbook', options: { kinds: ['stale'], places: [place], samples: 1 } })
@@ -224,6 +308,9 @@ describe('options', () => {
         summaryTokens: 256,
         instruction: expect.stringContaining('Summarise the conversation') as unknown,
       },
+      archive: { chunkTokens: 200, shownTokens: 400, recalled: 2, maxCalls: 20, firstStep: 'required' },
+      files: { lines: 20, maxCalls: 20, firstStep: 'required' },
+      'edit-text': { maxCalls: 20, firstStep: 'required' },
     })
   })
 
@@ -405,6 +492,9 @@ describe('the end of an agent', () => {
     mem0: facts,
     policy: [{ content: 'a' }],
     summary: [{ content: 'a' }],
+    archive: [{ calls: [{ name: 'recall', arguments: { query: 'keeper' } }] }, { content: 'a' }],
+    files: [{ calls: [{ name: 'search_file', arguments: { text: 'keeper' } }] }, { content: 'a' }],
+    'edit-text': [{ calls: [{ name: 'delete_lines', arguments: { from: 1, to: 2 } }] }, { content: 'a' }],
   }
   const options: Readonly<Partial<Record<AgentKind, Record<string, unknown>>>> = {
     memagent: { chunkTokens: 150 },

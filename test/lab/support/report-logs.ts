@@ -130,6 +130,9 @@ const SKILL: Readonly<Record<AgentKind, number>> = {
   mem0: 0.15,
   policy: 0.6,
   summary: 0.4,
+  archive: 0.7,
+  files: 0.55,
+  'edit-text': 0.35,
 }
 const FLOW: readonly string[] = [
   'fragment_context',

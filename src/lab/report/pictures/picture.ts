@@ -29,6 +29,9 @@ const AGENTS: Readonly<Record<AgentKind, string>> = {
   mem0: '#a855f7',
   policy: '#16a34a',
   summary: '#db2777',
+  archive: '#0891b2',
+  files: '#65a30d',
+  'edit-text': '#b45309',
 }
 
 const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']
