@@ -149,9 +149,12 @@ export interface ContextOptions {
 
 /** How the number of a context's cells follows the free memory. */
 export interface FitOptions {
-  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free. */
+  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free, or what `copies` asks for. */
   readonly grows: boolean
-  /** Whether the memory must also hold a second copy of the model with as many cells, in which attention is captured. */
+  /**
+   * Whether the free room is for a second copy of the model with as many cells, in which attention is captured. Cells and copy together take
+   * at most 90 % of the GPUs' free memory.
+   */
   readonly copies: boolean
 }
 
