@@ -165,6 +165,9 @@ export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | '
   readonly say?: Saying
 }
 
+/** For a process with one model: it takes the context that fits. */
+export const FITTING: Loading = { fits: { grows: true, copies: false } }
+
 /**
  * Loads the model that the flags name, after its trial. Uses the machine's calibration for it if there is one, and reports unavailable
  * features. The caller disposes the engine.
