@@ -197,6 +197,7 @@ export async function loadEngine(
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
+  if (engine.sizedBy !== null) notes.prose('--context sets another number of cells.', notes.colours.dim)
   return engine
 }
 

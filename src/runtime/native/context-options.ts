@@ -9,10 +9,10 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import type { CacheType, ContextOptions, FitOptions, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
-export const CELL_GRANULARITY = 256
+const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
 const MOST_BATCH = 2 ** 20
 /** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
@@ -168,7 +168,7 @@ export function cellsThatFit(
   model: PlannedModel,
   devices: readonly Device[],
   available = availableMemory(),
-): number {
+): FittingCells {
   const { info } = model
   const free = freeOn(devices)
   const bytes = (cells: number, more: ContextOptions = {}) =>
@@ -190,15 +190,18 @@ export function cellsThatFit(
     }
     return few * CELL_GRANULARITY
   }
-  if (grows && offloadedOf(model, devices) === 1 && leavesRoom(usual))
-    return Math.max(usual, mostFrom(usual, info.trainedContext, leavesRoom))
-  return fits(usual, 1)
-    ? usual
-    : Math.min(
-        usual,
-        mostFrom(LEAST_CELLS, usual, (cells) => fits(cells, LESS)),
-      )
+  const cells = roundedUp(usual)
+  if (grows && offloadedOf(model, devices) === 1 && leavesRoom(usual)) {
+    const more = mostFrom(usual, info.trainedContext, leavesRoom)
+    if (more > cells) return { cells: more, reason: more + CELL_GRANULARITY > info.trainedContext ? 'trained' : 'grown' }
+  } else if (!fits(usual, 1)) {
+    const fewer = mostFrom(LEAST_CELLS, usual, (number) => fits(number, LESS))
+    if (fewer < cells) return { cells: fewer, reason: 'short' }
+  }
+  return { cells, reason: null }
 }
+
+const roundedUp = (cells: number): number => Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY
 
 /** A context's options with their defaults. */
 interface WholeOptions extends Required<Omit<ContextOptions, 'embeddings'>> {
@@ -227,7 +230,7 @@ function completed(options: ContextOptions, info: ModelInfo): WholeOptions {
   within('threads', threads, MOST_THREADS)
   within('batchThreads', batchThreads, MOST_THREADS)
   return {
-    cells: Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY,
+    cells: roundedUp(cells),
     sequences,
     batch: pooling === null || isCausal(info) ? batch : ubatch,
     ...{ ubatch, threads, batchThreads, keyType, valueType, attention, fullSlidingWindow, flashAttention, pooling },
