@@ -35,6 +35,8 @@ export type {
   CacheType,
   ContextOptions,
   FitOptions,
+  FitReason,
+  FittingCells,
   DryOptions,
   FillTokens,
   GpuChoice,

@@ -165,6 +165,9 @@ export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | '
   readonly say?: Saying
 }
 
+/** For a process with one model: it takes the context that fits. */
+export const FITTING: Loading = { fits: { grows: true, copies: false } }
+
 /**
  * Loads the model that the flags name, after its trial. Uses the machine's calibration for it if there is one, and reports unavailable
  * features. The caller disposes the engine.
@@ -194,6 +197,7 @@ export async function loadEngine(
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
+  if (engine.sizedBy !== null) notes.prose('--context sets another number of cells.', notes.colours.dim)
   return engine
 }
 

@@ -283,6 +283,9 @@ function toolOf(tool: unknown, place: string): ToolDefinition {
   return { name, description: textIn(fields, 'description') ?? '', parameters }
 }
 
+/** Whether an item in a session of Codex is a message, a call or an output. Codex also writes snapshots, tools and sealed summaries. */
+const isSaid = (item: TranscriptFields): boolean => /^message$|_call(?:_output)?$/.test(textIn(item, 'type') ?? 'message')
+
 /** Returns the messages and items of a session file after its last compaction. */
 function sessionItems(records: readonly TranscriptFields[]): readonly TranscriptFields[] {
   let items: TranscriptFields[] = []
@@ -291,9 +294,12 @@ function sessionItems(records: readonly TranscriptFields[]): readonly Transcript
     const { type, payload, message } = record
     if (type === 'compacted' && isRecord(payload)) {
       const kept = payload['replacement_history']
-      items = Array.isArray(kept) ? kept.filter(isRecord) : [{ role: 'user', content: textIn(payload, 'message') ?? '' }]
-    } else if (type === 'response_item' && isRecord(payload)) items.push(payload)
-    else if (type === 'system' && record['subtype'] === 'compact_boundary') items = []
+      items = Array.isArray(kept)
+        ? kept.filter(isRecord).filter(isSaid)
+        : [{ role: 'user', content: textIn(payload, 'message') ?? '' }]
+    } else if (type === 'response_item' && isRecord(payload)) {
+      if (isSaid(payload)) items.push(payload)
+    } else if (type === 'system' && record['subtype'] === 'compact_boundary') items = []
     else if (isRecord(message) && record['isSidechain'] !== true) {
       const same = message['id'] !== undefined && message['id'] === last
       const before = items.at(-1)

@@ -178,17 +178,21 @@ const shownLength = ({ span: { start, end }, state }: Fragment): number => {
   return MARKER + (state.kind === 'summarised' ? state.summary.length : 0)
 }
 
-function spoken({ index, message: { role }, cost, fragments, visible }: ThreadMessage): string {
+function spoken(message: ThreadMessage): string {
+  const { index, fragments, visible } = message
   const hidden = fragments.filter(({ state }) => state.kind !== 'open').length
   return [
-    `Message ${index + 1}, ${role}`,
-    cost === null ? 'not in a step yet' : costInWords(cost),
+    `Message ${index + 1}, ${message.message.role}`,
+    costInWords(message),
     ...(fragments.length === 0 ? [] : [`${plural(fragments.length, 'fragment')}, ${hidden} hidden`]),
     ...(visible ? [] : ['not seen by clients']),
   ].join('; ')
 }
 
-export function costInWords({ shown, reused, recomputed, fresh, approximate }: MessageCost): string {
+/** Says how the last step treated a message. A step that was stopped counts nothing for its messages. */
+export function costInWords({ cost, message: { cut } }: ThreadMessage): string {
+  if (cost === null) return cut === true ? 'stopped before its end' : 'not in a step yet'
+  const { shown, reused, recomputed, fresh, approximate } = cost
   const parts = [
     [reused, 'reused'],
     [recomputed, 'computed again'],

@@ -95,8 +95,8 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
       <button
         type="button"
         class="margin"
-        title={`${cost === null ? 'In no step yet' : costInWords(cost)}. Opens the message.`}
-        aria-label={`Message ${index + 1}, ${cost === null ? 'not in a step yet' : costInWords(cost)}`}
+        title={`Opens the message (${costInWords(message)}).`}
+        aria-label={`Message ${index + 1}, ${costInWords(message)}`}
         onClick={() => {
           actions.onOpen(message)
         }}
@@ -106,15 +106,14 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
       <div class="body">
         <h3 class="row-head">
           {WHO[role]}
-          {name === undefined ? '' : ` ${name}`}{' '}
-          <span class="dim">{cost === null ? 'not in a step yet' : costInWords(cost)}</span>
+          {name === undefined ? '' : ` ${name}`} <span class="dim">{costInWords(message)}</span>
           {told.length === 0 ? null : (
             <span class="dim" title="How fast it was generated, and what a plain prefix cache would have computed more">
               {told.map((words) => ` · ${words}`).join('')}
             </span>
           )}
           {isInside ? <span class="dim"> · inside the server, clients do not see it</span> : null}
-          {original.cut === true ? <span class="dim"> · stopped before its end</span> : null}
+          {original.cut === true && cost !== null ? <span class="dim"> · stopped before its end</span> : null}
         </h3>
         {reasoning === undefined || reasoning === '' ? null : (
           <details>

@@ -62,7 +62,11 @@ export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, o
   return (
     <Panel name="message" title={`Message ${index + 1}, ${role}${name === undefined ? '' : ` ${name}`}`} onClose={onClose}>
       <p class="dim">
-        {cost === null ? 'No step has shown it yet.' : `In the last step ${costInWords(cost)}.`}
+        {cost !== null
+          ? `In the last step ${costInWords(message)}.`
+          : original.cut === true
+            ? 'It was stopped before its end.'
+            : 'No step has shown it yet.'}
         {visible ? null : ' Clients do not see it.'}
       </p>
       <Waits isAnswering={isAnswering} />

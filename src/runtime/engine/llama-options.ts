@@ -6,8 +6,15 @@ import { KvfoldError } from '../core/errors.js'
 import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
-import { CELL_GRANULARITY } from '../native/context-options.js'
-import type { ContextOptions, FitOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
+import type {
+  ContextOptions,
+  FitOptions,
+  FitReason,
+  ModelInfo,
+  ModelOptions,
+  NativeModel,
+  SamplerOptions,
+} from '../native/types.js'
 import type { AdapterFile } from './adapters.js'
 import type { BlockOutlet } from './block-watch.js'
 import type { DraftModelOptions } from './draft-model.js'
@@ -92,28 +99,28 @@ export const DEFAULT_SLOTS = 4
 const DEFAULT_SEQUENCES = 64
 const DEFAULT_UBATCH = 512
 
-/** Returns the context's options for this model. */
-export function contextOptions(model: NativeModel, abilities: Abilities, options: LlamaEngineOptions): ContextOptions {
-  const { info } = model
-  const { cells, ...others } = contextShape(info, abilities, options)
+/** Returns the context's options for this model, and why it has another number of cells than usual; null: it has not. */
+export function contextOptions(
+  model: NativeModel,
+  abilities: Abilities,
+  options: LlamaEngineOptions,
+): { readonly shape: ContextOptions; readonly sizedBy: FitReason | null } {
+  const { cells, ...others } = contextShape(model.info, abilities, options)
   const { fits } = options
-  if (fits === undefined || options.cells !== undefined) return { ...others, cells }
-  return { ...others, cells: model.cellsThatFit(cells, others, { ...fits, grows: fits.grows && options.draft === undefined }) }
+  if (fits === undefined || options.cells !== undefined) return { shape: { ...others, cells }, sizedBy: null }
+  const fitting = model.cellsThatFit(cells, others, { ...fits, grows: fits.grows && options.draft === undefined })
+  return { shape: { ...others, cells: fitting.cells }, sizedBy: fitting.reason }
 }
 
-/** Returns a sentence for the user if the number of cells followed the free memory; empty if it is the usual one. */
-export function fitNotes({ info }: NativeModel, cells: number, { fits, cells: asked }: LlamaEngineOptions): readonly string[] {
-  if (fits === undefined || asked !== undefined) return []
-  const usual = usualCells(info)
-  const said = `The cache has ${cells.toLocaleString('en')} cells`
-  if (cells < usual) return [`${said}: more do not fit into the free memory. --context sets another number.`]
-  if (cells < usual + CELL_GRANULARITY) return []
-  const why =
-    cells > info.trainedContext - CELL_GRANULARITY
-      ? 'the context that the model was trained on'
-      : 'what the free GPU memory holds'
-  return [`${said}: ${why}. --context sets another number.`]
+const REASONS: Readonly<Record<FitReason, string>> = {
+  trained: 'the context that the model was trained on',
+  grown: 'what the free GPU memory holds',
+  short: 'more do not fit into the free memory',
 }
+
+/** Returns a sentence for the user about a number of cells that is not the usual one. */
+export const cellsNote = (cells: number, reason: FitReason): string =>
+  `The cache has ${cells.toLocaleString('en')} cells: ${REASONS[reason]}.`
 
 const usualCells = ({ trainedContext }: ModelInfo): number =>
   Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS)

@@ -16,7 +16,7 @@ import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
-import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
+import type { FitReason, MemoryFigures, ModelInfo, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
 import {
   type Engine,
   type EngineInfo,
@@ -48,12 +48,12 @@ import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type Refre
 import {
   bareTools,
   cannotSpeculate,
+  cellsNote,
   chatFormatOf,
   type Completion,
   contextOptions,
   DEFAULT_SLOTS,
   draftsOf,
-  fitNotes,
   isGuarded,
   type LlamaEngineOptions,
   NO_DRAFT_MODEL,
@@ -138,7 +138,7 @@ export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
   readonly abilities: Abilities
-  /** Sentences for the user, about missing abilities of the model and about problems of its disk cache. */
+  /** Sentences for the user: missing abilities of the model, problems of its disk cache, and an unusual number of cells. */
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
@@ -174,6 +174,8 @@ export class LlamaEngine implements Engine {
     private readonly saved: OpenCellPlaces,
     adapters: Adapters,
     private readonly draft: DraftModel | null,
+    /** Why the cache has another number of cells than usual (`LlamaEngineOptions.fits`); null: it has not. */
+    readonly sizedBy: FitReason | null,
   ) {
     const { disk, shared } = saved
     this.#adapters = adapters
@@ -189,7 +191,7 @@ export class LlamaEngine implements Engine {
       ...adapters.notes,
       ...(disk?.notes ?? []),
       ...unseen,
-      ...fitNotes(model, context.cells, options),
+      ...(sizedBy === null ? [] : [cellsNote(context.cells, sizedBy)]),
     ]
     this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation), adapters.set())
     this.#ownAnswers = new OwnAnswers(model)
@@ -252,12 +254,13 @@ export class LlamaEngine implements Engine {
       const isDrafting = options.speculate === 'ngram' || options.draft !== undefined
       if (isDrafting && abilities.refusal !== null) throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
       const adapters = await Adapters.load(model, options.lora)
-      const context = await model.createContext(contextOptions(model, abilities, options))
+      const { shape, sizedBy } = contextOptions(model, abilities, options)
+      const context = await model.createContext(shape)
       context.useAdapters(adapters.set().applied)
       const rates = await deviceRates(native, model.info, context, options)
       const saved = await openSavedCells(model, context, options)
       draft = await draftModelOf(native, model, context, options)
-      const engine = new LlamaEngine(native, model, context, options, saved, adapters, draft)
+      const engine = new LlamaEngine(native, model, context, options, saved, adapters, draft, sizedBy)
       engine.useTierRates(rates)
       return engine
     } catch (error) {

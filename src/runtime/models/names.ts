@@ -14,6 +14,10 @@ export interface HubName {
 }
 
 const PREFIX = /^(?:hf:|huggingface:|(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\/)(?:\/\/)?/i
+/** The beginning of an address on the hub. Its path is percent-encoded, and a query may follow. */
+const ADDRESS = /^(?:https?:\/\/)?(?:hf|huggingface)\.co\//i
+/** The query behind the name of a file, such as `?download=true`. */
+const QUERY = /(?<=\.gguf)\?.*$/i
 const PART = /^[\w][\w.-]{0,95}$/
 
 /** Whether the beginning of the name says that the model is on the hub. */
@@ -28,12 +32,14 @@ export const isModelUri = (name: string): boolean => isHubName(name) || isFileUr
 /** Reads the name of a model on the hub; returns null for other names. `bare`: names without a beginning such as `hf:` are read, too. */
 export function hubNameOf(name: string, bare = false): HubName | null {
   if (!bare && !isHubName(name)) return null
-  const [given = '', revision = 'main'] = name.replace(PREFIX, '').split('#')
-  const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(given) ?? []
-  const [owner = '', repository = '', ...rest] = path.split('/')
+  const isAddress = ADDRESS.test(name)
+  const [given = '', fragment = 'main'] = name.replace(PREFIX, '').split('#')
+  const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(isAddress ? given.replace(QUERY, '') : given) ?? []
+  const [owner = '', repository = '', ...rest] = path.split('/').map((part) => (isAddress ? decoded(part) : part))
   // In addresses of the hub's web pages, `blob`, `resolve` or `raw` and the revision come before the file.
   const isPage = /^(?:blob|resolve|raw)$/.test(rest[0] ?? '')
   const file = (isPage ? rest.slice(2) : rest).join('/')
+  const revision = (isPage ? rest[1] : undefined) ?? fragment
   const isWrong =
     ![owner, repository].every((part) => PART.test(part)) ||
     file.split('/').some((part) => part === '.' || part === '..') ||
@@ -50,7 +56,16 @@ export function hubNameOf(name: string, bare = false): HubName | null {
     repository: `${owner}/${repository}`,
     file: file === '' ? null : file,
     quant,
-    revision: isPage && rest[1] !== undefined ? rest[1] : revision,
+    revision,
+  }
+}
+
+/** Decodes a percent-encoded text. Other texts stay as they are. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
   }
 }
 
@@ -70,7 +85,7 @@ const SIGNATURE = /^(?:x-(?:amz|goog)-.*|signature|sig|token|expires|key-pair-id
  */
 export function pathOfUrl(url: string): string {
   const { host, pathname, searchParams } = new URL(url)
-  const name = decodeURIComponent(pathname.split('/').at(-1) ?? '')
+  const name = decoded(pathname.split('/').at(-1) ?? '')
   if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
     throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
   const query = new URLSearchParams([...searchParams].filter(([key]) => !SIGNATURE.test(key)))

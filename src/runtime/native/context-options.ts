@@ -9,10 +9,10 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import type { CacheType, ContextOptions, FitOptions, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
-export const CELL_GRANULARITY = 256
+const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
 const MOST_BATCH = 2 ** 20
 /** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
@@ -122,10 +122,8 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
   const { info } = model
   refuseModel(info, options)
   const whole = completed(options, info)
-  const { embeddings: pooling = null } = options
-  const { attention = false, keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
-  const { flashAttention = attention ? 'off' : 'auto' } = options
-  const { cache, compute } = memoryOf(whole, options, info)
+  const { pooling, attention, flashAttention, keyType, valueType, fullSlidingWindow } = whole
+  const { cache, compute } = memoryOf(whole, info)
   const quantised = cacheTypes[valueType].elements > 1
   if (quantised && flashAttention === 'off') refuse(`valueType ${valueType} needs flash attention; turn it on or use f16 values.`)
 
@@ -139,9 +137,7 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
     flashAttention: flashAttention === 'off' || attention ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
     keyType: cacheTypes[keyType].ggml,
     valueType: cacheTypes[valueType].ggml,
-    fullSlidingWindow,
     pooling: pooling === null ? null : poolingNumber(pooling),
-    attention,
     windowed: info.slidingWindow > 0,
     // The bytes that a cell takes in addition if positions have several dimensions (llama_kv_cell_ext).
     cellExtra: isFlat(info.rope) ? 0 : 12,
@@ -172,13 +168,11 @@ export function cellsThatFit(
   model: PlannedModel,
   devices: readonly Device[],
   available = availableMemory(),
-): number {
+): FittingCells {
   const { info } = model
   const free = freeOn(devices)
-  const bytes = (cells: number, more: ContextOptions = {}) => {
-    const all = { ...options, ...more, cells }
-    return needed(memoryOf(completed(all, info), all, info), model, devices)
-  }
+  const bytes = (cells: number, more: ContextOptions = {}) =>
+    needed(memoryOf(completed({ ...options, ...more, cells }, info), info), model, devices)
   const fits = (cells: number, share: number): boolean => {
     const { device, host } = bytes(cells)
     return device <= share * free && (host <= HEADROOM || host + HEADROOM <= share * available)
@@ -196,26 +190,25 @@ export function cellsThatFit(
     }
     return few * CELL_GRANULARITY
   }
-  if (grows && offloadedOf(model, devices) === 1 && leavesRoom(usual))
-    return Math.max(usual, mostFrom(usual, info.trainedContext, leavesRoom))
-  return fits(usual, 1)
-    ? usual
-    : Math.min(
-        usual,
-        mostFrom(LEAST_CELLS, usual, (cells) => fits(cells, LESS)),
-      )
+  const cells = roundedUp(usual)
+  if (grows && offloadedOf(model, devices) === 1 && leavesRoom(usual)) {
+    const more = mostFrom(usual, info.trainedContext, leavesRoom)
+    if (more > cells) return { cells: more, reason: more + CELL_GRANULARITY > info.trainedContext ? 'trained' : 'grown' }
+  } else if (!fits(usual, 1)) {
+    const fewer = mostFrom(LEAST_CELLS, usual, (number) => fits(number, LESS))
+    if (fewer < cells) return { cells: fewer, reason: 'short' }
+  }
+  return { cells, reason: null }
 }
 
-interface Sizes {
-  readonly cells: number
-  readonly sequences: number
-  readonly batch: number
-  readonly ubatch: number
-  readonly threads: number
-  readonly batchThreads: number
+const roundedUp = (cells: number): number => Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY
+
+/** A context's options with their defaults. */
+interface WholeOptions extends Required<Omit<ContextOptions, 'embeddings'>> {
+  readonly pooling: Pooling | null
 }
 
-function completed(options: ContextOptions, info: ModelInfo): Sizes {
+function completed(options: ContextOptions, info: ModelInfo): WholeOptions {
   const { trainedContext } = info
   const {
     cells = Math.max(trainedContext, CELL_GRANULARITY),
@@ -224,6 +217,8 @@ function completed(options: ContextOptions, info: ModelInfo): Sizes {
     ubatch = Math.min(512, batch),
   } = options
   const { threads = Math.min(8, availableParallelism()), batchThreads = threads } = options
+  const { keyType = 'f16', valueType = 'f16', attention = false, fullSlidingWindow = false } = options
+  const { flashAttention = attention ? 'off' : 'auto', embeddings: pooling = null } = options
   const within = (name: string, value: number, most: number) => {
     if (!Number.isInteger(value) || value < 1 || value > most)
       refuse(`${name} is ${value}; give a whole number from 1 to ${most}.`)
@@ -235,12 +230,10 @@ function completed(options: ContextOptions, info: ModelInfo): Sizes {
   within('threads', threads, MOST_THREADS)
   within('batchThreads', batchThreads, MOST_THREADS)
   return {
-    cells: Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY,
+    cells: roundedUp(cells),
     sequences,
-    batch: options.embeddings === undefined || isCausal(info) ? batch : ubatch,
-    ubatch,
-    threads,
-    batchThreads,
+    batch: pooling === null || isCausal(info) ? batch : ubatch,
+    ...{ ubatch, threads, batchThreads, keyType, valueType, attention, fullSlidingWindow, flashAttention, pooling },
   }
 }
 
@@ -275,7 +268,7 @@ function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAtten
  * Refuses a ubatch that is not a multiple of the number of sequences. llama.cpp v0.5.0 reserves its graph for equally many tokens of every
  * sequence, but not for equally many outputs. Pooling asserts that the two agree.
  */
-function refuseUneven({ cells, ubatch, sequences }: Sizes): void {
+function refuseUneven({ cells, ubatch, sequences }: WholeOptions): void {
   const tokens = Math.min(cells, ubatch)
   if (tokens % sequences !== 0)
     refuse(`For embeddings the ubatch of ${tokens} must be a multiple of the ${sequences} sequences; change one of them.`)
@@ -298,13 +291,14 @@ function checkCacheType(name: string, type: CacheType, width: number): void {
  * Estimates an upper bound of llama.cpp's compute buffers (measured: 1.0 to 1.5 times the reported size). They hold activations, logits of
  * a ubatch and of the sequences, and the attention mask. Without flash attention they also hold the scores of a layer.
  */
-function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flashAttention: boolean): number {
+function computeBytes({ cells, ubatch, sequences, flashAttention }: WholeOptions, info: ModelInfo): number {
   const { vocabulary, embedding, heads, architecture, metadata } = info
   const feedForward = Number(metadata[`${architecture}.feed_forward_length`] ?? 0) || 4 * embedding
   const rows = Math.min(ubatch, cells)
   const activations = 4 * rows * (vocabulary + 2 * feedForward + 4 * embedding)
-  const mask = rows * cells * (flashAttention ? 2 : 4)
-  const scores = flashAttention ? 0 : 4 * rows * cells * Math.max(1, heads)
+  const isFlash = flashAttention !== 'off'
+  const mask = rows * cells * (isFlash ? 2 : 4)
+  const scores = isFlash ? 0 : 4 * rows * cells * Math.max(1, heads)
   return activations + mask + scores + 4 * sequences * vocabulary
 }
 
@@ -312,18 +306,17 @@ function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flas
 type ContextBytes = Pick<ContextPlan, 'cache' | 'compute'>
 
 /** Estimates the bytes of a context. @throws KvfoldError native/bad-argument for cache types that the model cannot have */
-function memoryOf(sizes: Sizes, options: ContextOptions, info: ModelInfo): ContextBytes {
-  const { embeddings, attention = false, keyType = 'f16', valueType = 'f16' } = options
-  const { flashAttention = attention ? 'off' : 'auto' } = options
+function memoryOf(whole: WholeOptions, info: ModelInfo): ContextBytes {
+  const { cells, batch, keyType, valueType, pooling } = whole
   const [keyWidth, valueWidth] = headWidths(info)
   checkCacheType('keyType', keyType, keyWidth)
   checkCacheType('valueType', valueType, valueWidth)
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
-  const cache = info.recurrent || info.encoder ? 0 : sizes.cells * info.layers * row
+  const cache = info.recurrent || info.encoder ? 0 : cells * info.layers * row
   // With embeddings every token is an output, and llama.cpp keeps the logits beside each embedding.
-  const outputs = embeddings === undefined ? 0 : 4 * sizes.batch * (info.vocabulary + info.embedding)
-  return { cache, compute: computeBytes(sizes, info, flashAttention !== 'off') + outputs }
+  const outputs = pooling === null ? 0 : 4 * batch * (info.vocabulary + info.embedding)
+  return { cache, compute: computeBytes(whole, info) + outputs }
 }
 
 /** Bytes of a context on GPUs, and in host memory. */

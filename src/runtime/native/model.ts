@@ -28,6 +28,7 @@ import type {
   BackendInfo,
   ContextOptions,
   FitOptions,
+  FittingCells,
   DryOptions,
   ModelInfo,
   ModelOptions,
@@ -243,7 +244,7 @@ export class Model implements NativeModel {
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
-  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): number {
+  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): FittingCells {
     return cellsThatFit(usual, options, fit, this, usable(this.#backend.gpu, this.#addon.about().devices))
   }
 

@@ -149,10 +149,27 @@ export interface ContextOptions {
 
 /** How the number of a context's cells follows the free memory. */
 export interface FitOptions {
-  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free. */
+  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free, or what `copies` asks for. */
   readonly grows: boolean
-  /** Whether the memory must also hold a second copy of the model with as many cells, in which attention is captured. */
+  /**
+   * Whether the free room is for a second copy of the model with as many cells, in which attention is captured. Cells and copy together take
+   * at most 90 % of the GPUs' free memory.
+   */
   readonly copies: boolean
+}
+
+/**
+ * Why a context gets another number of cells than usual. `trained`: it gets the trained context. `grown`: it gets as many as leave enough
+ * memory free. `short`: it gets fewer, because no more fit.
+ */
+export type FitReason = 'trained' | 'grown' | 'short'
+
+/** How many cells a context gets by default. */
+export interface FittingCells {
+  /** A multiple of 256. */
+  readonly cells: number
+  /** Null: they are as many as usual. */
+  readonly reason: FitReason | null
 }
 
 /** The tokens of one decode call: parallel arrays with one entry for each token. */
@@ -413,7 +430,7 @@ export interface NativeModel {
    * Returns how many cells a context with these options gets by default: `usual`, or fewer where these do not fit, at least 4,096. With
    * `grows` and the whole model on GPUs it may be more, up to the trained context.
    */
-  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): number
+  cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): FittingCells
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
    * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.

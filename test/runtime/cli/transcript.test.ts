@@ -134,11 +134,21 @@ const exported = {
   messages: MESSAGES.map((message) => ({ message, seen: 'same' })),
 }
 const system = { type: 'message', role: 'developer', content: [{ type: 'input_text', text: 'You help.' }] }
+const sealed = { encrypted_content: 'x' }
+const tooling = { type: 'additional_tools', role: 'developer', tools: [{ type: 'function', name: 'read', parameters }] }
+const search = { type: 'tool_search_call', call_id: 's1', execution: 'client', arguments: {} }
+const found = { type: 'tool_search_output', call_id: 's1', status: 'completed', execution: 'client', tools: [] }
 const codex = [
   { type: 'session_meta', payload: { id: 's' } },
   { type: 'response_item', payload: { type: 'message', role: 'user', content: 'Forgotten.' } },
-  { type: 'compacted', payload: { message: '', replacement_history: [system] } },
-  ...items.map((payload) => ({ type: 'response_item', payload })),
+  { type: 'compacted', payload: { message: '', replacement_history: [tooling, system, { type: 'compaction', ...sealed }] } },
+  ...[
+    { type: 'ghost_snapshot', ghost_commit: { id: 'g' } },
+    { type: 'context_compaction', ...sealed },
+    search,
+    found,
+    ...items,
+  ].map((payload) => ({ type: 'response_item', payload })),
   { type: 'event_msg', payload: { type: 'token_count' } },
 ]
 const turn = (role: string, content: unknown, more: object = {}) => ({ type: role, message: { role, content, ...more } })

@@ -173,6 +173,8 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await page.locator('[aria-busy=true] .markdown').waitFor()
     await button(page, 'Stop').click()
     await row(page, 1).getByText('stopped before its end').waitFor()
+    expect(await row(page, 1).locator('.row-head').innerText()).toBe('Model stopped before its end')
+    await row(page, 1).getByRole('button', { name: 'Message 2, stopped before its end' }).waitFor()
     const views = () => server.service.threads.list(PUBLIC).map(({ id }) => server.service.threads.view(PUBLIC, id))
     const [asked, said] = views()[0]!
     expect([asked?.content, said?.cut]).toEqual(['Tell me all.', true])

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { ServedThread } from '../../../src/runtime/mcp/context-server.js'
 import { unnamed } from '../../../src/runtime/server/keys.js'
-import { KVFOLD } from '../cli/support/process.js'
+import { kvfold, KVFOLD } from '../cli/support/process.js'
 import { type Serving, serving } from '../server/support/serving.js'
 
 const ROOT = join(import.meta.dirname, '../../..')
@@ -120,4 +120,14 @@ test('over HTTP it serves this machine and no web page', async () => {
   expect(page.status).toBe(403)
   child.kill('SIGTERM')
   expect(await once(child, 'exit')).toEqual([0, null])
+})
+
+test('a port that another program has is refused with advice', async () => {
+  const { port } = new URL(server.url)
+  expect(await kvfold(['mcp', '--port', port])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining(
+      `Cannot listen on 127.0.0.1:${port}: another program listens there; choose another port with --port, or 0 for any.`,
+    ) as string,
+  })
 })

@@ -90,6 +90,24 @@ describe('a pull', () => {
     expect(hubNameOf('hf.co/acme/One-GGUF:Q8_0')).toMatchObject({ repository: 'acme/One-GGUF', quant: 'Q8_0' })
   })
 
+  it.each([
+    ['the link of the download button', 'resolve/main/one.gguf?download=true', 'one.gguf', 'main'],
+    ['a place in a page', 'blob/main/one.gguf#:~:text=size', 'one.gguf', 'main'],
+    ['a percent-encoded path', 'resolve/refs%2Fpr%2F1/my%20models/one%2B.gguf', 'my models/one+.gguf', 'refs/pr/1'],
+    ['a sign that is no percent-encoding', 'resolve/main/100%.gguf', '100%.gguf', 'main'],
+  ])('reads addresses of the hub as browsers show them: %s', (_, page, file, revision) => {
+    for (const site of ['https://huggingface.co', 'hf.co'])
+      expect(hubNameOf(`${site}/acme/One-GGUF/${page}`)).toEqual({ repository: 'acme/One-GGUF', file, quant: null, revision })
+  })
+
+  it('keeps names that are no addresses as they are, and leaves no repository', () => {
+    expect(hubNameOf('hf:acme/One-GGUF/one%20.gguf')?.file).toBe('one%20.gguf')
+    expect(hubNameOf('https://hf.co/acme/One-GGUF#v1')).toMatchObject({ file: null, revision: 'v1' })
+    for (const name of ['hf.co/acme/One-GGUF/%2e%2e/x.gguf', 'hf.co/a/b/resolve/main/..%2F..%2Fx.gguf', 'hf.co/a/b?show=c.gguf'])
+      expect(() => hubNameOf(name), name).toThrow(/names no model of the hub/)
+    expect(() => pathOfUrl('https://example.com/%zz.gguf')).toThrow(/does not end in the name of a .gguf file/)
+  })
+
   it('goes on where the connection broke, also in a later process', async () => {
     hub.breaks = [1_000_000, 500_000, 0]
     const from = hub.fetched.length

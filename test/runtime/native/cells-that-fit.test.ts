@@ -29,7 +29,7 @@ const card = (free: number): readonly Device[] => [
 ]
 const whole = { info, gpuLayers: 33 }
 type Planned = Parameters<typeof planContext>[1]
-const cellsThatFit = (
+const fitted = (
   usual: number,
   options: Omit<ContextOptions, 'cells'>,
   model: Planned,
@@ -37,6 +37,7 @@ const cellsThatFit = (
   available?: number,
   fit: Partial<FitOptions> = {},
 ) => fitting(usual, options, { grows: true, copies: false, ...fit }, model, devices, available)
+const cellsThatFit = (...given: Parameters<typeof fitted>): number => fitted(...given).cells
 /** The bytes of a context by the estimate. */
 const bytesOf = (options: ContextOptions) => {
   const { cache, compute } = planContext(options, whole, card(1000))
@@ -103,6 +104,16 @@ describe('the cells of a context by default', () => {
     expect(fewer).toBeGreaterThan(4096)
     expect(fewer).toBeLessThan(USUAL)
     expect(bytesOf({ cells: fewer })).toBeLessThan(0.9 * 3 * GIB)
+  })
+
+  it('come with a reason, and are a multiple of 256', () => {
+    const trained = (trainedContext: number) => ({ info: { ...info, trainedContext }, gpuLayers: 33 })
+    expect(fitted(USUAL, {}, whole, card(120))).toEqual({ cells: 131_072, reason: 'trained' })
+    expect(fitted(USUAL, {}, trained(40_000), card(120))).toEqual({ cells: 39_936, reason: 'trained' })
+    expect(fitted(USUAL, {}, whole, card(18)).reason).toBe('grown')
+    expect(fitted(USUAL, {}, whole, card(2)).reason).toBe('short')
+    for (const free of [120, 0.2]) expect(fitted(2000, {}, trained(2000), card(free))).toEqual({ cells: 2048, reason: null })
+    expect(fitted(USUAL, {}, trained(32_900), card(120))).toEqual({ cells: USUAL, reason: null })
   })
 
   it('are never more than the usual ones for a model with a short context', () => {

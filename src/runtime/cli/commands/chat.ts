@@ -25,7 +25,7 @@ import {
   type SamplingFlags,
 } from '../options.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine, warnOfContract } from '../runtime.js'
+import { FITTING, loadEngine, warnOfContract } from '../runtime.js'
 
 interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly system?: string
@@ -69,7 +69,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
   const transcript = givenTranscript(flags.transcript)
   const configs = mcpServersOf(flags)
-  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: { grows: true, copies: false } })
+  const engine = await loadEngine(flags, notes, interrupt.signal, FITTING)
   await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {

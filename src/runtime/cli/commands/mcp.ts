@@ -4,6 +4,7 @@ import type { McpServerFactory } from '@modelcontextprotocol/server'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { readKey } from '../../../fleet/engines/endpoint.js'
+import { cannotListen } from '../listening.js'
 import { integer } from '../options.js'
 import type { Shell } from '../shell.js'
 
@@ -60,6 +61,7 @@ const keySource = ({ keyFile }: McpServerFlags) => (keyFile === undefined ? { va
 async function overHttp(factory: McpServerFactory, port: number, { out, interrupt }: Shell): Promise<void> {
   const [{ default: fastify }, mcp] = await Promise.all([import('fastify'), import('@modelcontextprotocol/server')])
   const { createMcpHandler, hostHeaderValidationResponse, originValidationResponse } = mcp
+  const host = '127.0.0.1'
   const handler = createMcpHandler(factory)
   const app = fastify({ forceCloseConnections: true })
   app.all('/mcp', async ({ method, url, headers, body }, reply) => {
@@ -78,7 +80,10 @@ async function overHttp(factory: McpServerFactory, port: number, { out, interrup
     return reply.send(refused ?? (await handler.fetch(request, hasBody ? { parsedBody: body } : {})))
   })
   try {
-    out.print(`The context tools are at ${await app.listen({ host: '127.0.0.1', port })}/mcp`)
+    const where = await app.listen({ host, port }).catch((error: unknown) => {
+      throw cannotListen(`${host}:${port}`, error)
+    })
+    out.print(`The context tools are at ${where}/mcp`)
     await once(interrupt.signal, 'abort')
   } finally {
     await app.close()

@@ -30,7 +30,7 @@ import {
 import { modelCalled, modelsFolder, modelsIn } from '../../models/folder.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine, warnOfContract } from '../runtime.js'
+import { FITTING, loadEngine, warnOfContract } from '../runtime.js'
 
 interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly prompt?: string
@@ -109,7 +109,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
   const configs = mcpServersOf(flags)
-  const engine = await loadEngine(flags, notes, interrupt.signal, { fits: { grows: true, copies: false } })
+  const engine = await loadEngine(flags, notes, interrupt.signal, FITTING)
   await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {

@@ -22,6 +22,7 @@ import { modelCalled, modelsFolder, modelsIn, pull } from '../../models/folder.j
 import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import type { FitOptions } from '../../native/types.js'
+import { cannotListen } from '../listening.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, toolTextsOf, type ModelFlags, withoutDraftModel } from '../options.js'
 import type { KvEventPublisher } from '../../../fleet/events/kv-events.js'
@@ -169,10 +170,9 @@ async function listen(server: Server, { host, port, unixSocket }: ServeFlags): P
     if (unixSocket !== undefined) await chmod(unixSocket, 0o600)
     return where
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
-    const other = unixSocket === undefined ? 'another port with --port, or 0 for any' : 'another path with --unix-socket'
-    const hint = code === 'EADDRINUSE' ? `another program listens there; choose ${other}` : code
-    throw new KvfoldError('cli/bad-usage', `Cannot listen on ${unixSocket ?? `${host}:${port}`}: ${hint}.`, { cause: error })
+    throw unixSocket === undefined
+      ? cannotListen(`${host}:${port}`, error)
+      : cannotListen(unixSocket, error, 'another path with --unix-socket')
   }
 }
 

@@ -1,0 +1,9 @@
+/** Says why a command cannot listen for clients, and what to do. */
+import { KvfoldError } from '../core/errors.js'
+
+/** Returns the error for an address that cannot be listened on. `other`: what to choose where another program has the address. */
+export function cannotListen(where: string, error: unknown, other = 'another port with --port, or 0 for any'): KvfoldError {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
+  const hint = code === 'EADDRINUSE' ? `another program listens there; choose ${other}` : code
+  return new KvfoldError('cli/bad-usage', `Cannot listen on ${where}: ${hint}.`, { cause: error })
+}
