@@ -7,6 +7,7 @@
  * continues where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and
  * sources of this repository; trajectories of `kvfold collect` contain none of them.
  */
+import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { place } from '../../src/runtime/attention/places.js'
@@ -121,6 +122,12 @@ export async function answers(args: readonly string[]): Promise<void> {
   console.log(values.json ? JSON.stringify(record) : shown.join('\n'))
 }
 
+/** Returns a file name for a command. A long one, which file systems refuse, ends with a hash. */
+function fileNameOf(command: string): string {
+  const name = command.replaceAll(/[^0-9a-z]+/gu, '-')
+  return name.length <= 200 ? name : `${name.slice(0, 180)}-${createHash('sha256').update(command).digest('hex').slice(0, 16)}`
+}
+
 async function taskRows(
   variant: Variant,
   words: string,
@@ -128,7 +135,7 @@ async function taskRows(
 ): Promise<{ readonly log: string; readonly rows: readonly TaskRow[] }> {
   const folder = `build/answers/${variant.hash}`
   mkdirSync(folder, { recursive: true })
-  const log = `${folder}/${`${words} ${options}`.replaceAll(/[^0-9a-z]+/gu, '-')}.jsonl`
+  const log = `${folder}/${fileNameOf(`${words} ${options}`)}.jsonl`
   const model = ['--model', variant.model, ...(variant.lora === undefined ? [] : ['--lora', variant.lora])]
   const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), ...model, '--log', log, '--json'])
   const logged = samplesIn(log)
