@@ -42,6 +42,7 @@ const EmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 2048 }),
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
+  truncate: Type.Optional(Type.Boolean({ description: 'false: a text that is too long is refused; else its end is left out' })),
   keep_alive: KeepAlive,
 })
 
@@ -57,16 +58,16 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   const embedded = (
     request: FastifyRequest,
     reply: FastifyReply,
-    body: Pick<Type.Static<typeof EmbedBody>, 'model' | 'dimensions' | 'keep_alive'>,
+    body: Pick<Type.Static<typeof EmbedBody>, 'model' | 'dimensions' | 'truncate' | 'keep_alive'>,
     inputs: readonly string[],
   ) => {
     const { tenant } = request
-    const { model, dimensions } = body
+    const { model, dimensions, truncate = true } = body
     // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
     if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
     return exchange(request, reply).aside(
       'embeddings',
-      (signal) => service.embed({ tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
+      (signal) => service.embed({ tenant, inputs, truncate, signal, ...definedFields({ model, dimensions }) }),
       ({ vectors }) => vectors.length,
     )
   }
