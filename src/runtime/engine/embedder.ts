@@ -18,6 +18,8 @@ export interface EmbedderOptions extends PooledTextsOptions {
 export interface EmbedOptions {
   /** Keeps this many first numbers of each vector, scaled to length 1 again. For models that were trained for it. Default: all. */
   readonly dimensions?: number
+  /** Whether the end of a text that is too long is left out. Default false: such a text is refused. */
+  readonly truncate?: boolean
   readonly signal?: AbortSignal
 }
 
@@ -98,11 +100,16 @@ export class Embedder implements TextVectors {
    * vocabulary adds at its ends; control tokens in it are plain text. Token lists are taken as they are.
    * @throws KvfoldError as PooledTexts.pooled; engine/bad-request for more dimensions than there are
    */
-  async embed(texts: readonly (string | ArrayLike<number>)[], { dimensions, signal }: EmbedOptions = {}): Promise<Embeddings> {
+  async embed(
+    given: readonly (string | ArrayLike<number>)[],
+    { dimensions, truncate = false, signal }: EmbedOptions = {},
+  ): Promise<Embeddings> {
+    const texts = truncate ? given.map((text) => this.texts.withoutHopelessEnd(text)) : given
     const strings = texts.filter((text) => typeof text === 'string')
     this.texts.refuseHopeless(texts)
     const tokenized = (await this.model.tokenizeAll(strings, { addSpecial: true })).values()
-    const lists = texts.map((text) => (typeof text === 'string' ? tokenized.next().value! : Int32Array.from(text)))
+    const whole = texts.map((text) => (typeof text === 'string' ? tokenized.next().value! : Int32Array.from(text)))
+    const lists = truncate ? whole.map((list) => this.texts.truncated(list)) : whole
     const vectors = await this.texts.pooled(lists, signal)
     return {
       vectors: vectors.map((vector, index) => cut(vector, dimensions, index)),

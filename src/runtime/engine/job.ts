@@ -126,6 +126,8 @@ export class Job {
    * prompts go by arrival, a short one passes a long one, and none waits for prompts that arrive after it is due.
    */
   due = 0
+  /** How many steps of the scheduler had ended when this prompt was put off for lack of cells; null if it was not. */
+  putOff: number | null = null
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void

@@ -35,7 +35,7 @@ export interface OnnxModel {
 }
 
 export interface OnnxVectors extends OnnxModel {
-  /** Returns one vector of length 1 for each text. No text may be longer than `most`. @throws KvfoldError engine/cancelled */
+  /** Returns one vector of length 1 for each text, of its first `most` tokens. @throws KvfoldError engine/cancelled */
   readonly embed: (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>
 }
 
@@ -58,15 +58,16 @@ export async function openVectors(model: string, tokens?: number): Promise<OnnxV
     tokenizer: await library.AutoTokenizer.from_pretrained(name, { local_files_only: isLocal }),
     encoder: await library.AutoModel.from_pretrained(name, { ...OPTIONS, local_files_only: isLocal }),
   }))
+  const most = limitOf(tokenizer, encoder, tokens)
   return {
     name: `${titleOf(model)} (Transformers.js, mean of ${KINDS[outputOf(encoder)] ?? 'its first output'})`,
-    most: limitOf(tokenizer, encoder, tokens),
+    most,
     length: (text) => tokenizer.encode(text).length,
     embed: async (texts, signal) => {
       const vectors: Float32Array[] = []
       for (let at = 0; at < texts.length; at += BATCH) {
         if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The embedding was cancelled.')
-        const inputs = tokenizer(texts.slice(at, at + BATCH), { padding: true }) as Inputs
+        const inputs = tokenizer(texts.slice(at, at + BATCH), { padding: true, truncation: true, max_length: most }) as Inputs
         const outputs = (await encoder(inputs)) as Readonly<Record<string, Numbers>>
         const output = outputs[outputOf(encoder)] ?? Object.values(outputs).find(({ dims }) => dims.length === 3)
         if (output === undefined) throw new KvfoldError('model/unsupported', `${model} gives no vectors of tokens.`)

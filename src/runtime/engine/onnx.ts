@@ -77,10 +77,16 @@ class OwnThread {
 
   /**
    * Returns the number of tokens of all texts, each with the query if there is one.
-   * @throws PromptTooLong for the first text that is too long
+   * @param truncate whether the end of a text that is too long does not count @throws PromptTooLong for the first text that is too long
    */
-  async count(texts: readonly string[], query: string | undefined, signal: AbortSignal | undefined): Promise<number> {
-    const lengths = (await this.ask({ kind: 'lengths', texts, query }, signal)) as readonly number[]
+  async count(
+    texts: readonly string[],
+    query: string | undefined,
+    signal: AbortSignal | undefined,
+    truncate = false,
+  ): Promise<number> {
+    const whole = (await this.ask({ kind: 'lengths', texts, query }, signal)) as readonly number[]
+    const lengths = truncate ? whole.map((length) => Math.min(length, this.tokens)) : whole
     for (const [index, length] of lengths.entries())
       if (length > this.tokens)
         throw new PromptTooLong(
@@ -121,12 +127,15 @@ export class OnnxEmbedder implements TextVectors {
   }
 
   /** @throws KvfoldError context/full for a text that is too long; engine/bad-request for token ids; engine/cancelled, engine/disposed */
-  async embed(texts: readonly (string | ArrayLike<number>)[], { dimensions, signal }: EmbedOptions = {}): Promise<Embeddings> {
+  async embed(
+    texts: readonly (string | ArrayLike<number>)[],
+    { dimensions, truncate = false, signal }: EmbedOptions = {},
+  ): Promise<Embeddings> {
     const plain = texts.map((text, index) => {
       if (typeof text === 'string') return text
       throw new KvfoldError('engine/bad-request', `Text ${index} is a list of token ids; an ONNX model takes texts only.`)
     })
-    const tokens = await this.thread.count(plain, undefined, signal)
+    const tokens = await this.thread.count(plain, undefined, signal, truncate)
     const vectors: Float32Array[] = []
     for (const some of batches(plain))
       vectors.push(...((await this.thread.ask({ kind: 'vectors', texts: some }, signal)) as readonly Float32Array[]))

@@ -74,6 +74,24 @@ export class PooledTexts {
     }
   }
 
+  /** Leaves out the end of a text that is certainly too long, so that nothing tokenizes it. */
+  withoutHopelessEnd<T extends string | ArrayLike<number>>(text: T): T | string {
+    const { info } = this.model
+    return typeof text === 'string' && leastTokens(info, text.length) > this.tokens
+      ? text.slice(0, this.tokens * info.longestToken)
+      : text
+  }
+
+  /** Leaves out the end of a text that is too long. The token with which the vocabulary closes a text stays. */
+  truncated(text: Int32Array): Int32Array {
+    if (text.length <= this.tokens) return text
+    const { eos, sep } = this.model.special
+    const last = text.at(-1)!
+    return last === eos || last === sep
+      ? Int32Array.of(...text.subarray(0, this.tokens - 1), last)
+      : text.subarray(0, this.tokens)
+  }
+
   /**
    * Returns the vector that llama.cpp pools of each text, in order. It does not depend on the other texts.
    * @throws KvfoldError context/full for a text that is too long, engine/bad-request for an empty one or foreign tokens, each naming the

@@ -54,6 +54,8 @@ export class Scheduler {
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
+  /** How many steps have ended. */
+  #ended = 0
   /** The adapters that the context applies, and when they were last changed. */
   #adapters: AdapterSet
   #adaptersSince = -Infinity
@@ -209,6 +211,7 @@ export class Scheduler {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
+      if (job.putOff === this.#ended && active() > 0) continue
       if (this.#fetching.holds(job.asked.conversation)) continue
       const opened = this.#open(job)
       if (opened === null) continue
@@ -496,7 +499,10 @@ export class Scheduler {
     }
   }
 
-  /** Ends `job` because no cells are left. An answer keeps the tokens it has; a prompt fails with context/full. */
+  /**
+   * Ends `job` because no cells are left. An answer keeps the tokens it has. The prompt of an answer waits until another step has ended;
+   * any other prompt fails with context/full, because its caller can do without.
+   */
   #noRoom(job: Job): void {
     if (job.phase.name === 'decode') {
       try {
@@ -507,6 +513,10 @@ export class Scheduler {
       }
       return
     }
+    if (this.#mayWait(job)) {
+      this.#putOff(job)
+      return
+    }
     const { used, cells } = this.cache.totals
     this.#fail(
       job,
@@ -515,6 +525,23 @@ export class Scheduler {
           'Nothing was lost. Fold parts of the conversation, wait for the other steps, or load the model with a larger context.',
       ),
     )
+  }
+
+  /** Whether the prompt finds cells once another step has ended, and nothing of it was told or kept yet. */
+  #mayWait({ asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
+    const hasOthers = this.#jobs.some((other) => other.step !== null && other.step !== step)
+    return kind === 'answer' && promptLogprobs === undefined && watch === null && hasOthers
+  }
+
+  /** Takes the prompt's step back, so that others get its cells. The job is admitted again when another step has ended. */
+  #putOff(job: Job): void {
+    invariant(job.phase.name === 'prefill', 'only a prompt can be put off')
+    const { step, total } = job.phase
+    job.due -= total
+    job.prefillTokens = 0
+    job.phase = { name: 'queued' }
+    job.putOff = this.#ended
+    this.cache.finish(step, 'cancelled', 0)
   }
 
   #end(job: Job, finish: JobResult['finish']): void {
@@ -554,6 +581,7 @@ export class Scheduler {
   }
 
   #remove(job: Job): void {
+    if (job.step !== null) this.#ended++
     const at = this.#jobs.indexOf(job)
     if (at >= 0) this.#jobs.splice(at, 1)
     job.phase = { name: 'ended' }

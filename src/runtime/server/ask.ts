@@ -546,6 +546,8 @@ export interface EmbedAsk {
   readonly inputs: readonly (string | readonly (number | string)[])[]
   /** How many leading numbers of each vector to keep, scaled to length 1 again. Default: all. */
   readonly dimensions?: number
+  /** Whether the end of an input that is too long is left out. Default false: it is refused. */
+  readonly truncate?: boolean
   readonly signal?: AbortSignal
 }
 

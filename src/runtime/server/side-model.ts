@@ -2,6 +2,7 @@
  * Runs the models that read texts and generate none: for embeddings and for rankings. The first request loads a model, which serves one
  * request at a time.
  */
+import { definedFields } from '../core/json.js'
 import { KvfoldError } from '../core/errors.js'
 import { PUBLIC, type Tenant } from '../core/ids.js'
 import { cosine } from '../core/vectors.js'
@@ -245,9 +246,9 @@ export class SideModels {
 }
 
 async function embedBy(embedder: TextVectors, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
-  const { dimensions } = ask
+  const { dimensions, truncate } = ask
   const inputs = await Promise.all(ask.inputs.map((input) => plainInput(input, embedder)))
-  return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
+  return { model, ...(await embedder.embed(inputs, { signal, ...definedFields({ dimensions, truncate }) })) }
 }
 
 /** Returns an input that the model can read: a text or token ids as they are, a mixture of both as token ids. */

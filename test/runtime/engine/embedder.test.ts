@@ -187,6 +187,20 @@ describe('a text encoder', () => {
     await refused('native/bad-argument', () => context.decode(batchOf(someTokens(5), 0, 0, 'last')))
   })
 
+  test.each(['builtin', 'bert'])('leaves out the end of a text that is too long, if asked to: %s', async (kind) => {
+    const embedding = await embedder(await paths[kind]!(), { tokens: 12 })
+    const long = 'The hat is red, the coat is blue. '.repeat(2000)
+    await refused('context/full', () => embedding.embed(['a', long]))
+    const { vectors, tokens } = await embedding.embed(['a', long], { truncate: true })
+    const { special } = embedding.model
+    const whole = embedding.model.tokenize(long, { addSpecial: true })
+    const closing = [special.eos, special.sep].includes(whole.at(-1)!) ? [whole.at(-1)!] : []
+    const cut = [...whole.slice(0, 12 - closing.length), ...closing]
+    expect(kind === 'bert').toBe(closing.length === 1)
+    expect(apart(vectors[1]!, (await embedding.embed([cut])).vectors[0]!)).toBeLessThan(1e-6)
+    expect(tokens).toBe(12 + embedding.model.tokenize('a', { addSpecial: true }).length)
+  })
+
   test('adds its special tokens to a text, and reads control tokens in a text as text', async () => {
     const embedding = await embedder(await paths['bert']!())
     const { bos, eos } = embedding.model.special

@@ -62,6 +62,9 @@ describe('an embedder', () => {
       code: 'context/full',
       message: expect.stringMatching(/^Text 1 has \d+ tokens, but only 64 fit/u) as string,
     })
+    const truncated = await embedder.embed(['a', long, long.slice(0, -9)], { truncate: true })
+    expect(dot(truncated.vectors[1]!, truncated.vectors[2]!)).toBeCloseTo(1, 5)
+    expect(truncated.tokens).toBe((await embedder.embed(['a'])).tokens + 128)
     await expect(embedder.embed([[1, 2]])).rejects.toMatchObject({ code: 'engine/bad-request' })
     await expect(embedder.embed(['a'], { dimensions: 100_000 })).rejects.toMatchObject({ code: 'engine/bad-request' })
     await expect(embedder.embed(['a'], { signal: AbortSignal.abort() })).rejects.toMatchObject({ code: 'engine/cancelled' })

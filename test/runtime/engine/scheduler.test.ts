@@ -323,6 +323,27 @@ describe('completions', () => {
     await engine.check('full')
   })
 
+  it('a prompt that fits waits while other answers hold the cells', async () => {
+    let late: Promise<JobResult> | null = null
+    const plans: number[] = []
+    const asked = () => complete({ tokens: tokens(600, 44), maxTokens: 4, onPlan: ({ shown }) => plans.push(shown) })
+    const others = [1, 2].map((salt) =>
+      complete({
+        ...{ tokens: tokens(900, 40 + salt), maxTokens: 400 },
+        onText: () => {
+          late ??= asked()
+          return undefined
+        },
+      }),
+    )
+    expect((await Promise.all(others)).map(({ finish }) => finish)).toEqual(['length', 'length'])
+    const { tokens: said, ledger } = await late!
+    expect([said.length, ledger.shown]).toEqual([4, 603])
+    expect(plans).toEqual([600, 600])
+    expect(said).toEqual((await asked()).tokens)
+    await engine.check('full')
+  })
+
   it('refuses tokens that are not in the vocabulary', async () => {
     await expect(async () => complete({ tokens: Int32Array.of(1, 99999) })).rejects.toMatchObject({ code: 'engine/bad-request' })
   })

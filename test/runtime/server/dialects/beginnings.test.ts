@@ -102,6 +102,21 @@ describe.each([
   })
 })
 
+it("continues a last message of the assistant of Ollama's clients, unless the answer must have a format or think", async () => {
+  const asked = async (more: object) => {
+    const body = JSON.stringify({ messages, stream: false, options: { num_predict: 12 }, ...more })
+    return (await (await fetch(`${served.url}/api/chat`, { method: 'POST', body })).json()) as {
+      readonly message: { readonly content: string }
+      readonly prompt_eval_count: number
+    }
+  }
+  const going = await asked({})
+  expect(going.message.content).toBe(await expected())
+  expect((await asked({ think: false })).prompt_eval_count).toBe(going.prompt_eval_count)
+  const anew = engine.count(messages as Parameters<typeof engine.count>[0], [])
+  for (const more of [{ format: 'json' }, { think: true }]) expect((await asked(more)).prompt_eval_count).toBe(anew)
+})
+
 it('starts a new answer if the request says so, or if its format cannot continue this one', async () => {
   const shown = (more: object) => reply('chat/completions', { messages, ...more }).then(({ usage }) => usage.prompt_tokens)
   const anew = engine.count(messages as Parameters<typeof engine.count>[0], [])

@@ -364,8 +364,8 @@ const ROUTES: readonly Route[] = [
   {
     path: '/api/embed',
     body: { model: 'builtin', input: 'a' },
-    taken: { dimensions: 4, keep_alive: '5m' },
-    ignored: { truncate: true, options: {} },
+    taken: { dimensions: 4, truncate: false, keep_alive: '5m' },
+    ignored: { options: {} },
   },
   {
     path: '/api/embeddings',

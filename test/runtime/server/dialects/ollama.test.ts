@@ -144,6 +144,17 @@ it('takes nulls, and loads or unloads a model for a request without messages', a
   expect((await api.post('/api/pull', { model, stream: null, insecure: null })).body.error).toContain('--models FOLDER')
 })
 
+it('leaves out the end of a text to embed that is too long, unless the request forbids it', async () => {
+  const long = { model: 'builtin', input: ['one', 'The value of red is 4. '.repeat(5000)] }
+  const { body } = await api.post('/api/embed', { ...long, truncate: true })
+  expect(body.embeddings).toHaveLength(2)
+  expect(body.kvfold).toBeUndefined()
+  expect((await api.post('/api/embed', long)).body).toEqual(body)
+  const refused = await api.post('/api/embed', { ...long, truncate: false })
+  expect([refused.status, refused.body.error]).toEqual([400, expect.stringContaining('Text 1 has')])
+  expect((await api.post('/api/embeddings', { model: 'builtin', prompt: long.input[1] })).status).toBe(200)
+})
+
 it('finds a model by an alias that ends in :latest', async () => {
   const load = () => Promise.resolve(new ScriptedEngine(() => ({ content: 'Hi.' })))
   const model = { name: 'gpt-oss', aliases: ['small:latest'], slots: 1, load }

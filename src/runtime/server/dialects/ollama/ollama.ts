@@ -19,7 +19,7 @@ import type {
 } from '../../ask.js'
 import { type App, described, type Ports, whileConnected } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
-import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
+import { begun, nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf, translated } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf, onlyIgnored, refuseForConversations } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
@@ -42,6 +42,7 @@ const EmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 2048 }),
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
+  truncate: Type.Optional(Type.Boolean({ description: 'false: a text that is too long is refused; else its end is left out' })),
   keep_alive: KeepAlive,
 })
 
@@ -57,16 +58,16 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   const embedded = (
     request: FastifyRequest,
     reply: FastifyReply,
-    body: Pick<Type.Static<typeof EmbedBody>, 'model' | 'dimensions' | 'keep_alive'>,
+    body: Pick<Type.Static<typeof EmbedBody>, 'model' | 'dimensions' | 'truncate' | 'keep_alive'>,
     inputs: readonly string[],
   ) => {
     const { tenant } = request
-    const { model, dimensions } = body
+    const { model, dimensions, truncate = true } = body
     // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
     if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
     return exchange(request, reply).aside(
       'embeddings',
-      (signal) => service.embed({ tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
+      (signal) => service.embed({ tenant, inputs, truncate, signal, ...definedFields({ model, dimensions }) }),
       ({ vectors }) => vectors.length,
     )
   }
@@ -285,9 +286,11 @@ function* chatAsk(
   defaults: Sampling,
   unsupportedParts: UnsupportedParts,
 ): Steps<Ask> {
+  const { messages, callId } = yield* messagesOf(body.messages, unsupportedParts)
   return {
     ...commonOf(body, tenant, defaults),
-    ...(yield* messagesOf(body.messages, unsupportedParts)),
+    ...beginningIn(body, messages),
+    callId,
     tools: checkTools(
       (body.tools ?? []).map(({ function: { name, description = '', parameters = NO_PARAMETERS } }) => ({
         ...{ name, description, parameters },
@@ -295,6 +298,19 @@ function* chatAsk(
       (index) => `tools[${index}].function.name`,
     ),
   }
+}
+
+/**
+ * Returns the messages, and the beginning of the answer: a last message of the assistant, as in Ollama. The model answers anew behind one
+ * with calls or thoughts, and where the answer must have a format or think first.
+ */
+function beginningIn(body: OllamaChat, messages: readonly ChatMessage[]): Pick<Ask, 'messages' | 'beginning'> {
+  const last = messages.at(-1)
+  const isThinking = body.think !== undefined && body.think !== false
+  if (last?.toolCalls !== undefined || last?.reasoning !== undefined || isThinking || formatOf(body) !== undefined)
+    return { messages }
+  const split = begun(messages, `messages[${messages.length - 1}]`, {})
+  return { messages: split.messages, ...definedFields({ beginning: split.beginning }) }
 }
 
 /** Translates a request to `/api/generate` into an ask. @throws FieldError */
