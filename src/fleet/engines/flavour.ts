@@ -111,6 +111,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     sampling: LLAMA_SAMPLING,
     limits: VLLM_LIMITS,
     reasoning: ['reasoning_content'],
+    salt: 'cache_salt',
     counts: 'texts',
     promptTokens: 'template',
     countsEnd: false,

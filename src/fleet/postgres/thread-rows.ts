@@ -1,5 +1,5 @@
 /** The rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
-import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord } from '../../runtime/store/port.js'
+import { listedHead, type ListedThread, type ThreadCard, type ThreadHead, type ThreadRecord } from '../../runtime/store/port.js'
 import type { StoredRow, RowKind, StoredValue } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows, PARTS, PART_TABLES, type PartRow, type PartTable } from '../../runtime/store/rows.js'
 import type { RunStatement } from './schema.js'
@@ -132,9 +132,7 @@ export async function listedIn(run: RunStatement, since: bigint): Promise<readon
     const head = parsed(headRows, row, [number])
     const card = parsed(cardRows, { ...row, sum: row['card_sum'] }, [number])
     const revision = row['revision'] as number
-    if (head === null) return { tenant, id, revision, head, card }
-    const { model, created, used, parent, contract } = head
-    return { tenant, id, revision, head: { tenant, id, model, created, used, parent, contract }, card }
+    return { tenant, id, revision, head: head === null ? null : listedHead(head), card }
   })
 }
 

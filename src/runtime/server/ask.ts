@@ -64,6 +64,11 @@ export interface NamedSession {
 
 export interface Ask {
   readonly tenant: Tenant
+  /**
+   * A text that splits the tenant's cache, for tenants that serve several customers. Requests share cells and threads only with those of
+   * the same salt. Default: none; requests without a salt share with each other.
+   */
+  readonly cacheSalt?: string
   /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first model. */
   readonly model?: string
   /**
@@ -73,7 +78,7 @@ export interface Ask {
   readonly lora?: readonly AdapterScale[]
   /**
    * The thread to continue. Default: the live thread with the longest common beginning, or a new one. An id that is unknown or belongs to
-   * another tenant is `server/no-thread`.
+   * another tenant is `server/no-thread`; a thread of another salt is `engine/bad-request`.
    */
   readonly thread?: string
   /**
@@ -374,6 +379,7 @@ export interface FillIn {
 export interface CompletionAsk extends Pick<
   Ask,
   | 'tenant'
+  | 'cacheSalt'
   | 'model'
   | 'lora'
   | 'sampling'

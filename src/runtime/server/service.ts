@@ -37,6 +37,7 @@ import { digestOf, factsOf } from '../models/facts.js'
 import { refuseUnfoldable } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
+import { saltDigest } from './threads/cache-salt.js'
 import { countCleared } from './threads/context-edits.js'
 import type { OperatorTools } from './threads/server-tools.js'
 import { ThreadManager, type ThreadManagerOptions } from './threads/thread-manager.js'
@@ -345,7 +346,7 @@ export class ThreadService implements Service {
     return this.#run(given, emit, async ({ model, called, lora, engine, signal, waited }) => {
       const ask = { ...given, ...definedFields({ lora }) }
       refuseUnfoldable(ask.messages, engine.info.context, engine.model?.info ?? null)
-      const taken = await this.#manager.take({ ...ask, model: model.name }, signal)
+      const taken = await this.#manager.take({ ...ask, salt: saltDigest(ask.tenant, ask.cacheSalt), model: model.name }, signal)
       try {
         emit({ type: 'started', thread: taken.thread.id, model: called })
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))

@@ -23,6 +23,8 @@ export interface StoredMessage {
 export interface ThreadHead {
   /** The tenant whose keys sent its requests. */
   readonly tenant: string
+  /** A digest of its tenant and of the salt of its requests (`saltDigest`). Absent when they have no salt. */
+  readonly salt?: string
   readonly id: string
   readonly model: string
   /** When the thread was created and last used, in Unix milliseconds. */
@@ -115,6 +117,21 @@ export interface ThreadCard {
 export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
   readonly card: ThreadCard
 }
+
+/** Returns the facts of a thread that the index lists beside its card. */
+export const listedHead = ({
+  tenant,
+  salt,
+  id,
+  model,
+  created,
+  used,
+  parent,
+  contract,
+}: ThreadHead): Omit<ListedThread, 'card'> => ({
+  ...{ tenant, id, model, created, used, parent, contract },
+  ...(salt === undefined ? {} : { salt }),
+})
 
 /** The changes of a thread: `messages`, `ledger` and `events` are appended, other fields replace the stored ones, absent fields stay. */
 export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'edits' | 'ledger' | 'events'>> {

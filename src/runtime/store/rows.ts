@@ -25,7 +25,8 @@ export const headRows = rowKind<ThreadHead>({
     ...{ tenant: 'text', id: 'text', model: 'text', created: 'integer', used: 'integer' },
     ...{ parent: 'text', contract: 'text', tools: 'text', held: 'text' },
   },
-  write: ({ tenant, id, model, created, used, parent, contract, tools, held }) => [
+  // A salt stands behind the held messages in one list: tables of earlier versions have no column for it.
+  write: ({ tenant, salt, id, model, created, used, parent, contract, tools, held }) => [
     tenant,
     id,
     model,
@@ -34,13 +35,16 @@ export const headRows = rowKind<ThreadHead>({
     parent,
     contract,
     json(tools),
-    json(held.map(plain)),
+    json([...held.map(plain), ...(salt === undefined ? [] : [{ salt }])]),
   ],
-  read: ({ tenant, id, model, created, used, parent, contract, tools, held }) =>
-    ({
-      ...{ tenant, id, model, created, used, parent, contract, tools: parsed(tools) },
-      held: (parsed(held) as PlainMessage[]).map(unplain),
-    }) as ThreadHead,
+  read: ({ tenant, id, model, created, used, parent, contract, tools, held }) => {
+    const all = parsed(held) as readonly (PlainMessage | Required<Pick<ThreadHead, 'salt'>>)[]
+    const messages = all.filter((each): each is PlainMessage => !('salt' in each))
+    return {
+      ...{ tenant, id, model, created, used, parent, contract, tools: parsed(tools), held: messages.map(unplain) },
+      ...all.find((each) => 'salt' in each),
+    } as ThreadHead
+  },
 })
 
 export const editRows = rowKind<ThreadEdits>({

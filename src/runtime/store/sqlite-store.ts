@@ -20,6 +20,7 @@ import {
 } from './rows.js'
 import { behind, keyOf, type Listed, lost, Manifest } from './manifest.js'
 import { migrations } from './migrations.js'
+import { listedHead } from './port.js'
 import type { ListedThread, SavedThreads, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
 
@@ -128,9 +129,9 @@ export class SqliteStore implements ThreadStore {
         heads.filter(({ number }) => !cards.has(number) || this.#cardIn(cards.get(number)!, number) === null),
         cardOf,
       )
-      return heads.flatMap(({ number, head: { tenant, id, model, created, used, parent, contract } }) => {
+      return heads.flatMap(({ number, head }) => {
         const card = made.get(number) ?? (cards.has(number) ? this.#cardIn(cards.get(number)!, number) : null)
-        return card === null ? [] : [{ tenant, id, model, created, used, parent, contract, card }]
+        return card === null ? [] : [{ ...listedHead(head), card }]
       })
     })
   }

@@ -107,6 +107,20 @@ describe('over kvfold', () => {
     expect(folded.body).toMatchObject({ fragment: { state: { kind: 'folded' }, price: { about: true } } })
   })
 
+  it('keeps the salts of requests apart in the cache behind it', async () => {
+    const cached = async (salt?: string) => {
+      const body = { messages: [user(lines(12))], max_tokens: 2, ...(salt === undefined ? {} : { cache_salt: salt }) }
+      const headers = { 'content-type': 'application/json' }
+      const response = await fetch(`${outerUrl}/v1/chat/completions`, { method: 'POST', headers, body: JSON.stringify(body) })
+      const { usage } = (await response.json()) as { usage: { prompt_tokens_details: { cached_tokens: number } } }
+      return usage.prompt_tokens_details.cached_tokens
+    }
+    expect([await cached('one'), await cached('two')]).toEqual([0, 0])
+    // Other tests sent messages without a salt, which begin in the same way.
+    expect(await cached()).toBeLessThan(20)
+    expect(await cached('one')).toBeGreaterThan(100)
+  })
+
   it('reports the stop string that ended the answer, and the bytes of parts of characters', async () => {
     const request = {
       conversation: conversationId('stop'),

@@ -5,7 +5,18 @@ import { Random } from '../../../src/runtime/core/random.js'
 import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
 import type { ThreadHead, ThreadStore } from '../../../src/runtime/store/port.js'
-import { allIn, byId, readIn, someCard, someEvent, someStored, someThread, someUpdate } from './support/threads.js'
+import {
+  allIn,
+  byId,
+  readIn,
+  someCard,
+  someEvent,
+  someHead,
+  someMessage,
+  someStored,
+  someThread,
+  someUpdate,
+} from './support/threads.js'
 
 /** A persistent store, with the methods for deletion by age. */
 export interface LastingStore extends ThreadStore {
@@ -111,6 +122,17 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       const said = [found.messages[0]?.message, found.messages[0]?.seen, found.held[0]] as ChatMessage[]
       expect(said.map(({ toolCalls }) => writeJson(toolCalls?.[0]?.arguments))).toEqual([json, json, json])
       expect(writeJson(found.tools[0]?.parameters)).toBe(json)
+    })
+
+    it('keep the digest of their salt, and are listed with it', async () => {
+      const store = await openStore()
+      const threads = [{ ...someThread(3), salt: 'salted-a' }, { ...someThread(4), salt: 'salted-b' }, someThread(5)] as const
+      for (const thread of threads) await store.create(thread, someCard(3))
+      const head = { ...someHead(4), salt: 'salted-b', held: [someMessage(1)] }
+      await store.update(head.tenant, head.id, { head, card: someCard(4) })
+      expect(byId(await allIn(store))).toEqual([threads[0], { ...threads[1], ...head }, threads[2]])
+      const listed = byId(await store.index(() => someCard(0)))
+      expect(listed.map((each) => 'salt' in each && each.salt)).toEqual(['salted-a', 'salted-b', false])
     })
 
     it('of one id belong to their tenants', async () => {

@@ -89,6 +89,17 @@ export const StreamOptions = Type.Optional(
   }),
 )
 
+/** vLLM's field that splits the cache of one key. */
+export const CacheSaltField = Type.Optional(
+  Type.String({ description: 'as vLLM has it: only requests with the same salt share what is in the cache' }),
+)
+
+/** @throws FieldError for a salt without characters, as in vLLM: a client that sends one has lost its own */
+export function cacheSaltOf({ cache_salt: salt }: { readonly cache_salt?: string }): string | undefined {
+  if (salt === '') throw new FieldError('cache_salt', 'cache_salt must not be empty; send a long random text, or leave it out.')
+  return salt
+}
+
 // Stop strings: a request has one text or several.
 
 export const StopField = Type.Optional(

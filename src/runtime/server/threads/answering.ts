@@ -142,7 +142,7 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
   const contract = ask.contract ?? thread.contract
   const variables = variablesOf(ask.template)
   const adapted = definedFields({ lora: ask.lora })
-  const scope = { tenant: ask.tenant, variables, ...adapted }
+  const scope = { tenant: thread.engineTenant, variables, ...adapted }
   const generation = generationFor(engine, ask, contract)
   const helpers = definedFields({ sampling: generation.sampling, contract: generation.contract })
   const managed =

@@ -33,7 +33,7 @@ export class AttentionReplay {
   }
 
   async #look(thread: Thread, options: LookOptions): Promise<ThreadAttention> {
-    const { conversation, tenant, prompted } = thread
+    const { conversation, engineTenant: tenant, prompted } = thread
     const message = answerOf(thread)
     if (conversation.edits().some((edit) => edit.message === message && edit.forget === true))
       throw new KvfoldError(

@@ -220,6 +220,8 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
 /** The part of a request that decides its thread. */
 export interface ThreadRequest {
   readonly tenant: Tenant
+  /** A digest of its salt (`saltDigest`). A request finds only threads with the same salt. */
+  readonly salt?: string | undefined
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string

@@ -8,6 +8,7 @@ import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
 import { draftsIn } from '../../kv/ledger.js'
 import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.js'
+import { engineTenant, saltDigest } from './cache-salt.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedModel, ServedEngine } from './models.js'
 
@@ -33,7 +34,7 @@ export async function complete(
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
   const { engine, model, called, signal, waited } = slot
-  const { tenant, lora, prompt, fill, logprobs, promptLogprobs } = ask
+  const { tenant, cacheSalt, lora, prompt, fill, logprobs, promptLogprobs } = ask
   const generation = generationFor(engine, ask)
   const { sampling } = generation
   if (engine.complete === undefined)
@@ -50,7 +51,7 @@ export async function complete(
   try {
     const result = await engine.complete({
       ...generation,
-      ...{ conversation, tenant, tokens },
+      ...{ conversation, tenant: engineTenant(tenant, saltDigest(tenant, cacheSalt)), tokens },
       ...definedFields({ lora, promptLogprobs }),
       signal,
       ahead: true,

@@ -4,6 +4,7 @@
  */
 import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
+import { listedHead } from '../../store/port.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
 import type { Tenant } from '../../core/ids.js'
 
@@ -11,10 +12,7 @@ export class MemoryStore implements ThreadStore {
   readonly #threads = new Map<string, { readonly record: ThreadRecord; readonly card: ThreadCard }>()
 
   index(): Promise<readonly ListedThread[]> {
-    const all = [...this.#threads.values()].map(({ record, card }): ListedThread => {
-      const { tenant, id, model, created, used, parent, contract } = record
-      return { tenant, id, model, created, used, parent, contract, card }
-    })
+    const all = [...this.#threads.values()].map(({ record, card }): ListedThread => ({ ...listedHead(record), card }))
     return Promise.resolve(all)
   }
 

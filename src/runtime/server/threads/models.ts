@@ -613,7 +613,7 @@ export function livePorts(
       // The ports are used again while nothing changes, because they cache token counts.
       const head = { tools, variables, ...definedFields({ lora }) }
       if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
-        const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.tenant })
+        const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.engineTenant })
         known = { ...head, engine, ports }
       }
       return known.ports

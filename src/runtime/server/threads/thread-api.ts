@@ -153,9 +153,9 @@ export interface OperationRun {
  */
 export interface ThreadApi {
   /**
-   * Runs `work`, which may call `list`, `damage`, `get`, `view` and `export`. They see all changes that other servers of a shared store
-   * made before. With a shared store, call these five methods only within `reading`. `work` may run more than once. @throws the errors of
-   * `work`; KvfoldError store/unreachable
+   * Runs `work`, which may call `list`, `damage`, `get`, `view`, `hasSalt` and `export`. They see all changes that other servers of a
+   * shared store made before. With a shared store, call these six methods only within `reading`. `work` may run more than once.
+   * @throws the errors of `work`; KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T>
   /** The tenant's threads, most recently used first. */
@@ -165,6 +165,8 @@ export interface ThreadApi {
   get(tenant: Tenant, id: string): ThreadView
   /** Returns the messages as the thread's clients know them, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]
+  /** Whether requests with this salt (`Ask.cacheSalt`) may continue the thread. @throws KvfoldError as `view` */
+  hasSalt(tenant: Tenant, id: string, cacheSalt: string | undefined): boolean
   fragment(tenant: Tenant, id: string, options: FragmentOptions, signal?: AbortSignal): Promise<readonly Fragment[]>
   fold(
     tenant: Tenant,
@@ -239,12 +241,12 @@ export type ExportedMessage = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: { readonly text: string; readonly tokens: readonly number[] }
 }
 
-export interface ExportedThread extends Omit<ThreadRecord, 'messages' | 'tenant'> {
+export interface ExportedThread extends Omit<ThreadRecord, 'messages' | 'tenant' | 'salt'> {
   readonly format: 'kvfold-thread/1'
   readonly messages: readonly { readonly message: ExportedMessage; readonly seen: StoredMessage['seen'] }[]
 }
 
-export function exported({ tenant: _, messages, ...rest }: ThreadRecord): ExportedThread {
+export function exported({ tenant: _, salt: _salt, messages, ...rest }: ThreadRecord): ExportedThread {
   return {
     format: 'kvfold-thread/1',
     ...rest,

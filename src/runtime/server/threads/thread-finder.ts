@@ -14,15 +14,15 @@ export class ThreadFinder {
    * Returns the thread that the request continues unchanged. Else it returns the thread that shares some of its messages, with their
    * alignment; or null, so that a new thread begins.
    * @param isFree whether a request may continue the thread now
-   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model; store/damaged-thread,
-   * store/lost-thread, store/failed
+   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model or salt;
+   * store/damaged-thread, store/lost-thread, store/failed
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
-    const { tenant, model, messages, thread: id } = wanted
+    const { messages, thread: id } = wanted
     const ofSession = id === undefined ? this.#ofSession(wanted, isFree) : null
     if (ofSession !== null) return ofSession
     const chain = chainOf(messages)
-    const named = id === undefined ? null : this.index.entryFor(tenant, id, model)
+    const named = id === undefined ? null : this.index.entryFor(wanted, id)
     const best = named === null ? this.#begun(wanted, chain, isFree) : shared(named, chain)
     const continued = () => (best !== null && isFree(best.candidate) ? this.#continued(wanted, best) : null)
     // To the search for a near thread, a cut answer that the request continues would be a message that the request lacks.
@@ -46,9 +46,9 @@ export class ThreadFinder {
    * session is related, as when an agent asks for a title beside its conversation.
    */
   #ofSession(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
-    const { tenant, model, messages, session } = wanted
+    const { messages, session } = wanted
     if (session === undefined) return null
-    const own = this.index.ofSession(tenant, model, session.name)
+    const own = this.index.ofSession(wanted, session.name)
     const chain = chainOf(messages)
     const continued = own
       .filter((entry) => isFree(entry) && common(entry.chain, chain) === entry.chain.length)
@@ -59,7 +59,7 @@ export class ThreadFinder {
     }
     const changed = this.#closest(own, messages, IN_SESSION)
     if (changed !== null || session.parent === undefined) return changed
-    const forked = this.#closest(this.index.ofSession(tenant, model, session.parent), messages, IN_SESSION)
+    const forked = this.#closest(this.index.ofSession(wanted, session.parent), messages, IN_SESSION)
     return forked && { ...forked, alignment: { ...forked.alignment, goesOn: false } }
   }
 
@@ -67,12 +67,9 @@ export class ThreadFinder {
    * Returns the thread with the best common beginning, and how many messages that has. It prefers a thread that ends with the request's
    * last answer, even if a thread that continued differently shares more messages.
    */
-  #begun(
-    { tenant, model, messages }: ThreadRequest,
-    chain: Chain,
-    isFree: (entry: ThreadEntry) => boolean,
-  ): Beginning<ThreadEntry> | null {
-    const beginnings = this.index.beginnings(tenant, model)
+  #begun(wanted: ThreadRequest, chain: Chain, isFree: (entry: ThreadEntry) => boolean): Beginning<ThreadEntry> | null {
+    const { messages } = wanted
+    const beginnings = this.index.beginnings(wanted)
     const end = messages.findLastIndex(({ role }) => role === 'assistant') + 1
     const ending = end === 0 ? null : (beginnings?.ending(chain, end, isFree) ?? null)
     return ending === null ? (beginnings?.best(chain) ?? null) : { candidate: ending, common: end }
@@ -83,10 +80,11 @@ export class ThreadFinder {
    * has that answer. Reads only threads with the answer. Returns null also when `FEW` or more have it ("Done."), because the index lists no
    * more of them, and the right one may be missing.
    */
-  #near({ tenant, model, messages }: ThreadRequest): Related | null {
+  #near(wanted: ThreadRequest): Related | null {
+    const { messages } = wanted
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
     if (last < 0) return null
-    const having = this.index.having(tenant, model, [messageKey(messages[last]!)])
+    const having = this.index.having(wanted, [messageKey(messages[last]!)])
     if (having.length === FEW) return null
     const found = this.#closest(having, messages, {})
     const matches = found?.alignment.matches.filter(({ b }) => b <= last) ?? []
@@ -97,11 +95,12 @@ export class ThreadFinder {
    * Chooses the best thread (`isBetter`) among those in `first` and, unless the request names a thread, those found by its messages.
    * Returns null when no thread is related.
    */
-  #related({ tenant, model, messages, thread: id }: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
+  #related(wanted: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
+    const { messages, thread: id } = wanted
     const keys = keysOf(messages)
     // Many threads share a system message, so no thread is looked up by it.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
-    return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]), messages, {
+    return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(wanted, own) : [])]), messages, {
       id,
       keys,
     })

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { steady } from '../../core/clock.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import { definedFields } from '../../core/json.js'
 import { unlessAborted } from '../../core/signals.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
@@ -145,7 +146,7 @@ export class ThreadManager {
   /**
    * Returns the thread for a request. The request's messages are in it and saved, and it is `asked` until `give`.
    * @param signal ends the wait for other work on the thread
-   * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model; the signal's reason
+   * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model or salt; the signal's reason
    */
   async take(wanted: ThreadRequest, signal?: AbortSignal): Promise<TakenThread> {
     await identified(wanted.messages)
@@ -299,10 +300,11 @@ export class ThreadManager {
   }
 
   /** Waits until no ask runs on the thread, then takes it. */
-  async #append({ tenant, model, thread: id }: ThreadRequest, signal?: AbortSignal): Promise<Taking> {
+  async #append(wanted: ThreadRequest, signal?: AbortSignal): Promise<Taking> {
+    const { tenant, thread: id } = wanted
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     return this.owned(tenant, id, async (thread) => {
-      this.index.entryFor(tenant, id, model)
+      this.index.entryFor(wanted, id)
       for (;;) {
         thread.refuseGone()
         if (!thread.asked) break
@@ -380,9 +382,9 @@ export class ThreadManager {
     return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, previous: known, isNew: true }
   }
 
-  #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: ReconciledThread | null): Thread {
+  #begin({ tenant, salt, model, tools }: ThreadRequest, parent: Thread | null, first: ReconciledThread | null): Thread {
     const id = `thread_${randomBytes(16).toString('hex')}`
-    const record = beginning({ tenant, id, model, tools, now: this.#now() }, parent, first)
+    const record = beginning({ tenant, ...definedFields({ salt }), id, model, tools, now: this.#now() }, parent, first)
     const thread = new Thread(record, this.options.portsOf, undefined, parent ?? undefined)
     thread.asked = true
     const { card } = thread

@@ -27,6 +27,7 @@ import {
   type ThreadView,
 } from './thread-api.js'
 import type { ThreadManager } from './thread-manager.js'
+import { saltDigest } from './cache-salt.js'
 import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
 
@@ -59,6 +60,10 @@ export class Operations implements ThreadApi {
 
   view(tenant: Tenant, id: string): readonly ChatMessage[] {
     return this.book.get(tenant, id).view
+  }
+
+  hasSalt(tenant: Tenant, id: string, cacheSalt: string | undefined): boolean {
+    return this.book.get(tenant, id).salt === saltDigest(tenant, cacheSalt)
   }
 
   fragment(...[tenant, id, options, signal]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {

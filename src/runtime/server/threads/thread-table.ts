@@ -3,7 +3,7 @@ import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { damageError } from '../../store/damage.js'
-import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore } from '../../store/port.js'
+import { listedHead, type ListedThread, type ThreadCard, type ThreadRecord, type ThreadStore } from '../../store/port.js'
 import { Beginnings } from './beginnings.js'
 import { type MatchCandidate, Chain } from './message-match.js'
 import { Thread } from './thread.js'
@@ -76,28 +76,27 @@ export class ThreadIndex {
     return this.#tenants.get(tenant)?.uses.fromOldest() ?? []
   }
 
-  /** Returns the tenant's threads of this model, indexed by their beginnings; null when there are none. */
-  beginnings(tenant: Tenant, model: string): Beginnings<ThreadEntry> | null {
-    return this.#tenants.get(tenant)?.beginnings.get(model) ?? null
+  /** Returns the threads of this kind, indexed by their beginnings; null when there are none. */
+  beginnings(kind: ThreadKind): Beginnings<ThreadEntry> | null {
+    return this.#tenants.get(kind.tenant)?.found(kind)?.beginnings ?? null
   }
 
   /**
-   * Returns a few threads with one of these keys (`messageKey`) among their last messages, most recently used first. It looks at the last
-   * few of these keys that the index knows, and returns threads with the rarest of them. Loads none.
+   * Returns a few threads of this kind with one of these keys (`messageKey`) among their last messages, most recently used first. It looks
+   * at the last few of these keys that the index knows, and returns threads with the rarest of them. Loads none.
    */
-  having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
-    const threads = this.#tenants.get(tenant)
-    return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
+  having(kind: ThreadKind, keys: readonly string[]): readonly ThreadEntry[] {
+    return this.#tenants.get(kind.tenant)?.found(kind)?.lately.having(keys) ?? []
   }
 
   /**
    * Returns a few threads of the client's session, most recently used first. Loads none. Sessions from before the server's start are
    * forgotten.
    */
-  ofSession(tenant: Tenant, model: string, session: string): readonly ThreadEntry[] {
-    const entries = [...(this.#tenants.get(tenant)?.sessions.get(session) ?? [])]
+  ofSession(kind: ThreadKind, session: string): readonly ThreadEntry[] {
+    const entries = [...(this.#tenants.get(kind.tenant)?.sessions.get(session) ?? [])]
     return entries
-      .filter((entry) => entry.model === model)
+      .filter(({ model, salt }) => model === kind.model && salt === kind.salt)
       .sort((a, b) => b.used - a.used)
       .slice(0, FEW)
   }
@@ -157,11 +156,17 @@ export class ThreadIndex {
     throw damage === undefined ? noThread(id) : damageError(damage)
   }
 
-  /** Returns the entry; loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another model */
-  entryFor(tenant: Tenant, id: string, model: string): ThreadEntry {
+  /** Returns the entry; loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another kind */
+  entryFor({ tenant, model, salt }: ThreadKind, id: string): ThreadEntry {
     const entry = this.entry(tenant, id)
-    if (entry.model === model) return entry
-    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
+    const bad = (message: string) => new KvfoldError('engine/bad-request', message)
+    if (entry.model !== model) throw bad(`Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
+    if (entry.salt === salt) return entry
+    throw bad(
+      entry.salt === undefined
+        ? `Thread ${id} began without a cache_salt; leave cache_salt out, or begin a new thread.`
+        : `Thread ${id} began with a cache_salt that this request does not have; send that one, or begin a new thread.`,
+    )
   }
 
   /** Returns the thread's entry; null when the index no longer holds this object. */
@@ -270,13 +275,19 @@ export const noThread = (id: string): KvfoldError =>
 
 // The threads of one tenant, and the indexes that find them.
 
+/** What a request and the thread that it continues have in common. */
+type ThreadKind = Pick<KnownThread, 'tenant' | 'model'> & { readonly salt?: string | undefined }
+
+/** A name for the model and the salt of a kind. A salt's digest has no space. */
+const nameOf = ({ model, salt = '' }: ThreadKind): string => `${salt} ${model}`
+
 class TenantThreads {
   readonly byId = new Map<string, ThreadEntry>()
   readonly uses = new UseOrder<ThreadEntry>()
   /** The threads of which engines may hold cells, in the order of their last uses. */
   readonly warm = new UseOrder<ThreadEntry>()
-  readonly lately = new RecentMessageIndex(() => this.uses.fromNewest())
-  readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
+  /** For each kind, the indexes that find its threads by their messages. */
+  readonly #kinds = new Map<string, FoundByMessages>()
   /** The threads of each session that a client named. */
   readonly sessions = new Map<string, Set<ThreadEntry>>()
 
@@ -286,12 +297,16 @@ class TenantThreads {
     this.note(entry)
   }
 
+  found(kind: ThreadKind): FoundByMessages | undefined {
+    return this.#kinds.get(nameOf(kind))
+  }
+
   note(entry: ThreadEntry): void {
-    const { model } = entry
-    const beginnings = this.beginnings.get(model) ?? new Beginnings(() => this.uses.fromNewest())
-    this.beginnings.set(model, beginnings)
-    beginnings.note(entry)
-    this.lately.note(entry, entry.ends)
+    const newest = () => this.uses.fromNewest()
+    const found = this.found(entry) ?? { beginnings: new Beginnings(newest), lately: new RecentMessageIndex(newest) }
+    this.#kinds.set(nameOf(entry), found)
+    found.beginnings.note(entry)
+    found.lately.note(entry, entry.ends)
   }
 
   /** Moves the entry to this session of its client. @param session null: to none */
@@ -306,16 +321,20 @@ class TenantThreads {
 
   /** Removes the entry from all indexes of its tenant. Returns false when it was not there. */
   delete(entry: ThreadEntry): boolean {
-    const { id, model } = entry
     this.join(entry, null)
     this.uses.delete(entry)
     this.warm.delete(entry)
-    this.lately.note(entry, [])
-    const beginnings = this.beginnings.get(model)
-    beginnings?.delete(entry)
-    if (beginnings?.size === 0) this.beginnings.delete(model)
-    return this.byId.delete(id)
+    const found = this.found(entry)
+    found?.lately.note(entry, [])
+    found?.beginnings.delete(entry)
+    if (found?.beginnings.size === 0) this.#kinds.delete(nameOf(entry))
+    return this.byId.delete(entry.id)
   }
+}
+
+interface FoundByMessages {
+  readonly beginnings: Beginnings<ThreadEntry>
+  readonly lately: RecentMessageIndex
 }
 
 // Finds threads by their last messages, for clients that change earlier ones.
@@ -345,7 +364,7 @@ class RecentMessageIndex {
     for (const key of keys) this.#entries.set(key, (this.#entries.get(key) ?? new Set()).add(entry))
   }
 
-  having(keys: readonly string[], which: (entry: ThreadEntry) => boolean): readonly ThreadEntry[] {
+  having(keys: readonly string[]): readonly ThreadEntry[] {
     let rarest: ReadonlySet<ThreadEntry> = new Set()
     for (let at = keys.length - 1, known = 0; at >= 0 && known < FEW; at--) {
       const entries = this.#entries.get(keys[at]!)
@@ -354,10 +373,10 @@ class RecentMessageIndex {
       if (known === 1 || entries.size < rarest.size) rarest = entries
     }
     const found: ThreadEntry[] = []
-    if (rarest.size <= MANY) found.push(...[...rarest].filter(which))
+    if (rarest.size <= MANY) found.push(...rarest)
     else
       for (const entry of this.newest()) {
-        if (rarest.has(entry) && which(entry)) found.push(entry)
+        if (rarest.has(entry)) found.push(entry)
         if (found.length === FEW) break
       }
     return found.sort((a, b) => b.used - a.used).slice(0, FEW)
@@ -430,7 +449,7 @@ class ThreadLru {
 /** The facts of a thread that are known without loading it. */
 export type KnownThread = Pick<
   Thread,
-  'tenant' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
+  'tenant' | 'salt' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
 >
 
 export class ThreadEntry implements KnownThread, MatchCandidate {
@@ -447,7 +466,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     const isLoaded = 'runtime' in of
     this.runtime = isLoaded ? of.runtime : new RuntimeState()
     this.#thread = isLoaded ? of : null
-    this.#listed = isLoaded ? listed(of, of.card) : of
+    this.#listed = isLoaded ? { ...listedHead(of.head), card: of.card } : of
     this.#chain = new Chain(this.#listed.card.chain)
   }
 
@@ -463,7 +482,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
   /** Unloads the thread. After this no caller may use it. The store must have all its changes. */
   putAway(): void {
     if (this.#thread === null) return
-    this.renew(listed(this.#thread, this.#thread.card))
+    this.renew({ ...listedHead(this.#thread.head), card: this.#thread.card })
     this.runtime.putAway(this.#thread.tools)
     this.#thread = null
   }
@@ -477,7 +496,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
   /** Takes over the card of the thread that the store now has. */
   saved(card: ThreadCard): void {
     this.runtime.tokens = tokensOf(card)
-    if (this.#thread !== null) this.renew(listed(this.#thread, card))
+    if (this.#thread !== null) this.renew({ ...listedHead(this.#thread.head), card })
   }
 
   /** Drops a thread that differs from the stored one. Until it is loaded again, the entry shows the state stored last. */
@@ -489,6 +508,10 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
 
   get tenant(): string {
     return this.#listed.tenant
+  }
+
+  get salt(): string | undefined {
+    return this.#listed.salt
   }
 
   get id(): string {
@@ -532,7 +555,3 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread?.asked ?? false
   }
 }
-
-const listed = ({ tenant, id, model, created, used, parent, contract }: Thread, card: ThreadCard): ListedThread => ({
-  ...{ tenant, id, model, created, used, parent, contract, card },
-})

@@ -5,10 +5,12 @@ import { Conversation, type ConversationPorts } from '../../context/conversation
 import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
+import { definedFields } from '../../core/json.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { movedEdits } from '../../store/port.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
+import { engineTenant } from './cache-salt.js'
 import type { MatchCandidate, Chain } from './message-match.js'
 import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
 
@@ -45,6 +47,8 @@ const SIZES = { cost: 100, other: 4000 }
  */
 export class Thread implements MatchCandidate {
   readonly tenant: Tenant
+  /** A digest of the salt of all its requests; undefined when they have none. */
+  readonly salt: string | undefined
   readonly id: string
   readonly model: string
   readonly created: number
@@ -84,8 +88,9 @@ export class Thread implements MatchCandidate {
     readonly runtime = new RuntimeState(),
     from?: Thread,
   ) {
-    const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
+    const { tenant, salt, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
     this.tenant = tenant
+    this.salt = salt
     this.id = id
     this.model = model
     this.created = created
@@ -116,6 +121,11 @@ export class Thread implements MatchCandidate {
       ids,
       head: this.head,
     }
+  }
+
+  /** The tenant of its conversation in the engine. */
+  get engineTenant(): string {
+    return engineTenant(this.tenant, this.salt)
   }
 
   get conversation(): Conversation {
@@ -211,8 +221,8 @@ export class Thread implements MatchCandidate {
   }
 
   get head(): ThreadHead {
-    const { tenant, id, model, created, used, parent, contract, tools } = this
-    return { tenant, id, model, created, used, parent, contract, tools, held: this.#held }
+    const { tenant, salt, id, model, created, used, parent, contract, tools } = this
+    return { tenant, ...definedFields({ salt }), id, model, created, used, parent, contract, tools, held: this.#held }
   }
 
   /** The thread as it is now; later changes do not reach it. */
@@ -480,7 +490,7 @@ const isSameList = (a: readonly unknown[], b: readonly unknown[]): boolean =>
  * @param first the parent's messages that the request still has; null: none
  */
 export function beginning(
-  { tenant, id, model, tools, now }: Pick<ThreadRecord, 'tenant' | 'id' | 'model' | 'tools'> & { readonly now: number },
+  { now, ...given }: Pick<ThreadRecord, 'tenant' | 'salt' | 'id' | 'model' | 'tools'> & { readonly now: number },
   parent: Thread | null,
   first: Pick<ThreadRecord, 'messages' | 'edits' | 'held'> | null,
 ): ThreadRecord {
@@ -488,14 +498,12 @@ export function beginning(
   const inherited = new Set(first?.edits.fragments.map(({ id }) => id))
   const folds = parent?.events.filter(({ kind, folded }) => kind === 'policy' && folded.some((of) => inherited.has(of))) ?? []
   return {
-    tenant,
-    id,
-    model,
+    ...given,
     created: now,
     used: now,
     parent: parent?.id ?? null,
     contract: parent?.contract ?? null,
-    tools: parent?.tools ?? tools,
+    tools: parent?.tools ?? given.tools,
     ...(first ?? nothing),
     ledger: [],
     events: folds.map((event) => ({ ...event, after: 0 })),

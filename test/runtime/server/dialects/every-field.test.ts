@@ -98,13 +98,13 @@ const VLLM_SAMPLING: Fields = {
   ...{ repetition_penalty: 1.1, min_tokens: 1, stop_token_ids: [5], bad_words: ['zzz'], allowed_token_ids: [5, 6, 7] },
   ...{ ignore_eos: true, top_k: 5, min_p: 0.1, return_tokens_as_token_ids: true, return_token_ids: true },
   ...{ structured_outputs: { regex: '[a-z]' }, guided_json: schema, guided_regex: '[a-z]', guided_choice: ['a'] },
-  guided_grammar: 'root ::= [a-z]',
+  ...{ guided_grammar: 'root ::= [a-z]', cache_salt: 'a' },
 }
 
 const VLLM_OTHER: Fields = {
   ...{ use_beam_search: true, length_penalty: 1.1, include_stop_str_in_output: true, skip_special_tokens: false },
   ...{ spaces_between_special_tokens: false, truncate_prompt_tokens: 5, add_special_tokens: false, priority: 1 },
-  ...{ request_id: 'a', logits_processors: [], cache_salt: 'a' },
+  ...{ request_id: 'a', logits_processors: [] },
   ...{ kv_transfer_params: {}, vllm_xargs: {}, guided_decoding_backend: 'auto', stream_interval: 2, repetition_detection: {} },
 }
 
@@ -254,7 +254,7 @@ const ROUTES: readonly Route[] = [
         grammar: 'root ::= [a-z]',
         json_schema: schema,
       },
-      ...{ structured_outputs: { regex: '[a-z]' }, regex: '[a-z]', guided_regex: '[a-z]', guided_choice: ['a'] },
+      ...{ structured_outputs: { regex: '[a-z]' }, regex: '[a-z]', guided_regex: '[a-z]', guided_choice: ['a'], cache_salt: 'a' },
     },
     refused: {
       ...{ conversation: 'a', prompt: { id: 'a' }, max_tool_calls: 1, previous_response_id: 'resp_nothing' },
@@ -265,7 +265,7 @@ const ROUTES: readonly Route[] = [
       'text.verbosity': { text: { verbosity: 'low' } },
       'include: reasoning.encrypted_content': { include: ['reasoning.encrypted_content'] },
       'tools[0]: web_search': { tools: [{ type: 'web_search' }] },
-      ...{ max_tokens: 1, stop: ['a'], n: 1, priority: 1, request_id: 'a', mm_processor_kwargs: {}, cache_salt: 'a' },
+      ...{ max_tokens: 1, stop: ['a'], n: 1, priority: 1, request_id: 'a', mm_processor_kwargs: {} },
       ...{ enable_response_messages: true, previous_input_messages: [] },
       'stream_options.continuous_usage_stats': { stream_options: { continuous_usage_stats: true } },
     },

@@ -10,6 +10,8 @@ import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, unsupported } from '../../problem.js'
 import {
   begun,
+  CacheSaltField,
+  cacheSaltOf,
   Effort,
   LoraField,
   NoteFields,
@@ -115,6 +117,7 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
     ...limitsOf(body),
     ...definedFields({
       beginning,
+      cacheSalt: cacheSaltOf(body),
       model: body.model,
       lora: body.lora,
       speculate: speculateOf(body),
@@ -385,6 +388,7 @@ export const ChatBody = Type.Object({
   ),
   ...DropFields,
   ...NoteFields,
+  cache_salt: CacheSaltField,
   store: Type.Optional(Type.Boolean({ description: 'changes no answer: chat completions are not stored for fetching' })),
   cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
   kvfold: KvfoldField,

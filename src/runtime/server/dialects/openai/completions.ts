@@ -9,6 +9,8 @@ import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import {
+  CacheSaltField,
+  cacheSaltOf,
   LoraField,
   NoteFields,
   nullsDownTo,
@@ -71,6 +73,7 @@ const CompletionBody = Type.Object({
   ),
   cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
   ...NoteFields,
+  cache_salt: CacheSaltField,
   ...FormFields,
   kvfold: KvfoldField,
 })
@@ -162,6 +165,7 @@ function asksOf(
     ...definedFields({
       maxTokens: mostTokens(body),
       speculate: speculateOf(body),
+      cacheSalt: cacheSaltOf(body),
       model: body.model,
       lora: body.lora,
       stop: stopOf(body.stop),

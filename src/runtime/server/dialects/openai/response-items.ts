@@ -7,7 +7,7 @@ import { definedFields, isRecord } from '../../../core/json.js'
 import { type Steps, turn } from '../../../core/turns.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { Responses } from '../../responses/responses.js'
-import { Effort, LoraField, NoObfuscation, NoteFields, TemplateFields, textOf } from '../fields.js'
+import { CacheSaltField, Effort, LoraField, NoObfuscation, NoteFields, TemplateFields, textOf } from '../fields.js'
 import { LimitFields, SamplingFields } from '../sampling-fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
 import type { PlacedMessage } from '../results.js'
@@ -303,6 +303,7 @@ export const ResponseBody = Type.Object({
   ),
   context_management: ResponseManagement,
   ...NoteFields,
+  cache_salt: CacheSaltField,
   metadata: Type.Optional(Type.Record(Type.String(), Type.String({ maxLength: 16_384 }), { maxProperties: 64 })),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
   conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),

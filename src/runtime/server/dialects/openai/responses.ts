@@ -4,7 +4,7 @@ import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { type App, described, type Ports } from '../../routes/route.js'
-import { nullsDownTo, templateFieldsOf, translated } from '../fields.js'
+import { cacheSaltOf, nullsDownTo, templateFieldsOf, translated } from '../fields.js'
 import { limitsOf, samplingOf } from '../sampling-fields.js'
 import { CompactBody, LOGPROBS, messagesOfItems, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
@@ -164,8 +164,12 @@ async function responseAsk(
 ): Promise<Ask> {
   refuseWhatChangesTheAnswer(body)
   const { definitions: tools, deferred } = offered
+  const cacheSalt = cacheSaltOf(body)
   const earlier =
     body.previous_response_id === undefined ? null : await before(body.previous_response_id, tenant, service, noPrevious)
+  // A request with another salt takes over the messages, and begins a thread of its own.
+  const { threads } = service
+  const isOwn = earlier !== null && (await threads.reading(() => threads.hasSalt(tenant, earlier.thread, cacheSalt)))
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
@@ -186,7 +190,8 @@ async function responseAsk(
       deferred,
       model: body.model,
       lora: body.lora,
-      thread: earlier?.thread,
+      cacheSalt,
+      thread: isOwn ? earlier.thread : undefined,
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
       format: formOf(body, textForm(body)),
