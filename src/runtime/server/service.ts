@@ -47,7 +47,7 @@ import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSour
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import { SideModels, type SideModelsOptions } from './side-model.js'
-import { type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
+import { type KnownModel, type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
 import type { Damage } from '../store/damage.js'
 import type { SavedThreads, ThreadStore } from '../store/port.js'
 
@@ -245,8 +245,7 @@ export class ThreadService implements Service {
     })
   }
 
-  chatTemplate = (model: string | undefined, signal?: AbortSignal): Promise<string | null> =>
-    this.#using(model, signal, ({ chatTemplate = null }) => chatTemplate)
+  facts = (model?: string): KnownModel | null => this.#pick(model).facts
 
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))

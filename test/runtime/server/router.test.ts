@@ -130,6 +130,22 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     expect(await states()).toEqual({ other: 'unloaded', small: 'unloaded' })
   })
 
+  it('describes itself without a change of what is loaded', async () => {
+    await chat('small', 'Hi')
+    await chat('other', 'Hi')
+    const before = await states()
+    const { status, body } = await send('/props')
+    expect([status, body.model_alias, body.is_sleeping, await states()]).toEqual([200, 'other', false, before])
+    expect(body.default_generation_settings.n_ctx).toBe(1024)
+    await chat('small', 'Hi')
+    await send('/models/unload', { model: 'small' })
+    // What was known of a model is told when it has left, and it stays away.
+    const [asleep, named] = [(await send('/props')).body, (await send('/props?model=other')).body]
+    expect([asleep, named]).toEqual([{ ...body, is_sleeping: true }, body])
+    await send('/models/unload', { model: 'other' })
+    expect([(await send('/props')).status, await states()]).toEqual([200, { other: 'unloaded', small: 'unloaded' }])
+  })
+
   it('answers llama-server’s web page so that it asks once', async () => {
     expect(await send('/tools')).toMatchObject({ status: 403, body: { error: { code: 'server/forbidden' } } })
     expect(await send('/cors-proxy', {})).toMatchObject({ status: 403 })

@@ -13,7 +13,7 @@ import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
 import type { ModelFile } from '../../models/folder.js'
 import { closing } from '../ask.js'
-import type { ModelStatus } from './status.js'
+import type { KnownModel, ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 
 /** An engine, with members that only some engines have. */
@@ -446,6 +446,8 @@ export class ServedModel {
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
+  /** What was known of it when it was unloaded. */
+  #known: KnownModel | null = null
   /** The scales of its adapters, by id. */
   #scales: readonly number[]
 
@@ -497,7 +499,7 @@ export class ServedModel {
   }
 
   get status(): ModelStatus {
-    const { engine, name, aliases, adapters, slots, users } = this
+    const { engine, name, aliases, adapters, users } = this
     return {
       name,
       aliases,
@@ -513,19 +515,32 @@ export class ServedModel {
         engine === null
           ? null
           : {
-              title: engine.info.base ?? engine.info.model,
+              ...this.#factsOf(engine),
               engine: engine.info.engine,
-              release: engine.info.release,
-              context: engine.info.context,
-              slots,
               cache: engine.cacheTotals ?? null,
               abilities: engine.abilities ?? null,
               submitted: engine.submitted ?? null,
-              ends: endsOf(engine),
-              sampling: engine.samplingDefaults ?? null,
               engines: engine.engines ?? null,
               enginesProblem: engine.enginesProblem ?? null,
             },
+    }
+  }
+
+  /** What is known of it: as it is now, or as it was before it was unloaded. Null before its first load. */
+  get facts(): KnownModel | null {
+    const { engine } = this
+    if (engine === null) return this.#known
+    return { ...this.#factsOf(engine), chatTemplate: engine.chatTemplate ?? null }
+  }
+
+  #factsOf(engine: ServedEngine): Omit<KnownModel, 'chatTemplate'> {
+    return {
+      title: engine.info.base ?? engine.info.model,
+      release: engine.info.release,
+      context: engine.info.context,
+      slots: this.slots,
+      ends: endsOf(engine),
+      sampling: engine.samplingDefaults ?? null,
     }
   }
 
@@ -559,6 +574,7 @@ export class ServedModel {
     this.stopClock()
     const { engine } = this
     const embedder = this.#embedder
+    this.#known = this.facts
     this.engine = this.#embedder = this.keepAliveMs = null
     this.#state = 'unloaded'
     if (engine !== null)

@@ -52,6 +52,15 @@ export interface ModelStatus {
   readonly idleMs: number
 }
 
+/** Facts of a model that are told also after it was unloaded. */
+export interface KnownModel extends Pick<
+  NonNullable<ModelStatus['loaded']>,
+  'title' | 'release' | 'context' | 'slots' | 'ends' | 'sampling'
+> {
+  /** The source of its chat template; null when it has none, or another server has it. */
+  readonly chatTemplate: string | null
+}
+
 /** An MCP server that the operator configured. */
 export interface ToolServerStatus {
   readonly name: string
