@@ -359,6 +359,9 @@ export class ThreadService implements Service {
           const options = { ask, taken, engine, defaults: this.#defaults, ...ports, signal, emit: telling, leftOut, save }
           const done = await answer(options)
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
+          // Only the prompt was computed. A cut answer that the client sent back for it is still the thread's last.
+          if (ask.maxTokens === 0 && ask.beginning !== undefined && taken.before !== null)
+            await this.#manager.refused(taken, true)
           // The client has no whole answer, so it asks again with the messages, or the id, from before the compaction.
           if (told.compaction && done.finish === 'cancelled') {
             await this.#manager.refused(taken, true)
