@@ -136,7 +136,16 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     const before = await states()
     const { status, body } = await send('/props')
     expect([status, body.model_alias, body.is_sleeping, await states()]).toEqual([200, 'other', false, before])
-    expect(body.default_generation_settings.n_ctx).toBe(1024)
+    expect(body).toMatchObject({ default_generation_settings: { n_ctx: 1024 }, model_ftype: 'F32', total_slots: 4 })
+    const { data } = (await send('/models')).body as { data: { id: string; meta?: Record<string, unknown> }[] }
+    const [other, small] = ['other', 'small'].map((name) => data.find(({ id }) => id === name)!.meta)
+    expect(small).toBeUndefined()
+    expect(other).toMatchObject({ n_ctx: 1024, n_ctx_train: 4096, vocab_type: 2, ftype: 'F32' })
+    const weights = readFileSync(join(folder, 'other.gguf')).length
+    for (const name of ['n_vocab', 'n_embd', 'n_params', 'size']) expect([name, other![name]]).toEqual([name, expect.any(Number)])
+    expect([other!['size'], 4 * (other!['n_params'] as number)].every((bytes) => bytes > weights / 2 && bytes <= weights)).toBe(
+      true,
+    )
     await chat('small', 'Hi')
     await send('/models/unload', { model: 'small' })
     // What was known of a model is told when it has left, and it stays away.

@@ -11,9 +11,10 @@ import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
 import type { AdapterScale, Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
+import { fileTypeOf } from '../../models/facts.js'
 import type { ModelFile } from '../../models/folder.js'
 import { closing } from '../ask.js'
-import type { KnownModel, ModelStatus } from './status.js'
+import type { KnownModel, ModelNumbers, ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 
 /** An engine, with members that only some engines have. */
@@ -540,6 +541,7 @@ export class ServedModel {
       context: engine.info.context,
       slots: this.slots,
       ends: endsOf(engine),
+      numbers: numbersOf(engine),
       sampling: engine.samplingDefaults ?? null,
     }
   }
@@ -645,6 +647,13 @@ export function livePorts(
       summarize: (...asked) => live().summarize!(...asked),
     }
   }
+}
+
+function numbersOf({ model }: ServedEngine): ModelNumbers | null {
+  if (model === undefined) return null
+  const { parameters, size: bytes, embedding, trainedContext, vocabulary, vocabType, metadata } = model.info
+  const quantization = fileTypeOf(metadata['general.file_type'])
+  return { parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }
 }
 
 /** Returns the texts of the tokens that the model's texts begin and end with. */

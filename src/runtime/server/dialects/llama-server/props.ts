@@ -50,6 +50,7 @@ export function addProps(app: App, ports: Ports): void {
         total_slots: known?.slots ?? 0,
         model_alias: name,
         model_path: known?.title ?? '',
+        model_ftype: known?.numbers?.quantization ?? '',
         // llama-server always gives a text here.
         chat_template: known?.chatTemplate ?? '',
         bos_token: known?.ends?.bos ?? '',

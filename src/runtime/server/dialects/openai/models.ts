@@ -3,7 +3,8 @@ import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 import { type App, described, type Ports } from '../../routes/route.js'
-import type { ModelStatus } from '../../threads/status.js'
+import type { VocabType } from '../../../native/types.js'
+import type { ModelNumbers, ModelStatus } from '../../threads/status.js'
 
 const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 1024 }) })
 
@@ -73,7 +74,7 @@ interface ModelEntry {
 function all(service: Service): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    const context = contextOf(loaded?.context)
+    const context = contextOf(loaded)
     const model = {
       ...entryOf({ name, since, title: loaded?.title }, { state, ...known }),
       ...context,
@@ -97,11 +98,26 @@ function all(service: Service): readonly ModelEntry[] {
  * Returns the context under the names that clients look for: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`,
  * OpenRouter's `context_length`, Groq's `context_window`, Anthropic's `max_input_tokens`. Empty while the model is not loaded.
  */
-function contextOf(context: number | undefined): object {
-  if (context === undefined) return {}
+function contextOf(loaded: ModelStatus['loaded']): object {
+  if (loaded === null) return {}
+  const { context, numbers } = loaded
   const names = { max_model_len: context, context_length: context, context_window: context, max_input_tokens: context - 1 }
-  return { ...names, meta: { n_ctx: context } }
+  return { ...names, meta: { n_ctx: context, ...(numbers === null ? {} : metaOf(numbers)) } }
 }
+
+/** The kinds of vocabularies in the order of llama.cpp's numbers (llama_vocab_type in llama.h). */
+const VOCABULARIES: readonly VocabType[] = ['none', 'spm', 'bpe', 'wpm', 'ugm', 'rwkv', 'plamo2']
+
+/** Returns a model's numbers by llama-server's names. */
+const metaOf = ({ parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }: ModelNumbers): object => ({
+  vocab_type: VOCABULARIES.indexOf(vocabType),
+  n_vocab: vocabulary,
+  n_ctx_train: trainedContext,
+  n_embd: embedding,
+  n_params: parameters,
+  size: bytes,
+  ftype: quantization,
+})
 
 function besides({ name, use, since, state, loaded }: SideModelStatus): ModelEntry {
   const known = loaded === null ? {} : { context: loaded.tokens }
