@@ -25,6 +25,7 @@ import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
+import { ChangeStreams } from './routes/changes.js'
 import { ADMIN, ANSWER, type App, described, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
@@ -140,6 +141,7 @@ export class Server {
       },
       exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
     }
+    const streams = new ChangeStreams(running)
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })
     app.addHook('onRequest', (request, reply, done) => {
@@ -196,7 +198,7 @@ export class Server {
     addRerank(app, ports)
     addScore(app, ports)
     addClassify(app)
-    addModels(app, ports)
+    addModels(app, ports, streams)
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
     addProps(app, ports)
@@ -204,7 +206,7 @@ export class Server {
     addPage(app)
     addOllama(app, ports, version)
     addThreads(app, ports)
-    addChanges(app, ports, running)
+    addChanges(app, ports, streams)
     addHealth(app, { service, metrics, running, locked: ring.locked, version })
     addDashboard(app)
   }

@@ -472,6 +472,8 @@ export interface Service {
   load(model?: string, signal?: AbortSignal): Promise<ModelStatus>
   /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
   model(name?: string): ModelStatus
+  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  watchModels(listener: (model: ModelStatus) => void): () => void
   /** Whether models of a folder are served, which are loaded when they are asked. */
   readonly loadsOnDemand: boolean
   /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */

@@ -219,6 +219,8 @@ export class ThreadService implements Service {
     return this.models().find((model) => model.name === picked.name)!
   }
 
+  watchModels = (listener: (model: ModelStatus) => void): (() => void) => this.#models.watch(listener)
+
   load = (name?: string, signal?: AbortSignal): Promise<ModelStatus> => this.#using(name, signal, () => this.model(name))
 
   tokenize(...[model, text, { special = false, bos = false, signal } = {}]: Parameters<Service['tokenize']>) {

@@ -112,6 +112,7 @@ export class Models {
   #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
   /** Functions to call when a model has no users any more, and when all models are closed. */
   readonly #idle = new Set<() => void>()
+  readonly #watchers = new Set<(model: ModelStatus) => void>()
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
 
@@ -142,6 +143,12 @@ export class Models {
     return this.#models
   }
 
+  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  watch(listener: (model: ModelStatus) => void): () => void {
+    this.#watchers.add(listener)
+    return () => this.#watchers.delete(listener)
+  }
+
   /** Whether models of a folder are served, which are loaded when they are asked. */
   get hasFolder(): boolean {
     return this.options.folder !== undefined
@@ -153,7 +160,9 @@ export class Models {
   }
 
   #made(source: ModelSource): ServedModel {
-    const model = new ServedModel(source, this.options.onLeave)
+    const model = new ServedModel(source, this.options.onLeave, () => {
+      for (const heard of this.#watchers) heard(model.status)
+    })
     if (source.loadForAttention !== undefined)
       this.#attentionModels.set(
         model,
@@ -324,6 +333,16 @@ export class Models {
   }
 
   async #load(model: ServedModel): Promise<void> {
+    try {
+      await this.#loadWithRoom(model)
+    } catch (error) {
+      // Earlier failures were followed by another attempt.
+      model.failed(error !== UNWANTED)
+      throw error
+    }
+  }
+
+  async #loadWithRoom(model: ServedModel): Promise<void> {
     for (;;) {
       if (model.engine !== null) return
       await this.#makePlace(model)
@@ -455,6 +474,7 @@ export class ServedModel {
   constructor(
     public source: ModelSource,
     private readonly onLeave?: (engine: ServedEngine) => void,
+    private readonly onState?: () => void,
   ) {
     this.#scales = (source.adapters ?? []).map(({ scale }) => scale)
   }
@@ -558,18 +578,23 @@ export class ServedModel {
     }
   }
 
-  /** Loads its engine. No other may be ending. */
+  /** Loads its engine. No other may be ending. After an error call it again, or `failed`. */
   async load(): Promise<void> {
-    this.#state = 'loading'
-    try {
-      this.engine = await this.source.load()
-      this.#state = 'loaded'
-      this.#failed = false
-    } catch (error) {
-      this.#state = 'unloaded'
-      this.#failed = true
-      throw error
-    }
+    this.#become('loading')
+    this.engine = await this.source.load()
+    this.#become('loaded', false)
+  }
+
+  /** Ends a load that failed. @param told whether its failure is reported: the load was not given up */
+  failed(told: boolean): void {
+    if (this.#state === 'loading') this.#become('unloaded', told || this.#failed)
+  }
+
+  #become(state: ModelStatus['state'], failed = this.#failed): void {
+    const isNew = state !== this.#state
+    this.#state = state
+    this.#failed = failed
+    if (isNew) this.onState?.()
   }
 
   async unload(): Promise<void> {
@@ -578,7 +603,7 @@ export class ServedModel {
     const embedder = this.#embedder
     this.#known = this.facts
     this.engine = this.#embedder = this.keepAliveMs = null
-    this.#state = 'unloaded'
+    this.#become('unloaded')
     if (engine !== null)
       this.leaving = this.#leave(engine, embedder).finally(() => {
         this.leaving = null

@@ -42,7 +42,10 @@ export function addProps(app: App, ports: Ports): void {
       // Programs that watch a server ask without a name, again and again. That loads no model, so that it unloads none.
       const { name, loaded } = isLoading ? await service.load(query.model, whileConnected(reply)) : asked
       const known = service.facts(name)
+      const hasChoice = service.loadsOnDemand || service.models().length > 1
       return {
+        // llama-server's page lets people choose and load models where this is said.
+        ...(hasChoice && !isNamed ? { role: 'router', models_autoload: true } : {}),
         default_generation_settings: {
           n_ctx: known?.context ?? 0,
           params: known === null ? {} : samplingSettings({ ...known.sampling, ...sampling }),
