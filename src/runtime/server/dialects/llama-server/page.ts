@@ -18,6 +18,13 @@ export function addPage(app: App): void {
         throw new KvfoldError('server/forbidden', `This server has no ${url}; tools of the server are those of --mcp-config.`)
       },
     })
+  // The page's button that ends the reasoning of a running answer.
+  app.post('/v1/chat/completions/control', HIDDEN, () => {
+    throw new KvfoldError(
+      'native/unsupported',
+      'The reasoning of a running answer cannot be ended here; reasoning_budget_tokens limits it from the start.',
+    )
+  })
   // An answer ends with its connection here. So no stream of an earlier connection can be found, or is left to be stopped.
   app.post('/v1/streams/lookup', HIDDEN, () => [])
   app.delete('/v1/stream', HIDDEN, (_, reply) => reply.code(204).send())
