@@ -27,6 +27,7 @@ import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, 
 import { Metrics } from './metrics.js'
 import { ChangeStreams } from './routes/changes.js'
 import { ADMIN, ANSWER, type App, described, type PullModel } from './routes/route.js'
+import { Replays } from './replays.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -128,6 +129,7 @@ export class Server {
     const running = this.#running
     const metrics = new Metrics(service)
     const ring = new KeyRing(keys)
+    const replays = new Replays()
     const limits = new RateLimits(keys, rateLimit, clock)
     const ports = {
       service,
@@ -139,7 +141,8 @@ export class Server {
         if (ring.locked && tenant !== ADMIN)
           throw new KvfoldError('server/forbidden', `Only the key named ${ADMIN} may ${what}: it concerns all keys.`)
       },
-      exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
+      exchange: (request: FastifyRequest, reply: FastifyReply) =>
+        new RequestRun(request, reply, { running, metrics, limits, replays }),
     }
     const streams = new ChangeStreams(running)
     const allowed = allowedMethods(app)
@@ -203,7 +206,7 @@ export class Server {
     addLlamaCompletions(app, ports)
     addProps(app, ports)
     addLora(app, { service, locked: ring.locked })
-    addPage(app)
+    addPage(app, replays)
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, streams)

@@ -27,7 +27,7 @@ import {
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
-import { sessionOf } from '../session-headers.js'
+import { pageOf, sessionOf } from '../session-headers.js'
 import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
@@ -71,7 +71,8 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
           ? [service.ask({ ...session, ...ask, signal, streamed })]
           : service.several({ ...session, ...ask, signal, streamed }, body.n)
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body))
+      if (streamed)
+        return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )
