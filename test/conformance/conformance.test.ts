@@ -14,6 +14,8 @@ let locked: Serving
 
 beforeAll(async () => {
   open = await serving()
+  // `kvfold serve` loads its model before it listens, as llama-server does.
+  await open.service.load()
   embeds = await serving({ embeds: true, corsOrigins: ['https://page.example'] })
   locked = await serving({ keys: [{ name: 'one', key: 'secret' }] })
 })

@@ -43,6 +43,8 @@ export interface Flavour {
   readonly promptTokens: 'template' | 'answer' | null
   /** The fewest alternative tokens that a request must ask for to get log-probabilities at all. */
   readonly fewestAlternatives: 0 | 1
+  /** The fewest tokens that an answer may be limited to. With 0 the engine only computes the prompt. */
+  readonly fewestTokens: 0 | 1
   /** Whether a stream can have log-probabilities of a call and of the end token; if not, such answers are requested whole. */
   readonly streamsLogprobs: boolean
   /** Whether the engine counts the token that ends an answer as generated. */
@@ -67,6 +69,7 @@ const OPENAI: Flavour = {
   counts: null,
   promptTokens: null,
   fewestAlternatives: 0,
+  fewestTokens: 1,
   streamsLogprobs: true,
   countsEnd: true,
   drops: false,
@@ -114,6 +117,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     salt: 'cache_salt',
     counts: 'texts',
     promptTokens: 'template',
+    fewestTokens: 0,
     countsEnd: false,
     extras: { kvfold: KVFOLD },
     grammar: (grammar) => ({ kvfold: { ...KVFOLD, grammar } }),
@@ -132,6 +136,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     counts: 'template',
     promptTokens: 'template',
     fewestAlternatives: 1,
+    fewestTokens: 0,
     streamsLogprobs: false,
   },
   vllm: {

@@ -97,7 +97,7 @@ export function bodyFor(
       : { stream: true, stream_options: { include_usage: true } }),
     ...samplingOf(request.sampling ?? {}, flavour),
     ...limitsOf(request, flavour),
-    ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
+    ...(maxTokens === undefined ? {} : { max_tokens: Math.max(maxTokens, flavour.fewestTokens) }),
     ...(stop.length === 0 ? {} : { stop }),
     ...(logprobs === undefined ? {} : { logprobs: true, top_logprobs: Math.max(logprobs, flavour.fewestAlternatives) }),
     ...(tokens && flavour.promptTokens === 'answer' ? { return_token_ids: true } : {}),

@@ -157,11 +157,12 @@ export class Turn {
   }
 
   /**
-   * Adds the answer to the conversation unless it is a cancelled one that is not kept. Returns its index, or the index that it would have
-   * had.
+   * Adds the answer to the conversation unless it is a cancelled one that is not kept, or one that may have no token. Returns its index, or
+   * the index that it would have had.
    */
   #keep(message: ChatMessage, finish: EngineReply['finish']): number {
-    const { conversation, keepsCancelled = true } = this.options
+    const { conversation, generation, keepsCancelled = true } = this.options
+    if (generation.maxTokens === 0) return conversation.messages.length
     if (finish !== 'cancelled') return conversation.add(message)
     const { content, reasoning = '' } = message
     const isKept = keepsCancelled && content + reasoning !== ''

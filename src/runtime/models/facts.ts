@@ -130,11 +130,14 @@ function headerFacts(paths: readonly string[]): FileFacts {
   return {
     architecture: String(metadata['general.architecture'] ?? ''),
     parameters: tensors.reduce((sum, { shape }) => sum + shape.reduce((product, length) => product * length, 1), 0),
-    quantization: FILE_TYPES[Number(metadata['general.file_type'])] ?? '',
+    quantization: fileTypeOf(metadata['general.file_type']),
     template: template?.kind === 'text' ? template.value : '',
     metadata,
   }
 }
+
+/** Returns the kind of quantisation, such as `Q4_K_M`, of the header's `general.file_type`; empty when it is none that is known. */
+export const fileTypeOf = (type: string | number | undefined): string => FILE_TYPES[Number(type)] ?? ''
 
 /** The names of file types, by their numbers in llama_ftype (llama.h). */
 const FILE_TYPES: Readonly<Record<number, string>> = {

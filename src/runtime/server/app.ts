@@ -25,7 +25,9 @@ import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
+import { ChangeStreams } from './routes/changes.js'
 import { ADMIN, ANSWER, type App, described, type PullModel } from './routes/route.js'
+import { Replays } from './replays.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -127,6 +129,7 @@ export class Server {
     const running = this.#running
     const metrics = new Metrics(service)
     const ring = new KeyRing(keys)
+    const replays = new Replays()
     const limits = new RateLimits(keys, rateLimit, clock)
     const ports = {
       service,
@@ -138,8 +141,10 @@ export class Server {
         if (ring.locked && tenant !== ADMIN)
           throw new KvfoldError('server/forbidden', `Only the key named ${ADMIN} may ${what}: it concerns all keys.`)
       },
-      exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
+      exchange: (request: FastifyRequest, reply: FastifyReply) =>
+        new RequestRun(request, reply, { running, metrics, limits, replays }),
     }
+    const streams = new ChangeStreams(running)
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })
     app.addHook('onRequest', (request, reply, done) => {
@@ -196,15 +201,15 @@ export class Server {
     addRerank(app, ports)
     addScore(app, ports)
     addClassify(app)
-    addModels(app, ports)
+    addModels(app, ports, streams)
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
     addProps(app, ports)
     addLora(app, { service, locked: ring.locked })
-    addPage(app)
+    addPage(app, replays)
     addOllama(app, ports, version)
     addThreads(app, ports)
-    addChanges(app, ports, running)
+    addChanges(app, ports, streams)
     addHealth(app, { service, metrics, running, locked: ring.locked, version })
     addDashboard(app)
   }

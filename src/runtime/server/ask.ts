@@ -22,7 +22,7 @@ import type { Dropped, Drops } from './threads/drops.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
-import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import type { KnownModel, ModelStatus, ServiceStatus } from './threads/status.js'
 import type { Tenant } from '../core/ids.js'
 
 export { type Acm, acms, type FoldPolicy, type Overflow, overflows } from './threads/policies.js'
@@ -478,6 +478,8 @@ export interface Service {
   load(model?: string, signal?: AbortSignal): Promise<ModelStatus>
   /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
   model(name?: string): ModelStatus
+  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  watchModels(listener: (model: ModelStatus) => void): () => void
   /** Whether models of a folder are served, which are loaded when they are asked. */
   readonly loadsOnDemand: boolean
   /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */
@@ -508,8 +510,8 @@ export interface Service {
   detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string>
   /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]>
-  /** Returns the source of the model's chat template; null when it has none, or another server has it. */
-  chatTemplate(model: string | undefined, signal?: AbortSignal): Promise<string | null>
+  /** What is known of a model, by default the first: as it is now, or as it was before it was unloaded. Null before its first load. */
+  facts(model?: string): KnownModel | null
   /**
    * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
    * model/unsupported where another server has the template

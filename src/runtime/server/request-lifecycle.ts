@@ -10,6 +10,7 @@ import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer, RerankAnswer, SideMode
 import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
+import type { Replay, Replays } from './replays.js'
 import { Figures, logRequest } from './request-log.js'
 import { Spending, spentIn, spentOn } from './spent.js'
 
@@ -37,6 +38,9 @@ export class RequestRun {
   readonly #run: RunningRequest
   readonly #figures = new Figures()
   #gone = false
+  /** Keeps the stream for a client that comes back; then the answer goes on when the client leaves. */
+  #replay: Replay | null = null
+  #detached = false
 
   readonly #spend: (tokens: number) => void
 
@@ -47,7 +51,12 @@ export class RequestRun {
   constructor(
     private readonly request: FastifyRequest,
     private readonly reply: FastifyReply,
-    private readonly server: { readonly running: Running; readonly metrics: Metrics; readonly limits: RateLimits },
+    private readonly server: {
+      readonly running: Running
+      readonly metrics: Metrics
+      readonly limits: RateLimits
+      readonly replays: Replays
+    },
   ) {
     const { running, limits } = server
     running.refuseClosing()
@@ -61,6 +70,10 @@ export class RequestRun {
     const { raw } = reply
     raw.once('close', () => {
       if (raw.writableFinished) return
+      if (this.#replay !== null) {
+        this.#detached = true
+        return
+      }
       this.#gone = true
       this.#run.cancel()
     })
@@ -141,18 +154,21 @@ export class RequestRun {
    * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
    * stream.
    * @param ping seconds between comments that keep the connection open while there are no tokens yet; undefined for none
+   * @param conversation the name of a conversation whose client may come back to read on (`Replays`); undefined for none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
     shape: StreamShape<A>,
     ping?: number,
+    conversation?: string,
   ): Promise<FastifyReply> {
     const { reply } = this
+    const replay = this.#replayed(conversation)
     const headers = () => {
       reply.hijack()
       return reply.getHeaders() as OutgoingHttpHeaders
     }
-    const writer = new EventWriter(reply.raw, headers, shape.lines, this.signal)
+    const writer = new EventWriter(reply.raw, headers, shape.lines, this.signal, replay)
     const timer = ping === undefined ? null : setInterval(() => void writer.ping(), 1000 * ping)
     const quiet = () => {
       if (timer !== null) clearInterval(timer)
@@ -179,10 +195,24 @@ export class RequestRun {
       await writer.write(frames)
     } finally {
       quiet()
+      if (replay !== null) this.server.replays.end(this.request.tenant, replay)
       this.#leave()
     }
     await writer.end()
+    // A client that left before the first frame gets nothing, and no one else will answer it.
+    if (!writer.begun) reply.hijack()
     return reply
+  }
+
+  /** Begins to keep the stream of the conversation. */
+  #replayed(conversation: string | undefined): Replay | null {
+    const { raw } = this.reply
+    if (conversation === undefined || raw.destroyed) return null
+    const replay = this.server.replays.begin(this.request.tenant, conversation, () => {
+      this.#run.cancel()
+    })
+    if (replay !== null) raw.once('close', replay.enter())
+    return (this.#replay = replay)
   }
 
   async #all<A extends AnyAnswer>(
@@ -237,7 +267,9 @@ export class RequestRun {
   /** Ends the request. If its client is gone, also writes its log line, because the HTTP server logs only requests that it answered. */
   #leave(): void {
     this.#run.leave()
-    if (this.#gone) logRequest(this.request, errorTable['engine/cancelled'], this.reply.elapsedTime)
+    if (!this.#gone && !this.#detached) return
+    const isCut = this.#gone || this.signal.aborted
+    logRequest(this.request, isCut ? errorTable['engine/cancelled'] : 200, this.reply.elapsedTime)
   }
 
   #cancelled(): KvfoldError {
@@ -340,12 +372,14 @@ export class EventWriter {
    * @param headers called once when the stream begins; its headers are sent beside the stream's own
    * @param lines true: one JSON object per line instead of server-sent events
    * @param aborted once aborted, a client that lets a write wait for `UNREAD_MS` is disconnected
+   * @param replay keeps what is written
    */
   constructor(
     private readonly response: ServerResponse,
     private readonly headers: () => OutgoingHttpHeaders,
     private readonly lines = false,
     private readonly aborted?: AbortSignal,
+    private readonly replay: Replay | null = null,
   ) {}
 
   /** True once the status line is sent: later errors can only be reported in the stream. */
@@ -375,17 +409,23 @@ export class EventWriter {
     return this.#send(': ping\n\n')
   }
 
+  /** Sends bytes of another stream as they are. */
+  again(chunk: Buffer): Promise<void> {
+    return this.#send(chunk)
+  }
+
   async end(): Promise<void> {
     await this.#last
     this.response.end()
   }
 
-  #send(chunk: string): Promise<void> {
+  #send(chunk: string | Buffer): Promise<void> {
     this.begin()
+    if (typeof chunk === 'string') this.replay?.append(chunk)
     return (this.#last = this.#last.then(() => this.#put(chunk)))
   }
 
-  #put(chunk: string): Promise<void> | undefined {
+  #put(chunk: string | Buffer): Promise<void> | undefined {
     const { response, aborted } = this
     if (response.destroyed || response.writableEnded || response.write(chunk)) return undefined
     return new Promise((resolve) => {

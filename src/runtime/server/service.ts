@@ -48,7 +48,7 @@ import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSour
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import { SideModels, type SideModelsOptions } from './side-model.js'
-import { type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
+import { type KnownModel, type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
 import type { Damage } from '../store/damage.js'
 import type { SavedThreads, ThreadStore } from '../store/port.js'
 
@@ -220,6 +220,8 @@ export class ThreadService implements Service {
     return this.models().find((model) => model.name === picked.name)!
   }
 
+  watchModels = (listener: (model: ModelStatus) => void): (() => void) => this.#models.watch(listener)
+
   load = (name?: string, signal?: AbortSignal): Promise<ModelStatus> => this.#using(name, signal, () => this.model(name))
 
   tokenize(...[model, text, { special = false, bos = false, signal } = {}]: Parameters<Service['tokenize']>) {
@@ -246,8 +248,7 @@ export class ThreadService implements Service {
     })
   }
 
-  chatTemplate = (model: string | undefined, signal?: AbortSignal): Promise<string | null> =>
-    this.#using(model, signal, ({ chatTemplate = null }) => chatTemplate)
+  facts = (model?: string): KnownModel | null => this.#pick(model).facts
 
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
@@ -361,6 +362,9 @@ export class ThreadService implements Service {
           const options = { ask, taken, engine, defaults: this.#defaults, ...ports, signal, emit: telling, leftOut, save }
           const done = await answer(options)
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
+          // Only the prompt was computed. A cut answer that the client sent back for it is still the thread's last.
+          if (ask.maxTokens === 0 && ask.beginning !== undefined && taken.before !== null)
+            await this.#manager.refused(taken, true)
           // The client has no whole answer, so it asks again with the messages, or the id, from before the compaction.
           if (told.compaction && done.finish === 'cancelled') {
             await this.#manager.refused(taken, true)

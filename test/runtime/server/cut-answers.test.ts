@@ -109,6 +109,14 @@ describe('a stream that its client left', () => {
     expect(shown.messages.map(({ message }) => 'cut' in message)).toEqual([false, true])
   })
 
+  it('stays as it is when a client only has its prompt computed', async () => {
+    const asked = user('Count up to many.')
+    const { text, thread } = await broken(served, CHAT, { messages: [asked], ...long }, chatText)
+    const before = viewOf(thread!)
+    const { choices } = await chat({ messages: [asked, assistant(text)], max_tokens: 0 })
+    expect([choices[0].message.content, viewOf(thread!)]).toEqual(['', before])
+  })
+
   it('continues its thread when the client returns with the part it read, which replaces the answer', async () => {
     const asked = [system, user('Count to a hundred.')]
     const { text, thread } = await broken(served, CHAT, { messages: asked, ...long }, chatText)

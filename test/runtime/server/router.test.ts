@@ -130,9 +130,75 @@ describe('a server of a folder', { timeout: 120_000 }, () => {
     expect(await states()).toEqual({ other: 'unloaded', small: 'unloaded' })
   })
 
+  it('is a router for llama-server’s page: it says what it is, and tells each change of a model', async () => {
+    for (const model of ['other', 'small']) await send('/models/unload', { model })
+    expect((await send('/props')).body).toMatchObject({ role: 'router' })
+    const leaving = new AbortController()
+    const events: { model: string; event: string; data: object }[] = []
+    const feed = await fetch(`${server.url}/models/sse`, { signal: leaving.signal })
+    expect([feed.status, feed.headers.get('content-type')]).toEqual([200, 'text/event-stream; charset=utf-8'])
+    const reading = (async () => {
+      const decoder = new TextDecoder()
+      let rest = ''
+      for await (const chunk of feed.body!) {
+        const lines = (rest + decoder.decode(chunk as Uint8Array, { stream: true })).split('\n\n')
+        rest = lines.pop()!
+        for (const line of lines) if (line.startsWith('data: ')) events.push(JSON.parse(line.slice(6)) as (typeof events)[number])
+      }
+    })().catch(() => undefined)
+    const told = () => events.map(({ model, event, data }) => [model, event, data] as const)
+    const change = (model: string, status: string, more: object = {}) => [model, 'status_change', { status, ...more }] as const
+    await send('/models/load', { model: 'small' })
+    await expect.poll(told, { timeout: 30_000 }).toEqual([change('small', 'loading'), change('small', 'loaded')])
+    expect((await send('/props?model=small&autoload=false')).body).not.toHaveProperty('role')
+    expect((await send('/models')).body.data).toMatchObject([
+      { id: 'other', status: { value: 'unloaded' }, architecture: { input_modalities: ['text'] } },
+      { id: 'small', status: { value: 'loaded' }, architecture: { input_modalities: ['text'] } },
+    ])
+    await send('/models/unload', { model: 'small' })
+    copyFileSync(join(import.meta.dirname, 'router.test.ts'), join(folder, 'odd.gguf'))
+    events.length = 0
+    // The server looks into its folder for a name that it does not know.
+    expect((await send('/models/load', { model: 'odd' })).status).toBe(200)
+    await expect.poll(told, { timeout: 30_000 }).toEqual([change('odd', 'loading'), change('odd', 'unloaded', { exit_code: 1 })])
+    leaving.abort()
+    await reading
+    rmSync(join(folder, 'odd.gguf'))
+    await expect.poll(states, { timeout: 5000, interval: 200 }).toEqual({ other: 'unloaded', small: 'unloaded' })
+  })
+
+  it('describes itself without a change of what is loaded', async () => {
+    await chat('small', 'Hi')
+    await chat('other', 'Hi')
+    const before = await states()
+    const { status, body } = await send('/props')
+    expect([status, body.model_alias, body.is_sleeping, await states()]).toEqual([200, 'other', false, before])
+    expect(body).toMatchObject({ default_generation_settings: { n_ctx: 1024 }, model_ftype: 'F32', total_slots: 4 })
+    const { data } = (await send('/models')).body as { data: { id: string; meta?: Record<string, unknown> }[] }
+    const [other, small] = ['other', 'small'].map((name) => data.find(({ id }) => id === name)!.meta)
+    expect(small).toBeUndefined()
+    expect(other).toMatchObject({ n_ctx: 1024, n_ctx_train: 4096, vocab_type: 2, ftype: 'F32' })
+    const weights = readFileSync(join(folder, 'other.gguf')).length
+    for (const name of ['n_vocab', 'n_embd', 'n_params', 'size']) expect([name, other![name]]).toEqual([name, expect.any(Number)])
+    const sizes = [other!['size'] as number, 4 * (other!['n_params'] as number)]
+    expect(sizes.every((bytes) => bytes > weights / 2 && bytes <= weights)).toBe(true)
+    await chat('small', 'Hi')
+    await send('/models/unload', { model: 'small' })
+    // What was known of a model is told when it has left, and it stays away.
+    const [asleep, named] = [(await send('/props')).body, (await send('/props?model=other')).body]
+    expect([asleep, { ...body, ...named }]).toEqual([{ ...body, is_sleeping: true }, body])
+    await send('/models/unload', { model: 'other' })
+    expect([(await send('/props')).status, await states()]).toEqual([200, { other: 'unloaded', small: 'unloaded' }])
+  })
+
   it('answers llama-server’s web page so that it asks once', async () => {
     expect(await send('/tools')).toMatchObject({ status: 403, body: { error: { code: 'server/forbidden' } } })
     expect(await send('/cors-proxy', {})).toMatchObject({ status: 403 })
+    const control = { id: 'chatcmpl-1', action: 'reasoning_end' }
+    expect(await send('/v1/chat/completions/control', control)).toMatchObject({
+      status: 501,
+      body: { error: { message: expect.stringContaining('reasoning_budget_tokens') as string } },
+    })
     expect(await send('/v1/streams/lookup', { conversation_ids: ['a'] })).toMatchObject({ status: 200, body: [] })
   })
 

@@ -43,7 +43,9 @@ const said = async (served: Serving, more: object = {}): Promise<string> => {
   return (choices as { message: { content: string } }[])[0]!.message.content
 }
 const settings = async (served: Serving): Promise<unknown> => {
-  const props = (await (await fetch(`${served.url}/props`)).json()) as { default_generation_settings: { params: object } }
+  const props = (await (await fetch(`${served.url}/props?model=builtin`)).json()) as {
+    default_generation_settings: { params: object }
+  }
   return props.default_generation_settings.params
 }
 /** Returns how many different answers several seeds give. */

@@ -75,3 +75,12 @@ function named(headers: IncomingHttpHeaders, name: string | undefined): string |
     )
   return value
 }
+
+/** Returns the conversation that llama-server's page names, so that it can read its answer after the page was loaded again. */
+export function pageOf(headers: IncomingHttpHeaders): string | undefined {
+  const name = headers['x-conversation-id']
+  return typeof name === 'string' && name !== '' && name.length <= LONGEST_PAGE ? name : undefined
+}
+
+/** The page adds the model's name to the conversation's. */
+const LONGEST_PAGE = 2048

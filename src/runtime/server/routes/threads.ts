@@ -7,13 +7,10 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
-import type { Tenant } from '../../core/ids.js'
 import { nullsDownTo } from '../dialects/fields.js'
-import { RateLimited } from '../keys.js'
+import type { ChangeStreams } from './changes.js'
 import { type App, described, ERRORS, type Ports, whileConnected } from './route.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
-import type { OutgoingHttpHeaders } from 'node:http'
-import { EventWriter, type Running } from '../request-lifecycle.js'
 
 const Id = Type.String({ minLength: 1, maxLength: 200 })
 const ThreadParams = Type.Object({ id: Id })
@@ -385,20 +382,7 @@ const THREAD = Type.Unsafe<unknown>({
   },
 })
 
-/** Milliseconds between comments that keep the connection open. */
-const PING = 15_000
-/**
- * The most changes that may wait for a client that does not read. When more wait, the connection is closed, and the client must fetch the
- * threads again.
- */
-const MOST_UNREAD = 10_000
-/** The most streams of changes that one tenant may have open. */
-const MOST_STREAMS = 64
-/** Seconds after which a client that has too many may try again. */
-const AGAIN = 60
-
-export function addChanges(app: App, { service }: Ports, running: Running): void {
-  const open = new Map<Tenant, number>()
+export function addChanges(app: App, { service }: Ports, streams: ChangeStreams): void {
   app.get(
     '/kvfold/events',
     {
@@ -407,32 +391,11 @@ export function addChanges(app: App, { service }: Ports, running: Running): void
       },
     },
     (request, reply) => {
-      const { tenant } = request
-      const { raw } = reply
-      const streams = open.get(tenant) ?? 0
-      if (streams >= MOST_STREAMS)
-        throw new RateLimited(`${MOST_STREAMS} streams of changes are open for this key already; close some of them.`, AGAIN)
-      reply.hijack()
-      // The client may have left already.
-      if (raw.destroyed) return
-      open.set(tenant, streams + 1)
-      const writer = new EventWriter(raw, () => reply.getHeaders() as OutgoingHttpHeaders)
-      writer.begin()
-      let unread = 0
-      const stop = service.threads.watch(tenant, ({ thread, kind }) => {
-        if (++unread > MOST_UNREAD) raw.destroy()
-        else void writer.write([{ event: kind, data: { thread, kind } }]).then(() => unread--)
-      })
-      const timer = setInterval(() => void writer.ping(), PING)
-      const release = running.watch(() => void writer.end())
-      raw.once('close', () => {
-        clearInterval(timer)
-        release()
-        stop()
-        const left = open.get(tenant)! - 1
-        if (left > 0) open.set(tenant, left)
-        else open.delete(tenant)
-      })
+      streams.open(request, reply, (send) =>
+        service.threads.watch(request.tenant, ({ thread, kind }) => {
+          send({ event: kind, data: { thread, kind } })
+        }),
+      )
     },
   )
 }

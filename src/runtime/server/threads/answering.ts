@@ -358,8 +358,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   const kept = conversation.messages[outcome.steps.at(-1)!.message]
   const message: ChatMessage = { ...events.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
-  const isKept = outcome.end !== 'cancelled' || kept?.cut === true
-  thread.answered(from, isKept ? known : null, { held: outcome.held, isSearch })
+  thread.answered(from, kept === undefined ? null : known, { held: outcome.held, isSearch })
   return { outcome, events, message, milliseconds: performance.now() - begun }
 }
 

@@ -11,9 +11,10 @@ import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
 import type { AdapterScale, Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
+import { fileTypeOf } from '../../models/facts.js'
 import type { ModelFile } from '../../models/folder.js'
 import { closing } from '../ask.js'
-import type { ModelStatus } from './status.js'
+import type { KnownModel, ModelNumbers, ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 
 /** An engine, with members that only some engines have. */
@@ -111,6 +112,7 @@ export class Models {
   #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
   /** Functions to call when a model has no users any more, and when all models are closed. */
   readonly #idle = new Set<() => void>()
+  readonly #watchers = new Set<(model: ModelStatus) => void>()
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
 
@@ -141,6 +143,12 @@ export class Models {
     return this.#models
   }
 
+  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  watch(listener: (model: ModelStatus) => void): () => void {
+    this.#watchers.add(listener)
+    return () => this.#watchers.delete(listener)
+  }
+
   /** Whether models of a folder are served, which are loaded when they are asked. */
   get hasFolder(): boolean {
     return this.options.folder !== undefined
@@ -152,7 +160,9 @@ export class Models {
   }
 
   #made(source: ModelSource): ServedModel {
-    const model = new ServedModel(source, this.options.onLeave)
+    const model = new ServedModel(source, this.options.onLeave, () => {
+      for (const heard of this.#watchers) heard(model.status)
+    })
     if (source.loadForAttention !== undefined)
       this.#attentionModels.set(
         model,
@@ -323,6 +333,16 @@ export class Models {
   }
 
   async #load(model: ServedModel): Promise<void> {
+    try {
+      await this.#loadWithRoom(model)
+    } catch (error) {
+      // Earlier failures were followed by another attempt.
+      model.failed(error !== UNWANTED)
+      throw error
+    }
+  }
+
+  async #loadWithRoom(model: ServedModel): Promise<void> {
     for (;;) {
       if (model.engine !== null) return
       await this.#makePlace(model)
@@ -446,12 +466,15 @@ export class ServedModel {
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
+  /** What was known of it when it was unloaded. */
+  #known: KnownModel | null = null
   /** The scales of its adapters, by id. */
   #scales: readonly number[]
 
   constructor(
     public source: ModelSource,
     private readonly onLeave?: (engine: ServedEngine) => void,
+    private readonly onState?: () => void,
   ) {
     this.#scales = (source.adapters ?? []).map(({ scale }) => scale)
   }
@@ -497,7 +520,7 @@ export class ServedModel {
   }
 
   get status(): ModelStatus {
-    const { engine, name, aliases, adapters, slots, users } = this
+    const { engine, name, aliases, adapters, users } = this
     return {
       name,
       aliases,
@@ -513,19 +536,33 @@ export class ServedModel {
         engine === null
           ? null
           : {
-              title: engine.info.base ?? engine.info.model,
+              ...this.#factsOf(engine),
               engine: engine.info.engine,
-              release: engine.info.release,
-              context: engine.info.context,
-              slots,
               cache: engine.cacheTotals ?? null,
               abilities: engine.abilities ?? null,
               submitted: engine.submitted ?? null,
-              ends: endsOf(engine),
-              sampling: engine.samplingDefaults ?? null,
               engines: engine.engines ?? null,
               enginesProblem: engine.enginesProblem ?? null,
             },
+    }
+  }
+
+  /** What is known of it: as it is now, or as it was before it was unloaded. Null before its first load. */
+  get facts(): KnownModel | null {
+    const { engine } = this
+    if (engine === null) return this.#known
+    return { ...this.#factsOf(engine), chatTemplate: engine.chatTemplate ?? null }
+  }
+
+  #factsOf(engine: ServedEngine): Omit<KnownModel, 'chatTemplate'> {
+    return {
+      title: engine.info.base ?? engine.info.model,
+      release: engine.info.release,
+      context: engine.info.context,
+      slots: this.slots,
+      ends: endsOf(engine),
+      numbers: numbersOf(engine),
+      sampling: engine.samplingDefaults ?? null,
     }
   }
 
@@ -541,26 +578,32 @@ export class ServedModel {
     }
   }
 
-  /** Loads its engine. No other may be ending. */
+  /** Loads its engine. No other may be ending. After an error call it again, or `failed`. */
   async load(): Promise<void> {
-    this.#state = 'loading'
-    try {
-      this.engine = await this.source.load()
-      this.#state = 'loaded'
-      this.#failed = false
-    } catch (error) {
-      this.#state = 'unloaded'
-      this.#failed = true
-      throw error
-    }
+    this.#become('loading')
+    this.engine = await this.source.load()
+    this.#become('loaded', false)
+  }
+
+  /** Ends a load that failed. @param told whether its failure is reported: the load was not given up */
+  failed(told: boolean): void {
+    if (this.#state === 'loading') this.#become('unloaded', told || this.#failed)
+  }
+
+  #become(state: ModelStatus['state'], failed = this.#failed): void {
+    const isNew = state !== this.#state
+    this.#state = state
+    this.#failed = failed
+    if (isNew) this.onState?.()
   }
 
   async unload(): Promise<void> {
     this.stopClock()
     const { engine } = this
     const embedder = this.#embedder
+    this.#known = this.facts
     this.engine = this.#embedder = this.keepAliveMs = null
-    this.#state = 'unloaded'
+    this.#become('unloaded')
     if (engine !== null)
       this.leaving = this.#leave(engine, embedder).finally(() => {
         this.leaving = null
@@ -629,6 +672,13 @@ export function livePorts(
       summarize: (...asked) => live().summarize!(...asked),
     }
   }
+}
+
+function numbersOf({ model }: ServedEngine): ModelNumbers | null {
+  if (model === undefined) return null
+  const { parameters, size: bytes, embedding, trainedContext, vocabulary, vocabType, metadata } = model.info
+  const quantization = fileTypeOf(metadata['general.file_type'])
+  return { parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }
 }
 
 /** Returns the texts of the tokens that the model's texts begin and end with. */

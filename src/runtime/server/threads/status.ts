@@ -4,6 +4,7 @@ import type { CacheTotals } from '../../kv/residency.js'
 import type { Sampling } from '../../engine/engine.js'
 import type { Abilities } from '../../engine/model-facts.js'
 import type { EngineStatus } from '../../engine/elsewhere.js'
+import type { VocabType } from '../../native/types.js'
 import type { ThreadStore } from '../../store/port.js'
 
 export interface ModelStatus {
@@ -39,6 +40,8 @@ export interface ModelStatus {
     readonly submitted: number | null
     /** The texts of the tokens with which the model's texts begin and end; null when another server has its vocabulary. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
+    /** Numbers of the model's file; null when another server computes it. */
+    readonly numbers: ModelNumbers | null
     /** Default sampling when neither a request nor the server's flags set it; null when the engine knows none. */
     readonly sampling: Sampling | null
     /** The servers that compute the model; null when it is computed here. */
@@ -50,6 +53,29 @@ export interface ModelStatus {
   readonly running: number
   /** Milliseconds since the model's last ask ended; 0 while any runs. */
   readonly idleMs: number
+}
+
+export interface ModelNumbers {
+  readonly parameters: number
+  /** Bytes of all tensors. */
+  readonly bytes: number
+  /** Numbers of an embedding of a token. */
+  readonly embedding: number
+  readonly trainedContext: number
+  /** How many tokens the vocabulary has. */
+  readonly vocabulary: number
+  readonly vocabType: VocabType
+  /** The kind of quantisation, such as `Q4_K_M`; empty when the file does not say. */
+  readonly quantization: string
+}
+
+/** Facts of a model that are told also after it was unloaded. */
+export interface KnownModel extends Pick<
+  NonNullable<ModelStatus['loaded']>,
+  'title' | 'release' | 'context' | 'slots' | 'ends' | 'numbers' | 'sampling'
+> {
+  /** The source of its chat template; null when it has none, or another server has it. */
+  readonly chatTemplate: string | null
 }
 
 /** An MCP server that the operator configured. */

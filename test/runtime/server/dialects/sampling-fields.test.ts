@@ -412,6 +412,40 @@ describe('llama-server’s own fields', () => {
     const chat = { messages: [{ role: 'user', content: 'Count.' }], grammar: 'root ::= [a-z ] root', max_tokens: 9 }
     const tokens = async (n_predict: number) =>
       (await api.post('/v1/chat/completions', { ...chat, n_predict })).body.usage.completion_tokens as number
-    expect([await tokens(0), await tokens(3)]).toEqual([1, 3])
+    expect([await tokens(0), await tokens(3)]).toEqual([0, 3])
+  })
+
+  it('0 in other routes, too, computes the prompt, which the next request finds', async () => {
+    const warmed = [{ role: 'user', content: 'A question that is computed before it is asked.' }]
+    for (const field of ['max_tokens', 'max_completion_tokens', 'n_predict']) {
+      const { choices, usage, timings } = await chat({ messages: warmed, max_tokens: undefined, [field]: 0 })
+      expect(choices).toMatchObject([{ message: { role: 'assistant', content: '' }, finish_reason: 'length' }])
+      expect([usage.completion_tokens, usage.prompt_tokens > 10, timings.predicted_ms]).toEqual([0, true, 0])
+    }
+    const { usage } = await chat({ messages: warmed, max_tokens: 1 })
+    expect(usage.prompt_tokens_details.cached_tokens).toBeGreaterThanOrEqual(usage.prompt_tokens - 1)
+    const events = await api.stream(CHAT, { messages: warmed, max_tokens: 0, stream_options: { include_usage: true } })
+    expect(events.flatMap(({ choices }) => choices).at(-1)).toMatchObject({ delta: {}, finish_reason: 'length' })
+    expect(events.at(-1).usage.completion_tokens).toBe(0)
+    const text = { prompt: PROMPT, max_tokens: 0 }
+    const { body } = await api.post('/v1/completions', text)
+    expect(body).toMatchObject({ choices: [{ text: '', finish_reason: 'length' }], usage: { completion_tokens: 0 } })
+    expect(body.usage.prompt_tokens).toBeGreaterThan(3)
+    expect((await api.stream('/v1/completions', text)).at(-1)).toMatchObject({ choices: [{ text: '', finish_reason: 'length' }] })
+  })
+
+  it('0 in a chat leaves a conversation that goes on', async () => {
+    const [answer, next] = [
+      { role: 'assistant', content: 'Because.' },
+      { role: 'user', content: 'And then?' },
+    ]
+    const first = await chat({ kvfold: {} })
+    const whole = [...messages, first.choices[0].message]
+    // llama-server's page computes a conversation up to its last answer in this way.
+    expect((await chat({ messages: whole, n_predict: 0 })).choices[0].message.content).toBe('')
+    expect((await chat({ messages: [...whole, next], kvfold: {} })).kvfold.thread).toBe(first.kvfold.thread)
+    const asked = [...messages, answer, { role: 'user', content: 'Never asked before.' }]
+    await chat({ messages: asked, max_tokens: 0 })
+    expect((await chat({ messages: asked })).usage.completion_tokens).toBeGreaterThan(0)
   })
 })

@@ -21,7 +21,7 @@ const Shown = Type.Object({
   // Values of a query are texts.
   autoload: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
-      description: 'false or 0: nothing is loaded; a named model that is not is an error',
+      description: 'false or 0: nothing is loaded; a named model that is not is an error; without a name nothing is loaded ever',
     }),
   ),
 })
@@ -35,27 +35,32 @@ export function addProps(app: App, ports: Ports): void {
     { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Shown } },
     async ({ query }, reply) => {
       const asked = service.model(query.model)
-      const isLoading = query.autoload !== 'false' && query.autoload !== '0'
-      if (!isLoading && asked.loaded === null) {
-        if (query.model !== undefined)
-          throw new FieldError('model', `${asked.name} is not loaded; leave autoload out to load it.`)
-        return { default_generation_settings: { n_ctx: 0, params: {} }, model_alias: asked.name, build_info: 'kvfold' }
-      }
-      // The model's facts are known once it is loaded.
-      const signal = whileConnected(reply)
-      const { name, loaded } = await service.load(query.model, signal)
+      const isNamed = query.model !== undefined
+      const isLoading = isNamed && query.autoload !== 'false' && query.autoload !== '0'
+      if (isNamed && !isLoading && asked.loaded === null)
+        throw new FieldError('model', `${asked.name} is not loaded; leave autoload out to load it.`)
+      // Programs that watch a server ask without a name, again and again. That loads no model, so that it unloads none.
+      const { name, loaded } = isLoading ? await service.load(query.model, whileConnected(reply)) : asked
+      const known = service.facts(name)
+      const hasChoice = service.loadsOnDemand || service.models().length > 1
       return {
-        default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
-        total_slots: loaded?.slots,
+        // llama-server's page lets people choose and load models where this is said.
+        ...(hasChoice && !isNamed ? { role: 'router', models_autoload: true } : {}),
+        default_generation_settings: {
+          n_ctx: known?.context ?? 0,
+          params: known === null ? {} : samplingSettings({ ...known.sampling, ...sampling }),
+        },
+        total_slots: known?.slots ?? 0,
         model_alias: name,
-        model_path: loaded?.title,
+        model_path: known?.title ?? '',
+        model_ftype: known?.numbers?.quantization ?? '',
         // llama-server always gives a text here.
-        chat_template: (await service.chatTemplate(query.model, signal)) ?? '',
-        bos_token: loaded?.ends?.bos ?? '',
-        eos_token: loaded?.ends?.eos ?? '',
+        chat_template: known?.chatTemplate ?? '',
+        bos_token: known?.ends?.bos ?? '',
+        eos_token: known?.ends?.eos ?? '',
         modalities: { vision: false, audio: false },
-        build_info: `kvfold, llama.cpp ${loaded?.release}`,
-        is_sleeping: false,
+        build_info: known === null ? 'kvfold' : `kvfold, llama.cpp ${known.release}`,
+        is_sleeping: loaded === null,
       }
     },
   )

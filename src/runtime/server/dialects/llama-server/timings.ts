@@ -1,9 +1,10 @@
 /** Reports how long an answer takes, under llama-server's names: when it is complete, and while it runs. */
 import type { AnyAnswer, AskEvent } from '../../ask.js'
 
-/** Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time. */
+/** Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time; without one, all of the time does. */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
-  const { firstToken, total, prefillTokens, generatedTokens } = timing
+  const { total, prefillTokens, generatedTokens } = timing
+  const firstToken = generatedTokens === 0 ? total : timing.firstToken
   return {
     ...written(usage.cachedTokens, prefillTokens, firstToken, generatedTokens, Math.max(0, total - firstToken)),
     ...(usage.drafts === undefined ? {} : { draft_n: usage.drafts.drafted, draft_n_accepted: usage.drafts.accepted }),

@@ -29,7 +29,7 @@ import {
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
-import { sessionOf } from '../session-headers.js'
+import { pageOf, sessionOf } from '../session-headers.js'
 import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
@@ -73,7 +73,8 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
           ? [service.ask({ ...session, ...ask, signal, streamed })]
           : service.several({ ...session, ...ask, signal, streamed }, body.n)
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body))
+      if (streamed)
+        return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )
@@ -134,12 +135,9 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
   }
 }
 
-/** Returns the most tokens of the answer; undefined when no field limits them, or it is -1. @throws FieldError */
+/** Returns the most tokens of the answer; undefined when no field limits them, or it is -1. With 0 only the prompt is computed. */
 function mostTokens({ max_completion_tokens, max_tokens, n_predict }: ChatRequest): number | undefined {
-  for (const [name, most] of Object.entries({ max_completion_tokens, max_tokens }))
-    if (most === 0) throw new FieldError(name, `${name} must be at least 1, or -1 for no limit.`)
-  // As in llama-server, where `n_predict: 0` computes the prompt. An answer here has at least one token.
-  const most = n_predict === undefined ? (max_completion_tokens ?? max_tokens) : n_predict || 1
+  const most = n_predict ?? max_completion_tokens ?? max_tokens
   return most === -1 ? undefined : most
 }
 
@@ -342,11 +340,11 @@ export const ChatBody = Type.Object({
     Type.Integer({
       minimum: -1,
       description:
-        'default, and -1: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
+        'default, and -1: what the context has room for; 0: only the prompt is computed; a tool call that is cut off is left out, and finish_reason is length',
     }),
   ),
   max_completion_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens' })),
-  n_predict: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens, and before it; 0 counts as 1' })),
+  n_predict: Type.Optional(Type.Integer({ minimum: -1, description: 'as max_tokens, and before it' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
   lora: LoraField,

@@ -48,7 +48,7 @@ const CompletionBody = Type.Object({
   max_tokens: Type.Optional(
     Type.Integer({
       minimum: -1,
-      description: 'default 16, as OpenAI has it; -1: as many as the context holds; 0 only with echo',
+      description: 'default 16, as OpenAI has it; -1: as many as the context holds; 0: only the prompt is computed',
     }),
   ),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
@@ -208,8 +208,6 @@ function alternativesOf({ echo, logprobs, prompt_logprobs: asked }: CompletionRe
 function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   if (body.echo === true && body.logprobs !== undefined && body.stream === true)
     throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
-  if (body.max_tokens === 0 && body.echo !== true)
-    throw new FieldError('max_tokens', 'max_tokens must be at least 1, or -1, where nothing is echoed.')
   checkPromptLogprobs(body)
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')

@@ -1,13 +1,15 @@
-/** The routes `/v1/models`, `/v1/models/:id`, and `/models/load` and `/models/unload` as llama-server's router has them. */
+/** The routes `/v1/models`, `/v1/models/:id`, and `/models/load`, `/models/unload` and `/models/sse` as llama-server's router has them. */
 import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
+import type { ChangeStreams } from '../../routes/changes.js'
 import { type App, described, type Ports } from '../../routes/route.js'
-import type { ModelStatus } from '../../threads/status.js'
+import type { VocabType } from '../../../native/types.js'
+import type { ModelNumbers, ModelStatus } from '../../threads/status.js'
 
 const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 1024 }) })
 
-export function addModels(app: App, { service, refuseGuests }: Ports): void {
+export function addModels(app: App, { service, refuseGuests }: Ports, streams: ChangeStreams): void {
   app.get('/v1/models', { schema: described('Models', 'openai') }, () => {
     const data = all(service)
     // Anthropic's client reads lists page by page, by `has_more` and the ids.
@@ -35,19 +37,28 @@ export function addModels(app: App, { service, refuseGuests }: Ports): void {
   })
   app.post('/v1/models/load', managing('Begins to load a model; /models says how far it is'), ({ body: { model }, tenant }) => {
     refuseGuests(tenant, 'load models')
-    const state = stateOf(service, model)
-    if (state === undefined) throw missing(model)
-    if (state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
+    if (service.model(model).state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
     // A failed load is not reported here: the model's state shows it.
     service.load(model).catch(() => undefined)
     return { success: true }
   })
   app.post('/v1/models/unload', managing('Unloads a model that is not in use'), async ({ body: { model }, tenant }) => {
     refuseGuests(tenant, 'unload models')
-    if (stateOf(service, model) === undefined) throw missing(model)
     if (!(await service.unload(model))) throw new FieldError('model', `The model ${model} is not loaded.`)
     return { success: true }
   })
+  app.get(
+    '/v1/models/sse',
+    { schema: described('Stream what is loaded and unloaded as server-sent events', 'llama-server') },
+    (request, reply) => {
+      streams.open(request, reply, (send) =>
+        service.watchModels(({ name, adapters, state, failed }) => {
+          const data = { status: state, ...(failed && state === 'unloaded' ? { exit_code: 1 } : {}) }
+          for (const model of [name, ...adapters]) send({ data: { model, event: 'status_change', data } })
+        }),
+      )
+    },
+  )
 }
 
 const missing = (name: string): FieldError =>
@@ -56,12 +67,6 @@ const missing = (name: string): FieldError =>
     `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
     'model/not-found',
   )
-
-/** Returns the state of the model with this name or alias; undefined when there is none. @throws KvfoldError model/not-found */
-function stateOf(service: Service, name: string): ModelStatus['state'] | undefined {
-  const models = service.models()
-  return (models.find((model) => model.name === name) ?? models.find(({ aliases }) => aliases.includes(name)))?.state
-}
 
 interface ModelEntry {
   readonly id: string
@@ -73,18 +78,18 @@ interface ModelEntry {
 function all(service: Service): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    const context = contextOf(loaded?.context)
+    const context = contextOf(loaded)
     const model = {
       ...entryOf({ name, since, title: loaded?.title }, { state, ...known }),
       ...context,
-      // The field has the form that llama-server's router gives it.
-      status: { value: state, ...(failed ? { failed } : {}) },
+      ...routed(state, failed),
       ...(aliases.length === 0 ? {} : { aliases }),
     }
     // The field `parent` is vLLM's.
     const adapted = adapters.map((adapter) => ({
       ...entryOf({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
       ...context,
+      ...routed(state, failed),
       parent: name,
     }))
     return [model, ...adapted]
@@ -93,20 +98,41 @@ function all(service: Service): readonly ModelEntry[] {
   return [...served, ...aside.map(besides)]
 }
 
+/** Returns the fields that every model of llama-server's router has. Its page reads them of each. */
+const routed = (state: ModelStatus['state'], failed = false): object => ({
+  status: { value: state, ...(failed ? { failed } : {}) },
+  architecture: { input_modalities: ['text'], output_modalities: ['text'] },
+})
+
 /**
  * Returns the context under the names that clients look for: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`,
  * OpenRouter's `context_length`, Groq's `context_window`, Anthropic's `max_input_tokens`. Empty while the model is not loaded.
  */
-function contextOf(context: number | undefined): object {
-  if (context === undefined) return {}
+function contextOf(loaded: ModelStatus['loaded']): object {
+  if (loaded === null) return {}
+  const { context, numbers } = loaded
   const names = { max_model_len: context, context_length: context, context_window: context, max_input_tokens: context - 1 }
-  return { ...names, meta: { n_ctx: context } }
+  return { ...names, meta: { n_ctx: context, ...(numbers === null ? {} : metaOf(numbers)) } }
 }
+
+/** The kinds of vocabularies in the order of llama.cpp's numbers (llama_vocab_type in llama.h). */
+const VOCABULARIES: readonly VocabType[] = ['none', 'spm', 'bpe', 'wpm', 'ugm', 'rwkv', 'plamo2']
+
+/** Returns a model's numbers by llama-server's names. */
+const metaOf = ({ parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }: ModelNumbers): object => ({
+  vocab_type: VOCABULARIES.indexOf(vocabType),
+  n_vocab: vocabulary,
+  n_ctx_train: trainedContext,
+  n_embd: embedding,
+  n_params: parameters,
+  size: bytes,
+  ftype: quantization,
+})
 
 function besides({ name, use, since, state, loaded }: SideModelStatus): ModelEntry {
   const known = loaded === null ? {} : { context: loaded.tokens }
   const only = use === 'embeddings' ? { embeddings_only: true } : { rankings_only: true }
-  return entryOf({ name, since, title: loaded?.title }, { state, ...only, ...known })
+  return { ...entryOf({ name, since, title: loaded?.title }, { state, ...only, ...known }), ...routed(state) }
 }
 
 function entryOf(

@@ -1,0 +1,154 @@
+/**
+ * Keeps the bytes of streams whose requests name their conversation by `X-Conversation-Id`, as llama-server's page does. A page that was
+ * loaded again, or lost its connection, reads on where it was.
+ */
+import type { Tenant } from '../core/ids.js'
+
+/** The most bytes that are kept of a stream: its last ones. */
+const MOST_BYTES = 4 * 2 ** 20
+/** The most streams that are kept. */
+const MOST_STREAMS = 64
+/** Milliseconds that a stream is kept after its end. */
+const KEPT = 5 * 60_000
+/** Milliseconds after which a running answer without a reader is cancelled. */
+const ALONE = 60_000
+
+export class Replay {
+  /** Unix seconds. */
+  readonly started = Math.floor(Date.now() / 1000)
+  /** Unix seconds; 0 while it runs. */
+  ended = 0
+  /** How many of the first bytes are no longer kept. */
+  dropped = 0
+  readonly #chunks: Buffer[] = []
+  readonly #waiting = new Set<() => void>()
+  #kept = 0
+  #readers = 0
+  #alone: NodeJS.Timeout | null = null
+
+  /** @param cancel cancels the answer */
+  constructor(
+    readonly id: string,
+    readonly cancel: () => void,
+    private readonly alone: number,
+  ) {}
+
+  /** How many bytes the stream has so far. */
+  get size(): number {
+    return this.dropped + this.#kept
+  }
+
+  append(text: string): void {
+    const chunk = Buffer.from(text)
+    this.#chunks.push(chunk)
+    this.#kept += chunk.length
+    while (this.#kept > MOST_BYTES) {
+      const { length } = this.#chunks.shift()!
+      this.#kept -= length
+      this.dropped += length
+    }
+    this.#wake()
+  }
+
+  end(): void {
+    if (this.ended === 0) this.ended = Math.floor(Date.now() / 1000)
+    this.#watch()
+    this.#wake()
+  }
+
+  /** Begins to read it, which keeps its answer running. Call the returned function once at the end. */
+  enter(): () => void {
+    this.#readers++
+    this.#watch()
+    return () => {
+      this.#readers--
+      this.#watch()
+    }
+  }
+
+  /** Returns the bytes from this place on, as they come, until the stream ends or the next ones are no longer kept. */
+  async *from(place: number): AsyncGenerator<Buffer> {
+    for (let at = place; at >= this.dropped;) {
+      if (at < this.size) {
+        const bytes = this.#since(at)
+        at += bytes.length
+        yield bytes
+      } else if (this.ended !== 0) return
+      else await new Promise<void>((resolve) => this.#waiting.add(resolve))
+    }
+  }
+
+  #since(place: number): Buffer {
+    const chunks: Buffer[] = []
+    let start = this.size
+    for (let at = this.#chunks.length - 1; start > place; at--) {
+      const chunk = this.#chunks[at]!
+      start -= chunk.length
+      chunks.unshift(chunk)
+    }
+    return Buffer.concat(chunks).subarray(place - start)
+  }
+
+  #watch(): void {
+    if (this.#alone !== null) clearTimeout(this.#alone)
+    this.#alone = this.#readers > 0 || this.ended !== 0 ? null : setTimeout(this.cancel, this.alone).unref()
+  }
+
+  #wake(): void {
+    for (const resolve of this.#waiting) resolve()
+    this.#waiting.clear()
+  }
+}
+
+export class Replays {
+  readonly #streams = new Map<string, Replay>()
+
+  /** @param alone milliseconds after which a running answer without a reader is cancelled; only tests set it */
+  constructor(private readonly alone = ALONE) {}
+
+  /** Begins to keep a stream, and cancels an earlier one of the conversation that still runs. Null: too many are running. */
+  begin(tenant: Tenant, id: string, cancel: () => void): Replay | null {
+    this.stop(tenant, id)
+    if (this.#streams.size >= MOST_STREAMS) {
+      const ended = [...this.#streams].find(([, stream]) => stream.ended !== 0)
+      if (ended === undefined) return null
+      this.#streams.delete(ended[0])
+    }
+    const stream = new Replay(id, cancel, this.alone)
+    this.#streams.set(keyOf(tenant, id), stream)
+    return stream
+  }
+
+  /** Ends a stream, which is kept for a while. One without bytes is not. */
+  end(tenant: Tenant, stream: Replay): void {
+    stream.end()
+    const key = keyOf(tenant, stream.id)
+    const forget = () => {
+      if (this.#streams.get(key) === stream) this.#streams.delete(key)
+    }
+    if (stream.size === 0) forget()
+    else setTimeout(forget, KEPT).unref()
+  }
+
+  find(tenant: Tenant, id: string): Replay | null {
+    return this.#streams.get(keyOf(tenant, id)) ?? null
+  }
+
+  /** Returns the streams of these conversations. With several models the page adds `::` and the model's name to a conversation's id. */
+  of(tenant: Tenant, ids: ReadonlySet<string>): readonly Replay[] {
+    return [...this.#streams]
+      .filter(([key, { id }]) => key === keyOf(tenant, id) && (ids.has(id) || ids.has(id.split('::', 1)[0]!)))
+      .map(([, stream]) => stream)
+  }
+
+  /** Cancels the answer and forgets its stream. Does nothing when there is none. */
+  stop(tenant: Tenant, id: string): void {
+    const stream = this.find(tenant, id)
+    if (stream === null) return
+    this.#streams.delete(keyOf(tenant, id))
+    if (stream.ended === 0) stream.cancel()
+    stream.end()
+  }
+}
+
+const keyOf = (tenant: Tenant, id: string): string => `${tenant}\0${id}`
