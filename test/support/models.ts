@@ -92,8 +92,8 @@ export function hanModel(): Promise<string> {
   const words = Array.from({ length: 20_000 }, (_, index) => String.fromCharCode(0x4e00 + index, 0x4e00 + ((index * 7) % 20_000)))
   const bytes = byteAlphabet()
   const metadata = new Map(common('command-r', 2, 64))
-  const { strings = [] } = metadata.get('tokenizer.ggml.tokens') as { strings: string[] }
-  const { i32s = [] } = metadata.get('tokenizer.ggml.token_type') as { i32s: number[] }
+  const { strings } = metadata.get('tokenizer.ggml.tokens') as { strings: string[] }
+  const { i32s } = metadata.get('tokenizer.ggml.token_type') as { i32s: number[] }
   const tokens = [...strings, ...words.map((word) => Array.from(Buffer.from(word), (byte) => bytes[byte]).join(''))]
   return layerNormModel(
     4,

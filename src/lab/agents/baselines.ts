@@ -164,12 +164,18 @@ export const editText: AgentDefinition<typeof EditOptions> = {
   title: 'Edits the text',
   options: EditOptions,
   answer: async (engine, { sample, task, signal, onCall }, { maxCalls, firstStep }) => {
-    const lines = linesOf(sample.context)
+    let lines = linesOf(sample.context).map((text) => ({ text }))
+    /** The lines under the numbers that the model saw last. All edits of one reply mean these. */
+    let seen: readonly (typeof lines)[number][] = lines
     const [from, to] = [Type.Integer({ minimum: 1 }), Type.Integer({ minimum: 1 })]
     const replaced = (first: number, last: number, by: readonly string[]): string => {
-      if (first > last || last > lines.length)
-        throw new Error(`the text has the lines 1 to ${lines.length}, and from is at most to.`)
-      lines.splice(first - 1, last - first + 1, ...by)
+      if (first > last || last > seen.length)
+        throw new Error(`the text has the lines 1 to ${seen.length}, and from is at most to.`)
+      const old = new Set(seen.slice(first - 1, last))
+      const at = lines.findIndex((line) => old.has(line))
+      if (at < 0) throw new Error('another edit has changed these lines already.')
+      const edited = lines.filter((line) => !old.has(line))
+      lines = edited.toSpliced(at, 0, ...by.map((text) => ({ text })))
       return `The text has ${lines.length} lines now.`
     }
     const tools = [
@@ -188,8 +194,8 @@ export const editText: AgentDefinition<typeof EditOptions> = {
         role: 'user',
         content: [
           'This is your context. You may edit it before you answer; you will then see it as you left it.',
-          lines.map((line, at) => `${at + 1}: ${line}`).join('\n'),
-          ...(said === '' ? [] : [`Your last edit: ${said}`]),
+          lines.map(({ text }, at) => `${at + 1}: ${text}`).join('\n'),
+          ...(said === '' ? [] : [`Your last edits: ${said}`]),
           sample.question,
         ].join('\n\n'),
       },
@@ -199,6 +205,7 @@ export const editText: AgentDefinition<typeof EditOptions> = {
     let [said, refused] = ['', 0]
     for (;;) {
       const step = engine.steps
+      seen = lines
       const reply = await engine.respond({
         conversation: engine.conversation('turn'),
         messages: shown(said),
@@ -215,12 +222,13 @@ export const editText: AgentDefinition<typeof EditOptions> = {
         const end = reply.finish === 'cancelled' ? 'cancelled' : answered(reply, {}).end
         return { ...answered(reply, { lines: whole, left: lines.length }), end, calls, refusedCalls: refused }
       }
+      said = ''
       for (const call of made) {
         const { text, failed } = edited(tools, call)
         const called = { step, name: call.name, failed, modifies: !failed }
         calls.push(called)
         onCall?.(called, false)
-        said = text
+        said += said === '' ? text : ` ${text}`
       }
     }
   },

@@ -113,6 +113,14 @@ function seenBy({ sampler, prompt }: JobRequest): Pick<SamplerOptions, 'seen'> {
 /** More tokens than any context has cells. */
 const MOST_LEFT = 2 ** 30
 
+/** A prompt that gave its cells to others. */
+export interface PutOff {
+  /** How many steps of the scheduler had ended when it was last asked whether the prompt fits now. */
+  ended: number
+  /** When it was first put off, by the clock of `performance.now()`. */
+  readonly at: number
+}
+
 export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
@@ -126,8 +134,10 @@ export class Job {
    * prompts go by arrival, a short one passes a long one, and none waits for prompts that arrive after it is due.
    */
   due = 0
-  /** How many steps of the scheduler had ended when this prompt was put off for lack of cells; null if it was not. */
-  putOff: number | null = null
+  /** Set once the prompt was put off for lack of cells. */
+  putOff: PutOff | null = null
+  /** Tokens that were submitted for the prompt before it was put off. */
+  lost = 0
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void

@@ -2,11 +2,20 @@
 import { CellsBusy, KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { definedFields } from '../core/json.js'
-import type { StepKind } from '../kv/ledger.js'
+import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import { computedIn } from '../kv/plan/plan.js'
 import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
-import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
+import {
+  cancelledBeforeBegin,
+  type Job,
+  type JobResult,
+  planned,
+  type PutOff,
+  ReloadAhead,
+  termsOf,
+  tokenLogprob,
+} from './job.js'
 import type { TokenLogprob } from './engine.js'
 import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
@@ -29,6 +38,8 @@ export interface SchedulerOptions {
 
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
+/** After this many milliseconds a prompt that was put off lets no later one begin before it. */
+const PATIENCE = 10_000
 /**
  * Milliseconds that jobs of other adapters wait before the context changes to theirs. A change takes a few milliseconds, because llama.cpp
  * then plans its graphs anew.
@@ -209,10 +220,17 @@ export class Scheduler {
   /** Gives waiting jobs their live sequences, in order of arrival. Cells that a job needs from disk are read while other jobs run. */
   async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
+    /** The conversations of prompts that are still put off. Their later steps wait behind them. */
+    const behind = new Set<ConversationId>()
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
-      if (job.putOff === this.#ended && active() > 0) continue
-      if (this.#fetching.holds(job.asked.conversation)) continue
+      const { conversation } = job.asked
+      if (behind.has(conversation) || this.#fetching.holds(conversation)) continue
+      if (job.putOff !== null && active() > 0 && !this.#fits(job, job.putOff)) {
+        if (performance.now() - job.putOff.at > PATIENCE) break
+        behind.add(conversation)
+        continue
+      }
       const opened = this.#open(job)
       if (opened === null) continue
       if (opened.kind === 'full') {
@@ -239,6 +257,21 @@ export class Scheduler {
     }
   }
 
+  /** Whether a prompt that was put off finds cells for all that is to be computed. A step must have ended since it was last asked. */
+  #fits(job: Job, putOff: PutOff): boolean {
+    if (putOff.ended === this.#ended) return false
+    putOff.ended = this.#ended
+    const opened = this.#open(job)
+    if (opened?.kind !== 'live' || opened.sequence.running) return false
+    try {
+      const plan = this.cache.plan(opened.sequence, job.request.prompt, termsOf(job))
+      return this.cache.reserve(computedIn(plan)).kind !== 'full'
+    } catch (error) {
+      this.#fail(job, error)
+      return false
+    }
+  }
+
   /** Opens the job's live sequence. Returns null if that throws; the job has then failed with the error. */
   #open(job: Job): OpenedSequence | null {
     try {
@@ -250,8 +283,8 @@ export class Scheduler {
   }
 
   /**
-   * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest waiting one ends for
-   * lack of room.
+   * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest prompt that may wait
+   * gives its cells to the others. If none may, the youngest job ends for lack of room.
    */
   #compose(): readonly BatchShare[] {
     const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
@@ -272,7 +305,8 @@ export class Scheduler {
       const others = shares.filter(({ job }) => job.watch === null)
       if (alone !== undefined) return others.some(({ job }) => job.ran < alone.job.ran) ? others : [alone]
     }
-    const last = this.#jobs.findLast((job) => starved.includes(job))
+    const waiting = this.#jobs.filter((job) => starved.includes(job))
+    const last = waiting.findLast((job) => this.#mayWait(job)) ?? waiting.at(-1)
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
     return shares
   }
@@ -500,10 +534,14 @@ export class Scheduler {
   }
 
   /**
-   * Ends `job` because no cells are left. An answer keeps the tokens it has. The prompt of an answer waits until another step has ended;
-   * any other prompt fails with context/full, because its caller can do without.
+   * Makes room where no cells are left. A prompt waits until it fits, if it may. Else the job ends: an answer keeps the tokens it has, and
+   * a prompt fails with context/full.
    */
   #noRoom(job: Job): void {
+    if (this.#mayWait(job)) {
+      this.#putOff(job)
+      return
+    }
     if (job.phase.name === 'decode') {
       try {
         job.flush()
@@ -511,10 +549,6 @@ export class Scheduler {
       } catch (error) {
         this.#fail(job, error)
       }
-      return
-    }
-    if (this.#mayWait(job)) {
-      this.#putOff(job)
       return
     }
     const { used, cells } = this.cache.totals
@@ -527,21 +561,21 @@ export class Scheduler {
     )
   }
 
-  /** Whether the prompt finds cells once another step has ended, and nothing of it was told or kept yet. */
-  #mayWait({ asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
+  /** Whether the job is a prompt of which nothing was told or kept yet, beside other steps that will free cells. */
+  #mayWait({ phase, asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
     const hasOthers = this.#jobs.some((other) => other.step !== null && other.step !== step)
-    return kind === 'answer' && promptLogprobs === undefined && watch === null && hasOthers
+    return phase.name === 'prefill' && kind !== 'refresh' && promptLogprobs === undefined && watch === null && hasOthers
   }
 
-  /** Takes the prompt's step back, so that others get its cells. The job is admitted again when another step has ended. */
+  /** Takes the prompt's step back, so that others get its cells. The job is admitted again once it fits. */
   #putOff(job: Job): void {
     invariant(job.phase.name === 'prefill', 'only a prompt can be put off')
     const { step, total } = job.phase
     job.due -= total
     job.prefillTokens = 0
     job.phase = { name: 'queued' }
-    job.putOff = this.#ended
-    this.cache.finish(step, 'cancelled', 0)
+    job.putOff = { ended: this.#ended, at: job.putOff?.at ?? performance.now() }
+    job.lost += this.cache.finish(step, 'cancelled', 0).submitted
   }
 
   #end(job: Job, finish: JobResult['finish']): void {
@@ -558,7 +592,7 @@ export class Scheduler {
       text: job.text,
       finish,
       ...(job.stop === null ? {} : { stop: job.stop }),
-      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last),
+      ledger: withLost(this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last), job.lost),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
         total: now - job.started,
@@ -590,3 +624,7 @@ export class Scheduler {
     job.sampler.dispose()
   }
 }
+
+/** Returns the entry of a step with the tokens that were computed for it and lost. They count as work beside the step's own. */
+const withLost = (entry: LedgerEntry, lost: number): LedgerEntry =>
+  lost === 0 ? entry : { ...entry, submitted: entry.submitted + lost, side: entry.side + lost }

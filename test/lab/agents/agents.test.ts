@@ -188,7 +188,8 @@ describe('baselines with tools of their own', () => {
   it('edit-text: shows the text as the edits left it, and the error of a failed edit', async () => {
     const first = [
       { name: 'delete_lines', arguments: { from: 2, to: 17 } },
-      { name: 'replace_lines', arguments: { from: 3, to: 24, line: 'The town had many colours.' } },
+      { name: 'replace_lines', arguments: { from: 19, to: 40, line: 'The town had many colours.' } },
+      { name: 'delete_lines', arguments: { from: 3, to: 5 } },
     ]
     const second = [
       { name: 'delete_lines', arguments: { from: 3, to: 9 } },
@@ -200,13 +201,16 @@ describe('baselines with tools of their own', () => {
     expect(shownIn(engine, 1)).toMatch(
       /\n\n1: In the year 1800 [^\n]*\n2: The lighthouse keeper is called Orla\.\n3: The town had many colours\.\n\n/u,
     )
-    expect(shownIn(engine, 1)).toContain('Your last edit: The text has 3 lines now.')
+    expect(shownIn(engine, 1)).toContain(
+      'Your last edits: The text has 24 lines now. The text has 3 lines now. delete_lines failed: another edit has',
+    )
     expect(shownIn(engine, 2)).toContain('delete_lines failed: the text has the lines 1 to 3')
     expect(shownIn(engine, 3)).toContain('there is no tool fold.')
     expect(answered).toMatchObject({ answer: 'Orla.', end: 'stop', refusedCalls: 0, details: { lines: 40, left: 3 } })
     expect(answered.calls.map(({ step, failed }) => [step, failed])).toEqual([
       [0, false],
       [0, false],
+      [0, true],
       [1, true],
       [2, true],
     ])
@@ -216,7 +220,7 @@ describe('baselines with tools of their own', () => {
     const calls = Array.from({ length: 3 }, () => ({ name: 'delete_lines', arguments: { from: 1, to: 1 } }))
     const { answered, engine } = await run('edit-text', [{ calls }, { content: 'Orla.' }], { options: { maxCalls: 2 } })
     expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['required', 'none'])
-    expect(answered).toMatchObject({ refusedCalls: 1, details: { left: 38 } })
+    expect(answered).toMatchObject({ refusedCalls: 1, details: { left: 39 } })
   })
 })
 

@@ -344,6 +344,56 @@ describe('completions', () => {
     await engine.check('full')
   })
 
+  it('a prompt that waits for cells cuts no answer that began meanwhile, and its lost tokens are on its ledger', async () => {
+    const later: Promise<JobResult>[] = []
+    const once = (ask: () => Promise<JobResult>) => {
+      let asked = false
+      return () => {
+        if (!asked) later.push(ask())
+        asked = true
+        return undefined
+      }
+    }
+    const young = () => complete({ tokens: tokens(50, 53), maxTokens: 150 })
+    const short = complete({ tokens: tokens(300, 51), maxTokens: 200 })
+    const runaway = complete({
+      ...{ tokens: tokens(900, 50), maxTokens: 700 },
+      onText: once(() => complete({ tokens: tokens(900, 52), maxTokens: 4, onPlan: once(young) })),
+    })
+    await Promise.all([short, runaway])
+    const [late, during] = await Promise.all([later[0]!, later[0]!.then(() => later[1]!)])
+    expect([late.finish, late.tokens.length]).toEqual(['length', 4])
+    expect(during.tokens.length).toBe(150)
+    expect((await runaway).tokens.length).toBe(700)
+    expect(late.ledger.submitted).toBe(late.ledger.recomputed + late.ledger.fresh + late.ledger.side)
+    expect(late.ledger.side).toBeGreaterThan(0)
+    await engine.check('full')
+  })
+
+  it('a later step of the conversation waits behind its prompt that waits for cells', async () => {
+    const order: string[] = []
+    const conversation = conversationId('put-off')
+    let asked: Promise<unknown> | null = null
+    const both = () =>
+      Promise.all(
+        ['first', 'second'].map((name, at) =>
+          complete({ conversation, tokens: tokens(700 - 300 * at, 62), maxTokens: 2 }).then(() => order.push(name)),
+        ),
+      )
+    const others = [1, 2].map((salt) =>
+      complete({
+        ...{ tokens: tokens(800, 62 + salt), maxTokens: 400 },
+        onText: () => {
+          asked ??= both()
+          return undefined
+        },
+      }),
+    )
+    await Promise.all(others)
+    await asked
+    expect(order).toEqual(['first', 'second'])
+  })
+
   it('refuses tokens that are not in the vocabulary', async () => {
     await expect(async () => complete({ tokens: Int32Array.of(1, 99999) })).rejects.toMatchObject({ code: 'engine/bad-request' })
   })
