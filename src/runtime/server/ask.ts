@@ -510,7 +510,7 @@ export interface Service {
   detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string>
   /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]>
-  /** What is known of a model, by default the first: as it is now, or as it was before it was unloaded. Null before its first load. */
+  /** What is known of a model, by default the first: as it is now, or as it was when it was loaded last. Null before its first load. */
   facts(model?: string): KnownModel | null
   /**
    * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError

@@ -466,7 +466,7 @@ export class ServedModel {
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
-  /** What was known of it when it was unloaded. */
+  /** What was known of it when it was loaded. */
   #known: KnownModel | null = null
   /** The scales of its adapters, by id. */
   #scales: readonly number[]
@@ -547,7 +547,7 @@ export class ServedModel {
     }
   }
 
-  /** What is known of it: as it is now, or as it was before it was unloaded. Null before its first load. */
+  /** What is known of it: as it is now, or as it was when it was loaded last. Null before its first load. */
   get facts(): KnownModel | null {
     const { engine } = this
     if (engine === null) return this.#known
@@ -582,6 +582,7 @@ export class ServedModel {
   async load(): Promise<void> {
     this.#become('loading')
     this.engine = await this.source.load()
+    this.#known = this.facts
     this.#become('loaded', false)
   }
 
@@ -601,7 +602,6 @@ export class ServedModel {
     this.stopClock()
     const { engine } = this
     const embedder = this.#embedder
-    this.#known = this.facts
     this.engine = this.#embedder = this.keepAliveMs = null
     this.#become('unloaded')
     if (engine !== null)
