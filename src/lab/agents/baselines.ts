@@ -1,8 +1,9 @@
 /** Three agents that look after a long text without folds: in an archive that they search, in a file that they read, or by editing it. */
 import Type, { type Static, type TObject } from 'typebox'
 import { MAX_CALLS, Session } from '../../runtime/agents/session.js'
-import type { ClientTool } from '../../runtime/agents/toolbox.js'
-import type { ChatMessage, ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
+import { type ClientTool, tried } from '../../runtime/agents/toolbox.js'
+import type { ChatMessage, ToolDefinition } from '../../runtime/chat/message.js'
+import { failure } from '../../runtime/context/tools.js'
 import { allInWords, checked, strict } from '../../runtime/core/schema.js'
 import type { AgentSetting, Answered, CalledTool } from '../agent.js'
 import { type AgentDefinition, answered, count, type SampleEngine, takeTurn } from './define.js'
@@ -224,7 +225,11 @@ export const editText: AgentDefinition<typeof EditOptions> = {
       }
       said = ''
       for (const call of made) {
-        const { text, failed } = edited(tools, call)
+        const tool = tools.find(({ definition }) => definition.name === call.name)
+        const { text, failed } =
+          tool === undefined
+            ? failure(`there is no tool ${call.name}.`)
+            : await tried(call.name, () => tool.execute(call.arguments))
         const called = { step, name: call.name, failed, modifies: !failed }
         calls.push(called)
         onCall?.(called, false)
@@ -232,20 +237,6 @@ export const editText: AgentDefinition<typeof EditOptions> = {
       }
     }
   },
-}
-
-/** Carries out an edit. A failed one changes nothing, and its text says why. */
-function edited(
-  tools: readonly ClientTool[],
-  { name, arguments: args }: ToolCall,
-): { readonly text: string; readonly failed: boolean } {
-  const tool = tools.find(({ definition }) => definition.name === name)
-  if (tool === undefined) return { text: `there is no tool ${name}.`, failed: true }
-  try {
-    return { text: tool.execute(args) as string, failed: false }
-  } catch (error) {
-    return { text: `${name} failed: ${(error as Error).message}`, failed: true }
-  }
 }
 
 const linesOf = (text: string): string[] => sentencesOf(text).map((sentence) => sentence.trim().replaceAll('\n', ' '))

@@ -121,7 +121,8 @@ export class Toolbox {
   }
 }
 
-async function tried(name: string, execute: () => string | Promise<string>): Promise<ToolOutcome> {
+/** Carries out a tool of one call. What it throws becomes a failed outcome, whose text says why. */
+export async function tried(name: string, execute: () => string | Promise<string>): Promise<ToolOutcome> {
   try {
     return { text: await execute(), modifies: false, failed: false, ledger: [] }
   } catch (error) {

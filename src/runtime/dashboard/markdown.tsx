@@ -60,9 +60,13 @@ export function Markdown({ text }: { readonly text: string }) {
   const hasCode = text.includes('```') || text.includes('~~~')
   useEffect(() => {
     if (!hasCode || hasColours) return
-    void loadColours().then(() => {
-      setHasColours(true)
-    })
+    loadColours().then(
+      () => {
+        setHasColours(true)
+      },
+      // Code stays without colours when their file cannot be fetched.
+      () => undefined,
+    )
   }, [hasCode, hasColours])
   const html = useMemo(() => purify.sanitize(marked.parse(text, { async: false }), ALLOWED), [text, hasColours])
   return <div class="markdown" onClick={copyCode} dangerouslySetInnerHTML={{ __html: html }} />

@@ -282,10 +282,7 @@ export class Scheduler {
     }
   }
 
-  /**
-   * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest prompt that may wait
-   * gives its cells to the others. If none may, the youngest job ends for lack of room.
-   */
+  /** Composes the next batch. Shares that find no cells wait while other jobs can run. */
   #compose(): readonly BatchShare[] {
     const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
     const streams = this.#jobs.filter(isStream).length
@@ -305,9 +302,7 @@ export class Scheduler {
       const others = shares.filter(({ job }) => job.watch === null)
       if (alone !== undefined) return others.some(({ job }) => job.ran < alone.job.ran) ? others : [alone]
     }
-    const waiting = this.#jobs.filter((job) => starved.includes(job))
-    const last = waiting.findLast((job) => this.#mayWait(job)) ?? waiting.at(-1)
-    if (shares.length === 0 && last !== undefined) this.#noRoom(last)
+    if (shares.length === 0) this.#makeRoom(this.#jobs.filter((job) => starved.includes(job)))
     return shares
   }
 
@@ -419,7 +414,7 @@ export class Scheduler {
       if (drafted > 0 && entered > 1) this.cache.verified?.(job.step!, 0, entered - 1)
     }
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
-    else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
+    else if (status === 'no-room') this.#makeRoom([shares.at(-1)!.job])
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted, but its jobs were not cancelled')
   }
 
@@ -534,14 +529,17 @@ export class Scheduler {
   }
 
   /**
-   * Makes room where no cells are left. A prompt waits until it fits, if it may. Else the job ends: an answer keeps the tokens it has, and
-   * a prompt fails with context/full.
+   * Makes room for jobs that find no cells, when no job can run. The youngest prompt that may wait gives its cells to the others. If none
+   * may, the youngest job ends for lack of room.
    */
+  #makeRoom(starved: readonly Job[]): void {
+    const last = starved.findLast((job) => this.#mayWait(job))
+    if (last !== undefined) this.#putOff(last)
+    else if (starved.length > 0) this.#noRoom(starved.at(-1)!)
+  }
+
+  /** Ends a job for which no cells are left. An answer keeps the tokens it has, and a prompt fails with context/full. */
   #noRoom(job: Job): void {
-    if (this.#mayWait(job)) {
-      this.#putOff(job)
-      return
-    }
     if (job.phase.name === 'decode') {
       try {
         job.flush()

@@ -382,6 +382,12 @@ export class EventWriter {
     private readonly replay: Replay | null = null,
   ) {}
 
+  /** Writes to a client whose request has begun no answer. The reply's headers are sent beside the stream's own. */
+  static over(reply: FastifyReply): EventWriter {
+    reply.hijack()
+    return new EventWriter(reply.raw, () => reply.getHeaders() as OutgoingHttpHeaders)
+  }
+
   /** True once the status line is sent: later errors can only be reported in the stream. */
   get begun(): boolean {
     return this.response.headersSent

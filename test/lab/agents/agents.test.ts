@@ -202,7 +202,7 @@ describe('baselines with tools of their own', () => {
       /\n\n1: In the year 1800 [^\n]*\n2: The lighthouse keeper is called Orla\.\n3: The town had many colours\.\n\n/u,
     )
     expect(shownIn(engine, 1)).toContain(
-      'Your last edits: The text has 24 lines now. The text has 3 lines now. delete_lines failed: another edit has',
+      'Your last edits: The text has 24 lines now. The text has 3 lines now. Error: delete_lines failed: another edit has',
     )
     expect(shownIn(engine, 2)).toContain('delete_lines failed: the text has the lines 1 to 3')
     expect(shownIn(engine, 3)).toContain('there is no tool fold.')

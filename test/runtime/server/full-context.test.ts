@@ -75,6 +75,23 @@ describe("over OpenAI's routes", () => {
   })
 })
 
+it('a completion that waited for cells reports none of its own as cached', async () => {
+  const prompt = (length: number, salt: number) => Array.from({ length }, (_, at) => 200 + ((at * 7 + salt) % 300))
+  const ask = (length: number, salt: number, most: number) => ({
+    model,
+    prompt: prompt(length, salt),
+    max_tokens: most,
+    ignore_eos: true,
+    kvfold: { ledger: true },
+  })
+  const first = await openai.completions.create({ ...ask(300, 1, 150), stream: true })
+  let late: Promise<OpenAI.Completion> | null = null
+  for await (const _ of first) late ??= openai.completions.create(ask(250, 2, 4))
+  const { kvfold, usage } = (await late!) as OpenAI.Completion & { kvfold: { ledger: { side: number }[] } }
+  expect(kvfold.ledger[0]!.side).toBeGreaterThan(0)
+  expect(usage).toMatchObject({ prompt_tokens: 250, completion_tokens: 4, prompt_tokens_details: { cached_tokens: 0 } })
+})
+
 it("Anthropic's route uses its words and numbers", async () => {
   for (const stream of [false, true]) {
     const asked = anthropic.messages.create({ model, messages: long, max_tokens: 5, stream })

@@ -1,5 +1,4 @@
 /** Streams changes of threads and of models as server-sent events. Such a stream ends when its client leaves or the server closes. */
-import type { OutgoingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Tenant } from '../../core/ids.js'
 import { RateLimited } from '../keys.js'
@@ -31,11 +30,10 @@ export class ChangeStreams {
     const streams = this.#open.get(tenant) ?? 0
     if (streams >= MOST_STREAMS)
       throw new RateLimited(`${MOST_STREAMS} streams of changes are open for this key already; close some of them.`, AGAIN)
-    reply.hijack()
+    const writer = EventWriter.over(reply)
     // The client may have left already.
     if (raw.destroyed) return
     this.#open.set(tenant, streams + 1)
-    const writer = new EventWriter(raw, () => reply.getHeaders() as OutgoingHttpHeaders)
     writer.begin()
     let unread = 0
     const stop = watch((frame) => {

@@ -48,6 +48,8 @@ export async function complete(
       : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: called })
+  // A prompt that waits for cells is planned again, and then finds cells of its own.
+  let cached: number | null = null
   try {
     const result = await engine.complete({
       ...generation,
@@ -56,6 +58,7 @@ export async function complete(
       signal,
       ahead: true,
       onPlan: ({ shown, reused, compute }) => {
+        cached ??= reused
         emit({ type: 'plan', step: 0, shown, reused, compute })
       },
       onPrefill: (done, total) => {
@@ -76,7 +79,7 @@ export async function complete(
       ...(result.stop === undefined ? {} : { stop: result.stop }),
       usage: {
         promptTokens: tokens.length,
-        cachedTokens: Math.min(tokens.length, result.ledger.reused),
+        cachedTokens: Math.min(tokens.length, cached ?? result.ledger.reused),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
         ...draftsIn([result.ledger]),

@@ -2,7 +2,6 @@
  * Routes that llama-server's web page asks for: those that do nothing here, and those by which it reads on in a running answer. Without an
  * answer that it knows, the page reports errors or asks again and again.
  */
-import type { OutgoingHttpHeaders } from 'node:http'
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
 import { FieldError } from '../../problem.js'
@@ -50,10 +49,9 @@ export function addPage(app: App, replays: Replays): void {
       throw new KvfoldError('server/not-found', 'There is no stream of this conversation, or it ended long ago.')
     if (from < replay.dropped) throw new FieldError('from', `The first ${replay.dropped} bytes of the stream are gone.`)
     const { raw } = reply
-    reply.hijack()
+    const writer = EventWriter.over(reply)
     const isGone = () => raw.destroyed
     if (isGone()) return reply
-    const writer = new EventWriter(raw, () => reply.getHeaders() as OutgoingHttpHeaders)
     raw.once('close', replay.enter())
     writer.begin()
     for await (const chunk of replay.from(from)) {

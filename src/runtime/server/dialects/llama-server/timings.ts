@@ -1,7 +1,10 @@
 /** Reports how long an answer takes, under llama-server's names: when it is complete, and while it runs. */
 import type { AnyAnswer, AskEvent } from '../../ask.js'
 
-/** Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time; without one, all of the time does. */
+/**
+ * Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time;
+ * without one, all of the time does.
+ */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
   const { total, prefillTokens, generatedTokens } = timing
   const firstToken = generatedTokens === 0 ? total : timing.firstToken
