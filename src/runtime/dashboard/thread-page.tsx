@@ -90,6 +90,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   }
   const by = useMemo(() => hiddenBy(thread), [thread])
   const hidden: HiddenPieces = { by, waiting }
+  const mayAsk = !chat.running && !thread.salted
   const actions: MessageActions = {
     onOpen: ({ index }) => {
       choose({ kind: 'message', index })
@@ -100,9 +101,9 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
     onFoldStretch: (of, stretch, what) => {
       foldAll(what, () => cut(of, stretch))
     },
-    onBranch: chat.running ? null : ({ index }, text) => chat.ask({ thread: id, model: thread.model, before: index, text }),
+    onBranch: !mayAsk ? null : ({ index }, text) => chat.ask({ thread: id, model: thread.model, before: index, text }),
     isTooLong: chat.done?.thread === id && chat.done.cut,
-    onContinue: chat.running
+    onContinue: !mayAsk
       ? null
       : ({ message: { content } }) => {
           chat.ask({ thread: id, model: thread.model, text: null, begun: content })
@@ -152,7 +153,14 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
               {conversation}
               {rest === null ? null : <Answering pending={rest} />}
             </Log>
-            <Composer chat={chat} thread={id} model={thread.model} />
+            {thread.salted ? (
+              <p class="dim">
+                This conversation has a <code>cache_salt</code>. Only requests with the same one continue it; here you can read
+                and fold it.
+              </p>
+            ) : (
+              <Composer chat={chat} thread={id} model={thread.model} />
+            )}
           </>
         ) : (
           <div class="tab">

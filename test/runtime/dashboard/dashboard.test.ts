@@ -235,6 +235,31 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.getByRole('img', { name: /^Cache, cells: now used/ }).waitFor()
   })
 
+  it('shows a thread with a salt, and offers no question that the server would refuse', async () => {
+    const { page } = watched
+    await fetch(`${server.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        messages: [{ role: 'user', content: 'Salted words. '.repeat(40) }],
+        max_tokens: 8,
+        cache_salt: 'a',
+      }),
+    })
+    await page
+      .getByRole('navigation')
+      .getByRole('link', { name: /^Salted words/ })
+      .click()
+    await page.getByText('Only requests with the same one continue it').waitFor()
+    await page.getByRole('button', { name: 'Details of message 1' }).waitFor()
+    for (const name of ['Edit message 1', 'Regenerate message 2'])
+      expect(await page.getByRole('button', { name }).count()).toBe(0)
+    expect(await page.getByLabel('Message', { exact: true }).count()).toBe(0)
+    await row(page, 0).getByRole('button', { name: 'Fold message 1' }).click()
+    await page.locator('.told').getByText('Folded').waitFor()
+    expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['folded'])
+  })
+
   it('shows HTML in messages as text', async () => {
     const { page } = watched
     await page.getByRole('link', { name: 'kvfold' }).click()

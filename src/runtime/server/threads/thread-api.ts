@@ -74,6 +74,8 @@ export interface ThreadView extends ThreadSummary {
   readonly tools: readonly string[]
   /** Tools that searches of `acm: memtool` found in the thread, in that order, and whether each is loaded now. */
   readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
+  /** Whether only requests with the thread's own salt (`Ask.cacheSalt`) may continue it. */
+  readonly salted: boolean
 }
 
 /**

@@ -307,7 +307,12 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
     cost: costs.get(index) ?? null,
     ...(message.sampled === undefined ? {} : { generated: message.sampled.tokens.length }),
   }))
-  return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
+  return {
+    ...{ ...summaryOf(thread), all, ledger, events },
+    tools: tools.map(({ name }) => name),
+    found: toolsFoundIn(conversation),
+    salted: thread.salt !== undefined,
+  }
 }
 
 /** Returns what the model is shown of the thread, as arguments of an engine's methods. */
