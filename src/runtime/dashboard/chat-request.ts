@@ -43,6 +43,7 @@ export function chatBody(model: string, { known, before, text }: ChatTask, setti
           ...(acm === 'memtool' ? {} : { tool_choice: 'none' }),
         }),
     stream: true,
+    reasoning_control: true,
     stream_options: { include_usage: true },
     ...(temperature === null ? {} : { temperature }),
     ...(maxTokens === null ? {} : { max_tokens: maxTokens }),

@@ -16,6 +16,8 @@ export interface Pending {
   /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
+  /** The id under which the server can end its thinking; null before the first piece of the answer. */
+  readonly completion: string | null
   /** Whether the server has begun with it. From then on the thread has the question. */
   readonly isBegun: boolean
   /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
@@ -84,7 +86,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
   }, [isThere])
 
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
-    const nothing = { isBegun: false, reasoning: '', notes: [], problem: null }
+    const nothing = { completion: null, isBegun: false, reasoning: '', notes: [], problem: null }
     // The page shows the request at once. The thread's export then says how many messages the thread has by now.
     const inThread = shown?.id === thread ? shown.count : 0
     const above = before ?? (begun === undefined ? inThread : inThread - 1)
@@ -122,6 +124,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
         const note = event === undefined ? null : noteOf(event)
         state = {
           ...state,
+          completion: chunk.id ?? state.completion,
           text: state.text + (delta?.content ?? ''),
           reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
           notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
@@ -196,7 +199,8 @@ function messagesBefore({ before, question }: Pending, { messages }: Pick<Thread
 }
 
 /** Shows the question, and the answer so far. */
-export function Answering({ pending: { question, text, reasoning, notes, problem, state } }: { readonly pending: Pending }) {
+export function Answering({ pending }: { readonly pending: Pending }) {
+  const { question, completion, text, reasoning, notes, problem, state } = pending
   const isRunning = state === 'running'
   return (
     <>
@@ -226,12 +230,37 @@ export function Answering({ pending: { question, text, reasoning, notes, problem
               <div class="plain dim">{reasoning}</div>
             </details>
           )}
+          {isRunning && completion !== null && reasoning !== '' && text === '' ? <EndThinking completion={completion} /> : null}
           {text === '' ? null : <Markdown text={text} />}
           {isRunning ? <span class="caret" aria-hidden="true" /> : null}
           {problem === null ? null : <p role="alert">{problem}</p>}
         </div>
       </article>
     </>
+  )
+}
+
+/** The button that makes the model answer at once. If the server cannot do that, the reason takes the button's place. */
+function EndThinking({ completion }: { readonly completion: string }) {
+  const { api } = useHouse()
+  const [said, setSaid] = useState<string | null>(null)
+  const end = async () => {
+    setSaid('The model answers now.')
+    try {
+      const body = { id: completion, action: 'reasoning_end' }
+      const { message } = await api.send<{ readonly message?: string }>('POST', '/v1/chat/completions/control', body)
+      if (message !== undefined) setSaid(message)
+    } catch (error) {
+      setSaid(sentenceOf(error))
+    }
+  }
+  if (said !== null) return <p class="dim">{said}</p>
+  return (
+    <p class="doing">
+      <button type="button" class="quiet" onClick={() => void end()}>
+        Answer now
+      </button>
+    </p>
   )
 }
 

@@ -51,6 +51,7 @@ export type SentMessage = Readonly<Record<string, unknown>> & { readonly role: C
 
 /** A chunk of a chat stream, with the fields that are read here. */
 export interface ChatChunk {
+  readonly id?: string
   readonly choices?: readonly {
     readonly delta: { readonly content?: string; readonly reasoning_content?: string }
     readonly finish_reason?: string | null

@@ -290,12 +290,16 @@ export function compiled(model: NativeModel, grammar: string, signal?: AbortSign
   })
 }
 
+/** More tokens than an answer can have. */
+const NO_BOUND = 2 ** 31 - 1
+
 function budgetOf(
   format: ChatFormat,
   model: NativeModel,
-  { reasoningBudget: tokens, continues = false }: EngineRequest,
+  { reasoningBudget, endReasoning, continues = false }: EngineRequest,
 ): Pick<SamplerOptions, 'budget'> {
   const { reasoning } = format.syntax
+  const tokens = reasoningBudget ?? (endReasoning === undefined ? undefined : NO_BOUND)
   if (tokens === undefined || reasoning === null) return {}
   const { open, close, then = '' } = reasoning
   const forced = model.tokenize(close + then, { parseSpecial: true })

@@ -64,6 +64,11 @@ export interface GenerationOptions {
    * field. Default: no bound.
    */
   readonly reasoningBudget?: number
+  /**
+   * Once it is aborted, the engine writes the end of the reasoning itself, in this answer and in later ones with the same signal. Engines
+   * that cannot do that ignore it (`boundsReasoning`). Default: none.
+   */
+  readonly endReasoning?: AbortSignal
   /** A grammar (GBNF) that the answer must satisfy. Give a grammar or `schema`, not both. */
   readonly grammar?: string
   /** Whether reasoning that the prompt has opened comes before the grammar's text. Default: the grammar covers the reasoning. */
@@ -324,7 +329,7 @@ export interface Engine {
   readonly samplingDefaults?: Sampling
   /** Returns whether the chat template reads a variable of this name. Default: it reads none. */
   reads?(variable: string): boolean
-  /** Whether the engine keeps to `reasoningBudget`. Default false. */
+  /** Whether the engine keeps to `reasoningBudget` and `endReasoning`. Default false. */
   readonly boundsReasoning?: boolean
   /** Whether `count` only estimates, because the vocabulary is on another server. Default false. */
   readonly estimates?: boolean

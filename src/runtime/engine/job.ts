@@ -25,7 +25,16 @@ import type { Drafter } from './speculation.js'
 /** The fields of a request or a completion that its job reads. */
 export interface AskedStep extends Pick<
   EngineRequest,
-  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'promptLogprobs' | 'attention' | 'speculate' | 'last' | 'signal'
+  | 'conversation'
+  | 'maxTokens'
+  | 'stop'
+  | 'endReasoning'
+  | 'logprobs'
+  | 'promptLogprobs'
+  | 'attention'
+  | 'speculate'
+  | 'last'
+  | 'signal'
 > {
   readonly kind?: StepKind
 }
@@ -159,6 +168,9 @@ export class Job {
   readonly #stops: StopStrings
   readonly #stopTokens: ReadonlySet<number>
   readonly #decoder = new TextDecoder()
+  readonly #endReasoning = () => {
+    this.sampler.endReasoning()
+  }
 
   constructor(
     readonly request: JobRequest,
@@ -170,11 +182,20 @@ export class Job {
     this.#stops = new StopStrings(this.asked.stop ?? [])
     this.#stopTokens = new Set(request.sampler.limits?.stopTokens)
     this.sampler = model.createSampler({ ...request.sampler, ...seenBy(request) })
+    const { endReasoning } = this.asked
+    if (endReasoning?.aborted === true) this.#endReasoning()
+    endReasoning?.addEventListener('abort', this.#endReasoning, { once: true })
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve
       this.reject = reject
     })
     this.result.catch(() => undefined)
+  }
+
+  /** Frees what the job holds. Call it once the job has ended, or was never submitted. */
+  dispose(): void {
+    this.asked.endReasoning?.removeEventListener('abort', this.#endReasoning)
+    this.sampler.dispose()
   }
 
   get adapters(): AdapterSet {

@@ -674,8 +674,8 @@ export class LlamaEngine implements Engine {
       if (kind === 'answer') void result.then(() => this.#publisher?.later(conversation)).catch(() => undefined)
       return result
     } catch (error) {
-      // The scheduler did not take the job, so we free its sampler here.
-      job.sampler.dispose()
+      // The scheduler did not take the job, so it does not free what the job holds.
+      job.dispose()
       throw error
     }
   }

@@ -619,7 +619,7 @@ export class Scheduler {
     job.phase = { name: 'ended' }
     if (job.drafter !== null) this.#speculation.ended(job.drafter)
     job.drafter = null
-    job.sampler.dispose()
+    job.dispose()
   }
 }
 

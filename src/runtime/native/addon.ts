@@ -193,6 +193,7 @@ export interface Addon {
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
   samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
   samplerAccept(sampler: SamplerHandle, token: number): void
+  samplerEndReasoning(sampler: SamplerHandle): void
   samplerReset(sampler: SamplerHandle): void
   samplerFree(sampler: SamplerHandle): void
 }

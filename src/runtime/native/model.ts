@@ -480,6 +480,13 @@ class Sampler implements NativeSampler {
     })
   }
 
+  endReasoning(): void {
+    const handle = this.#alive()
+    calling(() => {
+      this.addon.samplerEndReasoning(handle)
+    })
+  }
+
   reset(): void {
     const handle = this.#alive()
     calling(() => {

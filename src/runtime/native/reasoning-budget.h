@@ -17,6 +17,8 @@ class ReasoningBudget {
   // The token that must be written next; LLAMA_TOKEN_NULL if the model may choose.
   llama_token due();
   void take(llama_token token, const std::string &piece);
+  // Uses the budget up: reasoning that has begun is closed next, and later reasoning as soon as it begins.
+  void end() { left = 0; }
   // Gives the budget up, because the token that is due cannot be written here. The answer continues without a budget.
   void giveUp() { state = State::over; }
 

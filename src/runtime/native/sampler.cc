@@ -200,6 +200,15 @@ Napi::Value reset(const Napi::CallbackInfo &info) {
   });
 }
 
+Napi::Value endReasoning(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto sampler = samplerOf(info[0]);
+    std::lock_guard<std::mutex> lock(sampler->mutex);
+    if (sampler->budget != nullptr) sampler->budget->end();
+    return info.Env().Undefined();
+  });
+}
+
 Napi::Value release(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     unboxed<SamplerHandle>(info[0])->free();
@@ -246,6 +255,7 @@ void exportSampler(Napi::Env env, Napi::Object exports) {
   exports.Set("samplerCreate", Napi::Function::New(env, create));
   exports.Set("samplerSample", Napi::Function::New(env, sampleToken));
   exports.Set("samplerAccept", Napi::Function::New(env, acceptToken));
+  exports.Set("samplerEndReasoning", Napi::Function::New(env, endReasoning));
   exports.Set("samplerReset", Napi::Function::New(env, reset));
   exports.Set("samplerFree", Napi::Function::New(env, release));
 }

@@ -583,6 +583,8 @@ export interface NativeSampler {
    * engine/bad-grammar if the grammar does not allow it; then nothing changes
    */
   accept(token: number): void
+  /** Uses up the rest of the reasoning budget, so that reasoning is closed at the next draw. Nothing happens without a budget. */
+  endReasoning(): void
   reset(): void
   dispose(): void
 }

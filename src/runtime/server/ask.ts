@@ -139,6 +139,8 @@ export interface Ask {
    * if it can. Default: no limit.
    */
   readonly reasoningBudget?: { readonly field: string; readonly tokens: number }
+  /** Once it is aborted, the engine closes the reasoning for the model, if it can. Default: none. */
+  readonly endReasoning?: AbortSignal
   /** How many alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /**

@@ -17,14 +17,23 @@ export function generationFor(
   { samplingDefaults }: ServedEngine,
   ask: Pick<
     Ask,
-    'sampling' | 'limits' | 'speculate' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'logprobs' | 'bareCalls' | 'format'
+    | 'sampling'
+    | 'limits'
+    | 'speculate'
+    | 'maxTokens'
+    | 'stop'
+    | 'reasoningBudget'
+    | 'endReasoning'
+    | 'logprobs'
+    | 'bareCalls'
+    | 'format'
   >,
   contract: ContractChoice | null = null,
 ): GenerationOptions {
-  const { sampling, limits, speculate, maxTokens, stop, reasoningBudget, logprobs, bareCalls, format } = ask
+  const { sampling, limits, speculate, maxTokens, stop, reasoningBudget, endReasoning, logprobs, bareCalls, format } = ask
   return {
     ...definedFields({
-      ...{ limits, speculate, maxTokens, stop, logprobs, bareCalls },
+      ...{ limits, speculate, maxTokens, stop, endReasoning, logprobs, bareCalls },
       sampling: samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling },
       reasoningBudget: reasoningBudget?.tokens,
       contract: contract ?? undefined,

@@ -540,6 +540,7 @@ export class ServedModel {
               engine: engine.info.engine,
               cache: engine.cacheTotals ?? null,
               abilities: engine.abilities ?? null,
+              boundsReasoning: engine.boundsReasoning === true,
               submitted: engine.submitted ?? null,
               engines: engine.engines ?? null,
               enginesProblem: engine.enginesProblem ?? null,

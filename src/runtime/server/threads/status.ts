@@ -36,6 +36,8 @@ export interface ModelStatus {
     /** Null when the engine has no cache in this process. */
     readonly cache: CacheTotals | null
     readonly abilities: Abilities | null
+    /** Whether it keeps to limits on reasoning, and ends reasoning on request. */
+    readonly boundsReasoning: boolean
     /** Tokens submitted to decode since loading, as the addon counted them; null without the addon. */
     readonly submitted: number | null
     /** The texts of the tokens with which the model's texts begin and end; null when another server has its vocabulary. */

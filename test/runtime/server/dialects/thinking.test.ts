@@ -299,6 +299,45 @@ describe('a budget', () => {
       expect((await ask(more)).choices).toMatchObject([{ message: { content: '' }, finish_reason: 'length' }])
   })
 
+  /** Asks, calls the control route at the first thought, and returns its reply and the answer's text. */
+  async function askAndEnd(more: object) {
+    const response = await fetch(`${thinker.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ ...ponders, max_tokens: 400, stream: true, ...more }),
+    })
+    let [content, seen, reply] = ['', '', null as unknown]
+    for await (const bytes of response.body!.pipeThrough(new TextDecoderStream())) {
+      seen += bytes
+      const chunks = seen
+        .split('\n\n')
+        .filter((line) => line.startsWith('data: {'))
+        .map((line) => JSON.parse(line.slice(6)) as Chunk)
+      content = chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('')
+      const { id } = chunks.at(-1)!
+      if (seen.includes('reasoning_content'))
+        reply ??= await json('chat/completions/control', { id, action: 'reasoning_end' }, thinker)
+    }
+    return { content, reply, finish: /"finish_reason":"(\w+)"/.exec(seen)![1] }
+  }
+  interface Chunk {
+    readonly id: string
+    readonly choices: readonly { readonly delta: { readonly content?: string } }[]
+  }
+
+  it('can be used up while the answer runs, with other answers beside it', async () => {
+    const [ended, refused] = await Promise.all([askAndEnd({ reasoning_control: true, seed: 1 }), askAndEnd({ seed: 1 })])
+    expect(ended).toEqual({ content: 'Red.', reply: { success: true }, finish: 'stop' })
+    expect(refused).toMatchObject({ content: '', reply: { success: false }, finish: 'length' })
+    const late = await json('chat/completions/control', { id: 'chatcmpl-1', action: 'reasoning_end' }, thinker)
+    expect(late).toMatchObject({
+      success: false,
+      message: expect.stringContaining('No running completion has this id') as string,
+    })
+    const { status } = await post('chat/completions/control', { id: 'chatcmpl-1', action: 'begin' }, thinker)
+    expect(status).toBe(400)
+  })
+
   it('holds for each of several answers in one batch, with the same results as alone', async () => {
     const budgets = [2, 5, 11, 3, 0, 8].map((thinking_budget_tokens) => ({ thinking_budget_tokens }))
     const alone: unknown[] = []

@@ -26,13 +26,6 @@ export function addPage(app: App, replays: Replays): void {
         throw new KvfoldError('server/forbidden', `This server has no ${url}; tools of the server are those of --mcp-config.`)
       },
     })
-  // The page's button that ends the reasoning of a running answer.
-  app.post('/v1/chat/completions/control', HIDDEN, () => {
-    throw new KvfoldError(
-      'native/unsupported',
-      'The reasoning of a running answer cannot be ended here; reasoning_budget_tokens limits it from the start.',
-    )
-  })
   app.post('/v1/streams/lookup', { schema: { hide: true, body: LookupBody } }, ({ body, tenant }) =>
     replays.of(tenant, new Set(body.conversation_ids)).map(({ id, started, ended, size }) => ({
       conversation_id: id,

@@ -34,6 +34,7 @@ import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAM
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { DropFields, dropsOf } from './drops.js'
+import { ReasoningControl } from './reasoning-control.js'
 import { LEFT_OUT } from './response-tools.js'
 import { checkPromptLogprobs, PromptLogprobsField, TokenFields } from './wire.js'
 
@@ -43,7 +44,10 @@ import { checkPromptLogprobs, PromptLogprobsField, TokenFields } from './wire.js
  */
 const NULLS = 5
 
-export function addChat(app: App, { service, sampling, fingerprint, unsupportedParts, exchange }: Ports): void {
+export function addChat(app: App, ports: Ports): void {
+  const { service, sampling, fingerprint, unsupportedParts, exchange } = ports
+  const control = new ReasoningControl()
+  control.addRoute(app, ports)
   app.post(
     '/v1/chat/completions',
     {
@@ -68,14 +72,18 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
       }
       const streamed = body.stream === true
       const session = sessionOf(request.headers)
-      const begin = (signal: AbortSignal) =>
-        body.n === undefined || body.n === 1
-          ? [service.ask({ ...session, ...ask, signal, streamed })]
-          : service.several({ ...session, ...ask, signal, streamed }, body.n)
       const running = exchange(request, reply)
-      if (streamed)
-        return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
-      return chatCompletion(head, await running.answers(begin), wish)
+      const reasoning = body.reasoning_control === true ? control.enter(head.id, ask) : null
+      const begin = (signal: AbortSignal) => {
+        const whole = { ...session, ...ask, signal, streamed, ...definedFields({ endReasoning: reasoning?.signal }) }
+        return body.n === undefined || body.n === 1 ? [service.ask(whole)] : service.several(whole, body.n)
+      }
+      try {
+        if (!streamed) return chatCompletion(head, await running.answers(begin), wish)
+        return await running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
+      } finally {
+        reasoning?.leave()
+      }
     },
   )
 
@@ -360,6 +368,9 @@ export const ChatBody = Type.Object({
     Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
   ),
   reasoning_format: Type.Optional(Type.String({ description: 'auto or deepseek: thoughts come apart from the answer' })),
+  reasoning_control: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether /v1/chat/completions/control may end the reasoning' }),
+  ),
   prompt_logprobs: PromptLogprobsField,
   ...TokenFields,
   tools: Type.Optional(Type.Array(Tool)),

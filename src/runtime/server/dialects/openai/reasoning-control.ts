@@ -1,0 +1,44 @@
+/** The route by which clients end the reasoning of a running chat, as in llama-server. The chat must ask for it by `reasoning_control`. */
+import Type from 'typebox'
+import type { Ask } from '../../ask.js'
+import { type App, described, type Ports } from '../../routes/route.js'
+
+const ControlBody = Type.Object({
+  id: Type.String({ minLength: 1, maxLength: 200, description: 'the id of the running completion' }),
+  action: Type.Enum(['reasoning_end']),
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'has no effect; the id is enough' })),
+})
+
+interface Running {
+  readonly ask: Pick<Ask, 'tenant' | 'model'>
+  readonly end: AbortController
+}
+
+/** The running chats whose reasoning their clients may end. */
+export class ReasoningControl {
+  readonly #running = new Map<string, Running>()
+
+  /** Remembers a chat. `signal` is aborted when its client ends the reasoning. Call `leave` once the chat has ended. */
+  enter(id: string, ask: Running['ask']): { readonly signal: AbortSignal; readonly leave: () => void } {
+    const end = new AbortController()
+    this.#running.set(id, { ask, end })
+    return { signal: end.signal, leave: () => this.#running.delete(id) }
+  }
+
+  addRoute(app: App, { service }: Ports): void {
+    app.post(
+      '/v1/chat/completions/control',
+      { schema: { ...described('Ends the reasoning of a running chat', 'llama-server'), body: ControlBody } },
+      ({ body: { id }, tenant }) => {
+        const running = this.#running.get(id)
+        if (running?.ask.tenant !== tenant)
+          return { success: false, message: 'No running completion has this id and was asked with reasoning_control: true.' }
+        const { name, loaded } = service.model(running.ask.model)
+        if (loaded?.boundsReasoning === false)
+          return { success: false, message: `${name} has no tag with which this server could end its reasoning.` }
+        running.end.abort()
+        return { success: true }
+      },
+    )
+  }
+}
