@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { acm, type AcmRecord } from '../../bench/runtime/acm.js'
 import { Interrupt } from '../../src/runtime/cli/shell.js'
 import { Terminal, type Output } from '../../src/runtime/cli/terminal.js'
+import { LONG } from '../support/long.js'
 
 const SMALL = ['--quick', '--before', '600', '--after', '150', '--generate', '4', '--clock', 'cpu', '--gpu', 'cpu']
 let folder: string
@@ -39,7 +40,7 @@ async function run(words: readonly string[], watch?: (frame: string, interrupt: 
 }
 
 describe('bench acm', () => {
-  it('measures, predicts, judges the claim and keeps everything', async () => {
+  it.runIf(LONG)('measures, predicts, judges the claim and keeps everything', async () => {
     const out = join(folder, 'acm')
     const words = [...SMALL, '--shares', '0,0.5', '--points', '400:100', '--json', '--out', out]
     const report = JSON.parse(await run(words)) as AcmRecord

@@ -4,6 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { KVFOLD } from '../runtime/cli/support/process.js'
+import { LONG } from '../support/long.js'
 
 const ROOT = join(import.meta.dirname, '../..')
 const EXAMPLES = join(ROOT, 'examples')
@@ -49,7 +50,7 @@ it('a fold computes a marker under splice, and a restore computes no token of th
   expect(lines.join()).toMatch(/the model sees \[folded f[0-9a-f]{5}: \d+ characters/)
 })
 
-it('a policy keeps the tokens computed in a turn constant, and the context grows by a marker each turn', async () => {
+it.runIf(LONG)('a policy keeps the tokens computed in a turn constant, and the context grows by a marker each turn', async () => {
   const rows = (await example('policy')).trim().split('\n').slice(1).map(numbers)
   expect(rows).toHaveLength(8)
   expect(rows.map(([, folded]) => folded)).toEqual([0, 0, 1, 1, 1, 1, 1, 1])
@@ -66,7 +67,7 @@ it("a program's tool is called, and the turn ends with its result", async () => 
   expect(said).not.toMatch(/error/i)
 })
 
-it('a study finds that folding takes attention off older values', async () => {
+it.runIf(LONG)('a study finds that folding takes attention off older values', async () => {
   const said = await example('attention')
   for (const contract of ['exact', 'splice']) {
     const row = said.split('\n').find((line) => line.startsWith(contract)) ?? ''

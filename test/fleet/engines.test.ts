@@ -10,6 +10,7 @@ import { RemoteEngine } from '../../src/fleet/engines/remote.js'
 import { KVFOLD } from '../runtime/cli/support/process.js'
 import { endless, serving, type Serving } from '../runtime/server/support/serving.js'
 import { temporaryFolder } from '../support/temporary-folder.js'
+import { LONG } from '../support/long.js'
 
 interface Process {
   readonly url: string
@@ -68,7 +69,7 @@ const post = (url: string, body: object) =>
   })
 const user = (content: string) => ({ role: 'user', content })
 
-it.runIf(process.env['KVFOLD_LONG'] !== undefined)(
+it.runIf(LONG)(
   'with three engines reuses at least 95 % of what one reuses; a random router does not',
   { timeout: 180_000 },
   async () => {

@@ -8,8 +8,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { KVFOLD } from '../runtime/cli/support/process.js'
 import { noPostgres, TestPostgres } from '../support/postgres.js'
 import { endless } from '../runtime/server/support/serving.js'
+import { LONG } from '../support/long.js'
 
-const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 2 : 20
+const ROUNDS = LONG ? 20 : 1
 const ROOT = join(import.meta.dirname, '../..')
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)

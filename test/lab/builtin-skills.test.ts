@@ -6,6 +6,7 @@ import { conversationId } from '../../src/runtime/core/ids.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
 import { lastValues, ownWords, PI_STREAM_END, PI_STREAM_START, piSample, piScore } from '../../src/lab/pi-llm.js'
 import { openNative } from '../../src/runtime/native/binding.js'
+import { LONG } from '../support/long.js'
 
 let engine: LlamaEngine
 
@@ -37,7 +38,7 @@ async function read(hide: (session: Session, id: string, keys: readonly string[]
   return shares.reduce((sum, share) => sum + share, 0) / shares.length
 }
 
-describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('the built-in model', () => {
+describe.runIf(LONG)('the built-in model', () => {
   it('writes summaries that keep their focus, and answers from them', async () => {
     const folded = await read((session, id) => {
       session.conversation.fold(id)

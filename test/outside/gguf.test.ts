@@ -7,8 +7,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { takeVariants, type Crash } from './gguf-pool.js'
+import { LONG } from '../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 const SEEDS = (process.env['KVFOLD_GGUF_SEEDS'] ?? '1,2').split(',').map(Number)
 const SHORT = 40
 const VARIANTS = 2000

@@ -7,12 +7,12 @@ import { clientHistoryOf } from './client-history.js'
 import { historyOf } from './history.js'
 import { Runner } from './run.js'
 import { reported, total } from './report.js'
+import { LONG } from '../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** One of each architecture, or a hundred. */
-const HISTORIES = LONG ? 800 : 3
+/** The long run's are a hundred of each kind of model and more. */
+const HISTORIES = LONG ? 800 : 1
 /** The long run's edit messages 10,000 times. */
-const CLIENT_HISTORIES = LONG ? 560 : 2
+const CLIENT_HISTORIES = LONG ? 560 : 1
 /** A long run that was cut off goes on from here. */
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 

@@ -7,9 +7,9 @@ import type { Noise } from './judge.js'
 import { reported, total } from './report.js'
 import { serveHistoryOf } from './serve-history.js'
 import { runServed } from './serve-run.js'
+import { LONG } from '../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
-const HISTORIES = LONG ? 200 : 2
+const HISTORIES = LONG ? 200 : 1
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 
 describe.skipIf(process.platform !== 'linux')('random histories over HTTP', () => {

@@ -10,9 +10,9 @@ import type { BlendChoice } from '../../src/runtime/core/contract.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { tinyModel } from '../support/models.js'
 import { furthest, Reference, type SplicedRow } from './reference.js'
+import { LONG } from '../support/long.js'
 
 const CELLS = 2048
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 const REAL = process.env['KVFOLD_REAL_MODELS'] ?? join(homedir(), '.cache', 'kvfold', 'real')
 const INSTRUCT = join(REAL, 'smollm2-135m-instruct-f32.gguf')
 

@@ -25,8 +25,8 @@ import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
 import { refused } from '../../runtime/native/support/fixture.js'
 import { answer, type Answered, type Ask, loadSharing, tokensOf } from './support/shared-cells-process.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 const ROOT = join(import.meta.dirname, '../../..')
 const SECRET = Buffer.alloc(32, 'a secret of all')
 const MIB = 2 ** 20
@@ -449,7 +449,7 @@ describe('two processes', () => {
           )
             throw result.reason
       }),
-      { numRuns: LONG ? 150 : 8, endOnFailure: true },
+      { numRuns: LONG ? 150 : 5, endOnFailure: true },
     )
     const counts = [await one.settled(), await other.settled()]
     most.bytes = Math.max(most.bytes, sizeOf())
@@ -550,7 +550,7 @@ describe('the folder', () => {
           }
         },
       ),
-      { numRuns: LONG ? 100 : 15 },
+      { numRuns: LONG ? 100 : 8 },
     )
   })
 

@@ -11,13 +11,13 @@ import { noPostgres } from '../../support/postgres.js'
 import { noNamespaces } from './network.js'
 import { type Report, run } from './run.js'
 import { temporaryFolder } from '../../support/temporary-folder.js'
+import { LONG } from '../../support/long.js'
 
-const isLong = process.env['KVFOLD_LONG'] !== undefined
-const noNetworks = isLong ? noNamespaces() : null
+const noNetworks = LONG ? noNamespaces() : null
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 
-describe.skipIf(!isLong || noPostgres !== null)('a fleet', () => {
+describe.skipIf(!LONG || noPostgres !== null)('a fleet', () => {
   const folder = temporaryFolder('fleet-report')
 
   const expectWhole = (report: Report) => {
@@ -28,8 +28,8 @@ describe.skipIf(!isLong || noPostgres !== null)('a fleet', () => {
   }
 
   it('whose processes die or freeze loses nothing', { timeout: 180_000 }, async () => {
-    const [seed, seconds] = [Number(process.env['KVFOLD_SEED'] ?? 5), isLong ? 60 : 6]
-    const size = { clients: 4, engines: 2, faults: isLong ? 15 : 3 }
+    const [seed, seconds] = [Number(process.env['KVFOLD_SEED'] ?? 5), LONG ? 60 : 6]
+    const size = { clients: 4, engines: 2, faults: LONG ? 15 : 3 }
     expectWhole(await run({ ...size, seed, seconds, network: 'loopback', say: () => undefined }))
   })
 

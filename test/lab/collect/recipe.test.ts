@@ -11,6 +11,7 @@ import { describe, expect, it } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { synthesizeModel } from '../../../src/runtime/native/synthetic.js'
 import { freshPrediction, largestDifference } from '../../support/predictions.js'
+import { LONG } from '../../support/long.js'
 
 const python = join(process.env['KVFOLD_TRAINING'] ?? join(homedir(), '.cache', 'kvfold', 'training'), 'venv', 'bin', 'python')
 const checks = fileURLToPath(new URL('recipe_checks.py', import.meta.url))
@@ -45,7 +46,7 @@ interface Checked {
   readonly rewards: readonly number[]
 }
 
-describe.skipIf(!existsSync(python))('the recipe', () => {
+describe.runIf(LONG && existsSync(python))('the recipe', () => {
   it('computes a tree as its snapshots apart, and writes an adapter with which kvfold predicts as PyTorch does', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-recipe-'))
     const [path, lora] = [join(folder, 'model.gguf'), join(folder, 'adapter.gguf')]

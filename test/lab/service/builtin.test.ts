@@ -8,8 +8,7 @@ import { rowsOf, runService } from '../../../src/lab/service/run.js'
 import { deskScenarios } from '../../../src/lab/service/dialogue.js'
 import { TEST_GPU } from '../../support/device.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
-
-const LONG = process.env['KVFOLD_LONG'] !== undefined
+import { LONG } from '../../support/long.js'
 
 it('on a real cache, helpers on forks compute only their suffix: u-fold costs below 1.8 times ReAct, the printed order over 3', async () => {
   const native = await openNative({ gpu: TEST_GPU })

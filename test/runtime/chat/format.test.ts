@@ -16,6 +16,7 @@ import {
 } from '../../support/chat-formats.js'
 import { weatherConversation, weatherTool } from '../../support/conversations.js'
 import { RuleTokenizer, WORDS } from '../../support/tokenizers.js'
+import { LONG } from '../../support/long.js'
 
 const tools = [weatherTool]
 const user = (content: string): ChatMessage => ({ role: 'user', content })
@@ -475,7 +476,7 @@ describe('rendering in turns of the event loop', () => {
   /** Every template with every conversation, or with one of them. */
   const cases = realTemplates().flatMap(({ name: template, source }, at) =>
     conversations
-      .filter((_, index) => process.env['KVFOLD_LONG'] !== undefined || index === at % conversations.length)
+      .filter((_, index) => LONG || index === at % conversations.length)
       .map(([name, messages]) => [name, template, source, messages] as const),
   )
 

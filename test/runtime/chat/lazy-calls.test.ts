@@ -10,9 +10,10 @@ import { Random } from '../../../src/runtime/core/random.js'
 import { callingFamilies, familyTemplate, ruledFormat } from '../../support/chat-formats.js'
 import { Grammar } from '../../support/gbnf.js'
 import { anyWholeSchema, validator } from '../../support/schemas.js'
+import { LONG } from '../../support/long.js'
 
 /** How many random sets of tools are drawn, over all families. */
-const CASES = process.env['KVFOLD_LONG'] === undefined ? 150 : 10_000
+const CASES = LONG ? 10_000 : 75
 const EACH = Math.ceil(CASES / callingFamilies.length)
 
 const anyTools = fc.uniqueArray(

@@ -11,9 +11,9 @@ import type { Native, NativeModel } from '../../../src/runtime/native/types.js'
 import { fromBundle, realTemplates, realVocabularies, realVocabulary, type RealTemplate } from '../../support/bundle.js'
 import { coversAll, fixedNow } from '../../support/chat-formats.js'
 import { weatherConversation, weatherTool } from '../../support/conversations.js'
+import { LONG } from '../../support/long.js'
 
 const tools = [weatherTool]
-const long = process.env['KVFOLD_LONG'] !== undefined
 
 /** Pieces of the random texts: everything that a vocabulary, a template or UTF-16 may treat as special. */
 const corpus = [
@@ -28,7 +28,7 @@ const corpus = [
   ...['<|im_end|>', '<|eot_id|>', '</s>', '<s>', '<unk>', '<pad>', '[INST]', '<0x0A>', '<|end|> ', '<end_of_turn>\n', '</think>'],
 ]
 
-const vocabularies = realVocabularies()
+const vocabularies = realVocabularies().filter((_, index) => LONG || index % 3 === 0)
 const templates = realTemplates()
 
 /** Vocabularies that lowercase, strip or normalise, so a text's own bytes do not come back. */
@@ -129,7 +129,7 @@ function spliced({ text, messages: places }: Rendered, messages: readonly ChatMe
 
 /** Returns the templates to run with a vocabulary: all of them in the long run, each with one vocabulary in the short run. */
 const mine = (vocabulary: number): readonly RealTemplate[] =>
-  templates.filter((_, index) => long || index % vocabularies.length === vocabulary)
+  templates.filter((_, index) => LONG || index % vocabularies.length === vocabulary)
 
 describe.each(vocabularies.map((name, index) => [name, index] as const))('spans over Unicode in %s', (name, index) => {
   let native: Native
@@ -152,7 +152,7 @@ describe.each(vocabularies.map((name, index) => [name, index] as const))('spans 
     '%s',
     (_, template) => {
       const format = formatOf(template)
-      for (let seed = 0; seed < (long ? 6 : 3); seed++) {
+      for (let seed = 0; seed < (LONG ? 6 : 3); seed++) {
         const random = new Random(seed)
         const messages = weatherConversation([1, 8, 4, 2, 8, 6].map((parts) => made(random, parts)) as never)
         try {

@@ -23,6 +23,7 @@ import { tarOf, writeArchive, writeFolder } from '../../../src/runtime/cli/bundl
 import { RUN } from '../../support/program.js'
 import { EmptyMachine } from './support/empty-machine.js'
 import { kvfold } from './support/process.js'
+import { LONG } from '../../support/long.js'
 
 const ROOT = join(import.meta.dirname, '../../..')
 const forever = new AbortController().signal
@@ -203,7 +204,7 @@ describe('an archive', () => {
   })
 })
 
-describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 600_000 }, () => {
+describe.runIf(LONG)('a bundle', { timeout: 600_000 }, () => {
   let machine: EmptyMachine
   let contents: Contents
   let dist: string

@@ -22,6 +22,7 @@ import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 import { mambaModel, tinyModel } from '../../support/models.js'
 import { someCard, someThread } from '../store/support/threads.js'
 import { KVFOLD, kvfold, kvfoldHere, type Outcome } from './support/process.js'
+import { LONG } from '../../support/long.js'
 
 /** Options for one thread: more threads than free cores make tiny models wait. */
 const ONE = ['--threads', '1']
@@ -441,7 +442,7 @@ describe('demo', () => {
     expect(stdout).toMatch(/None of its \d+ tokens was computed again/)
   })
 
-  it('under exact folds cost about what they cost a prefix cache', async () => {
+  it.runIf(LONG)('under exact folds cost about what they cost a prefix cache', async () => {
     const { stdout } = await kvfoldHere(['demo', ...short, '--contract', 'exact', '--json'])
     const { computed, prefixCache } = JSON.parse(stdout) as DemoLine
     expect(computed).toBeLessThan(prefixCache.computed)

@@ -4,12 +4,13 @@ import { cpSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { LONG } from '../../support/long.js'
 
 const ROOT = join(import.meta.dirname, '../../..')
 const IN_A_COPY = ['src', 'scripts', 'examples', 'native-models/builtin', 'package.json', 'tsconfig.json', 'tsconfig.build.json']
 
 // Each one builds from scratch in a copy, because other tests run the build of this folder.
-describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('on other releases of Node', { timeout: 1_200_000 }, () => {
+describe.runIf(LONG)('on other releases of Node', { timeout: 1_200_000 }, () => {
   it.each(['22', '24', '26'])('%s', (version) => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-smoke-'))
     try {

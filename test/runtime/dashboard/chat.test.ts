@@ -14,12 +14,12 @@ import { PUBLIC } from '../../../src/runtime/server/ask.js'
 import { ScriptedEngine, type Script } from '../../support/scripted.js'
 import { serving, type Serving } from '../server/support/serving.js'
 import { ask, build, launch, missing, open, row, stop, type Watched } from './support/browser.js'
+import { LONG } from '../../support/long.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
 
 /** A browser takes seconds for each of these; parts.test.ts has what they compute. */
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 
 const MARKDOWN = `A **bold** word, [a link](https://example.org/), [a bad one](javascript:window.broken=1).
 

@@ -26,10 +26,11 @@ import type { Native, NativeContext } from '../../../src/runtime/native/types.js
 import { freshPrediction } from '../../support/predictions.js'
 import { tinyModel } from '../../support/models.js'
 import { endsOfGeneration } from '../../../bench/random-tokens.js'
+import { LONG } from '../../support/long.js'
 
 const HOST = 32 * 2 ** 20
 /** Steps of a random history. */
-const MOVES = process.env['KVFOLD_LONG'] === undefined ? 25 : 90
+const MOVES = LONG ? 90 : 12
 const COMMON = { cells: 1536, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
 const LINEAR = ['mamba', 'jamba', 'lfm2'] as const
 

@@ -32,8 +32,8 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { mambaModel, tinyModel } from '../../support/models.js'
 import { neverEnding } from '../../../bench/random-tokens.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** How many caches are damaged for each model. */
 const CACHES = LONG ? 200 : 44
 /** The tolerance of log-probabilities after a restored prefix and a fresh one; batches of other shapes round differently. */

@@ -36,11 +36,12 @@ import { tinyModel } from '../../support/models.js'
 import { keepsDiskTierContract } from '../kv/disk-tier.contract.js'
 import { IDENTITY, sampleOf } from './support/disk-tier-writer.js'
 import { largestDifference } from '../../support/predictions.js'
+import { LONG } from '../../support/long.js'
 
 const OTHER = Buffer.alloc(32, 'another model')
 const WRITER = ['--import', 'tsx', join(import.meta.dirname, 'support/disk-tier-writer.ts')]
 /** How many times a process is killed; every other time with a budget that evicts. */
-const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 8 : 20
+const ROUNDS = LONG ? 20 : 8
 const ITEM = /^[0-9a-f]{32}\.kvshelf$/
 const START = 1_700_000_000_000
 

@@ -14,8 +14,8 @@ import type { Native, NativeContext, NativeModel } from '../../../src/runtime/na
 import { ON_GPU, TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
 import { firstPrediction, freshPrediction, largestDifference } from '../../support/predictions.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** The number for this kind of run. A software device takes a second for each step. */
 const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
 /** Random sequences for each setting. Without flash attention the noise is a thousand times smaller, so most run there. */

@@ -12,8 +12,8 @@ import { commonPrefix } from '../../../src/runtime/kv/prompt.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** Sessions for each contract; each has a dozen steps. */
 const SESSIONS = LONG ? 400 : 4
 

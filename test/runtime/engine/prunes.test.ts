@@ -11,8 +11,9 @@ import type { Native } from '../../../src/runtime/native/types.js'
 import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
 import { firstPrediction, largestDifference } from '../../support/predictions.js'
+import { LONG } from '../../support/long.js'
 
-const PRUNES = process.env['KVFOLD_LONG'] === undefined ? 150 : 500
+const PRUNES = LONG ? 500 : 80
 const TRAINED = 2048
 const ID = conversationId('agent')
 const SPLICE: StepContract = { contract: 'splice' }

@@ -27,6 +27,7 @@ import { seedModels } from '../../outside/gguf-seeds.js'
 import { tinyModel } from '../../support/models.js'
 import { moduleOf } from '../../support/program.js'
 import { synthesizeOther } from '../../support/synthetic-others.js'
+import { LONG } from '../../support/long.js'
 
 /** What is compiled starts processes that are compiled, too. */
 const { proveModel } = (await import(
@@ -34,7 +35,6 @@ const { proveModel } = (await import(
 )) as typeof import('../../../src/runtime/engine/tried-models.js')
 
 const BOOL = 7
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 let folder: string
 let file: string
 /** A Gemma 3 whose layers all have a window: it loads, and ends the process at its first shift. */

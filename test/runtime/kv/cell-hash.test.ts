@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest'
 import { Random } from '../../../src/runtime/core/random.js'
 import { CellHasher, FreshHashes, sameHash, WORDS } from '../../../src/runtime/kv/cell-hash.js'
 import { type CacheSalt, CacheSalts, sameSalt } from '../../../src/runtime/kv/tenant-salts.js'
+import { LONG } from '../../support/long.js'
 
 /** A fixed salt, so that the statistical tests always give the same result. */
 const SALT = new CacheSalts(Buffer.alloc(32, 'a secret')).of('anna')
@@ -212,7 +213,7 @@ describe('continuing from known hashes', () => {
           for (const { hashes, copy } of given) expect(hashes).toEqual(copy)
         },
       ),
-      { numRuns: 60 },
+      { numRuns: LONG ? 300 : 20 },
     )
   })
 
@@ -242,7 +243,7 @@ describe('continuing from known hashes', () => {
           expect(a).toEqual(b)
         }
       }),
-      { numRuns: 60 },
+      { numRuns: LONG ? 300 : 20 },
     )
   })
 

@@ -12,6 +12,7 @@ import { type CostModel, tierRatesOf } from '../../../src/runtime/kv/cost-model.
 import { CacheHarness, missing } from './support/cache-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 import { PromptDraft } from './support/prompt-draft.js'
+import { LONG } from '../../support/long.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 const OPENING = [1, 3]
@@ -402,13 +403,12 @@ async function play(
 }
 
 describe('random conversations under random contracts', () => {
-  const long = process.env['KVFOLD_LONG'] !== undefined
-  const runs = long ? 600 : 60
+  const runs = LONG ? 600 : 60
   it(`show the right prompt, and report its approximate tokens, in ${runs} sequences`, async () => {
     await fc.assert(fc.asyncProperty(fc.array(operation, { minLength: 10, maxLength: 60, size: 'max' }), setting, play), {
       numRuns: runs,
       endOnFailure: true,
-      ...(long ? {} : { seed: 20261128 }),
+      ...(LONG ? {} : { seed: 20261128 }),
     })
     for (const [what, count] of Object.entries(seen))
       expect(count, `no run came by "${what}" often enough: ${JSON.stringify(seen)}`).toBeGreaterThan(runs / 20)

@@ -12,9 +12,9 @@ import type { Plan } from '../../../src/runtime/kv/plan/plan.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { NaiveMemory } from './support/naive-memory.js'
 import { PromptDraft } from './support/prompt-draft.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
-const HISTORIES = LONG ? 1000 : 25
+const HISTORIES = LONG ? 1000 : 12
 
 const TERMS: readonly StepContract[] = [
   { contract: 'splice' },

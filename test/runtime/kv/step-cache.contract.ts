@@ -6,6 +6,7 @@ import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import { missing, shownOf, type CacheHarness, type HarnessOptions, type Running } from './support/cache-harness.js'
+import { LONG } from '../../support/long.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 /** Few different tokens, so that beginnings, endings and whole messages also coincide by chance. */
@@ -214,7 +215,7 @@ export interface StepCacheOnTrial {
 
 /** Declares the tests of one cache. */
 export function keepsStepCacheContract({ make, meets, conversations }: StepCacheOnTrial): void {
-  const runs = process.env['KVFOLD_LONG'] === undefined ? conversations / 2 : 20 * conversations
+  const runs = LONG ? 20 * conversations : conversations / 2
 
   it(`random conversations hold the cells of a fresh prefill, and the ledger accounts for them, in ${runs} sequences`, async () => {
     const seen = nothing()

@@ -12,12 +12,12 @@ import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { type ScriptedReply, SpokenEngine } from '../../../src/lab/taught-engine.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
+import { LONG } from '../../support/long.js'
 
 const call = (name: string, args: object = {}) => ({ calls: [{ name, arguments: { ...args } }] })
 const search = (...keywords: string[]) => call('search_tools', { keywords })
 
 /** Whether to run the long tests; this one computes for five seconds. */
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 
 test.runIf(LONG)(
   'tools of four servers are searched for, called, removed and found again; one server dies; only new text is computed',

@@ -7,6 +7,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { compileLibrary, shippedLibrary, wantedLibrary } from '../../../src/runtime/native/compiled-library.js'
 import { tinyModel } from '../../support/models.js'
 import { decoding, runScript } from './support/fixture.js'
+import { LONG } from '../../support/long.js'
 
 let folder: string
 
@@ -82,7 +83,7 @@ it('is refused if ggml does not load it', async () => {
   )
 })
 
-it.runIf(process.env['KVFOLD_LONG'])(
+it.runIf(LONG)(
   'compiled on this machine, gives the same logits as the shipped one',
   async () => {
     const from = await shipped()

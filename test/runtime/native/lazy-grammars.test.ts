@@ -7,9 +7,10 @@ import { callingFamilies, familyTemplate, ruledFormat } from '../../support/chat
 import { realTemplate } from '../../support/bundle.js'
 import { tinyModel } from '../../support/models.js'
 import { feed, someTokens } from './support/fixture.js'
+import { LONG } from '../../support/long.js'
 
 /** How many answers are drawn for each family. */
-const ANSWERS = process.env['KVFOLD_LONG'] === undefined ? 6 : 500
+const ANSWERS = LONG ? 500 : 6
 
 let model: NativeModel
 let context: NativeContext

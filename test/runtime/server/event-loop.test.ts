@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { LONG } from '../../support/long.js'
 import { serverProcess, type ServerProcess } from './support/process.js'
 import { endless } from './support/serving.js'
 
@@ -238,7 +239,6 @@ const REPEATED = new Set([
   'a bias of 8 MB',
   '8,001 items',
 ])
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 
 /** Bodies whose threads are long: they are tried with a store on the disk, too. */
 const STORED = new Set([
@@ -253,7 +253,11 @@ const STORED = new Set([
 
 describe.runIf(process.platform === 'linux').each([
   { kept: 'in memory', bodies: BODIES.filter(([name]) => LONG || !REPEATED.has(name)), most: MOST },
-  { kept: 'on the disk', bodies: BODIES.filter(([name]) => STORED.has(name)), most: MOST_STORED },
+  {
+    kept: 'on the disk',
+    bodies: BODIES.filter(([name]) => STORED.has(name) && (LONG || !REPEATED.has(name))),
+    most: MOST_STORED,
+  },
 ])('the event loop of a server that keeps threads $kept', ({ kept, bodies, most }) => {
   let server: ServerProcess
   let said = ''

@@ -12,6 +12,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { AGENTS, Agents, documented, versionRun } from './clients/agents.js'
 import { endless, serving, type Serving } from './support/serving.js'
+import { LONG } from '../../support/long.js'
 
 const isShell = ({ name }: ToolDefinition) => /^(shell|bash|exec|run_?(shell|terminal))/i.test(name)
 
@@ -76,7 +77,7 @@ it.each(AGENTS)('docs/clients.md has the settings of $name and the tested versio
   expect(versionRun(agent)).toBe(agent.package[1])
 })
 
-describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('coding agents', { timeout: 900_000 }, () => {
+describe.runIf(LONG)('coding agents', { timeout: 900_000 }, () => {
   let folder: string
   let agents: Agents
   const engines: LlamaEngine[] = []

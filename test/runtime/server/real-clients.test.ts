@@ -12,6 +12,7 @@ import { SpokenEngine } from '../../../src/lab/taught-engine.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { endless, serving, type Serving } from './support/serving.js'
+import { LONG } from '../../support/long.js'
 
 const run = promisify(execFile)
 const SCRIPTS = join(import.meta.dirname, 'clients')
@@ -39,7 +40,7 @@ function weatherman({ messages }: EngineRequest) {
   return city === undefined ? null : { calls: [{ name: 'weather', arguments: { city } }] }
 }
 
-describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('packages of clients', { timeout: 600_000 }, () => {
+describe.runIf(LONG)('packages of clients', { timeout: 600_000 }, () => {
   let folder: string
   let engine: LlamaEngine
   let served: Serving

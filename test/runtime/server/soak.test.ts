@@ -6,9 +6,9 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { tinyModel } from '../../support/models.js'
 import { serverProcess, type ServerProcess } from './support/process.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
-const CONVERSATIONS = LONG ? 5000 : 300
+const CONVERSATIONS = LONG ? 5000 : 100
 /** Conversations before the first measurement, by when one-time allocations are done. */
 const WARM = CONVERSATIONS / 5
 /** The most bytes of JavaScript memory for a loaded conversation whose cells are kept. These need 42,000, of which 25,000 are the engine's. */

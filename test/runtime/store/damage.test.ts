@@ -21,8 +21,8 @@ import { checkThreads, type FoundThread } from '../../../src/runtime/store/check
 import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 import { KVFOLD, kvfold } from '../cli/support/process.js'
 import { someCard, someEdits, someEntry, someEvent, someStored, someThread } from './support/threads.js'
+import { LONG } from '../../support/long.js'
 
-const LONG = process.env['KVFOLD_LONG'] !== undefined
 const STORES = LONG ? 200 : 8
 const SERVERS = LONG ? 10 : 2
 const THREADS = 12

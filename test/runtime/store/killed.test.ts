@@ -14,8 +14,9 @@ import { exported, type ExportedThread } from '../../../src/runtime/server/threa
 import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 import type { Said } from './support/talker.js'
 import { allIn } from './support/threads.js'
+import { LONG } from '../../support/long.js'
 
-const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 2 : 50
+const ROUNDS = LONG ? 50 : 1
 
 let folder: string
 
@@ -121,7 +122,7 @@ describe('a server that is killed', () => {
       await context.annotate(told)
       for (const what of ['message', 'answer', 'fold']) expect(acknowledged[what], told).toBeGreaterThan(0)
       expect(Object.values(cut).length, told).toBeGreaterThan(0)
-      if (process.env['KVFOLD_LONG'] !== undefined) console.log(told)
+      if (LONG) console.log(told)
     },
   )
 })

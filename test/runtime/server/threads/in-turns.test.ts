@@ -64,7 +64,7 @@ it('a program cuts a thread whose last call waits for its result', async () => {
   const { message: last, thread } = await asking(more, { tools: [look], toolChoice: 'required', maxTokens: 64 })
   expect(last.toolCalls).toHaveLength(1)
   seen = { calls: 0, renders: 0 }
-  const cut = { startMarker: 'sage 0 of', endMarker: 'Look', numFragments: 3000, role: 'all' } as const
+  const cut = { startMarker: 'sage 0 of', endMarker: 'Look', numFragments: 600, role: 'all' } as const
   await service.threads.fragment('t', thread, cut)
   expect(seen.calls).toBeGreaterThan(0)
   expect(seen.renders).toBe(0)

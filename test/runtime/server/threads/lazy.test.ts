@@ -16,6 +16,7 @@ import { ThreadManager } from '../../../../src/runtime/server/threads/thread-man
 import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
 import type { ThreadStore } from '../../../../src/runtime/store/port.js'
 import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
+import { LONG } from '../../../support/long.js'
 
 const look: ToolDefinition = { name: 'look', description: 'Looks.', parameters: { type: 'object', properties: {} } }
 const user = (content: string): ChatMessage => ({ role: 'user', content })
@@ -311,7 +312,7 @@ describe('threads that are loaded on demand', () => {
           rmSync(folder, { recursive: true })
         }
       }),
-      { numRuns: 40 },
+      { numRuns: LONG ? 400 : 40 },
     )
     const told = `${reads} reads; done and refused: ${JSON.stringify(done)}`
     await context.annotate(told)

@@ -9,6 +9,7 @@ import { ScriptedEngine } from '../../../support/scripted.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
 import { canonical } from '../../../../src/runtime/server/threads/message-match.js'
 import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store.js'
+import { LONG } from '../../../support/long.js'
 
 const look: ToolDefinition = { name: 'look', description: 'Looks.', parameters: { type: 'object', properties: {} } }
 
@@ -147,6 +148,6 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
       }
       await service.close()
     }),
-    { numRuns: 150 },
+    { numRuns: LONG ? 1500 : 60 },
   )
 }, 120_000)
