@@ -53,7 +53,7 @@ export interface Pair {
   readonly key: string
   readonly value: string
   readonly status: PairStatus
-  /** Number of tokens of the current value in the complete prompt. */
+  /** Number of tokens that the key's current value takes in the unedited prompt. */
   readonly tokens: number
   /** Number of updates of any key that come after the current value. */
   readonly distance: number

@@ -358,9 +358,9 @@ function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): 
 }
 
 /**
- * The script of a model that makes no mistake, as the paper describes it. It removes tools that the
- * request does not need and searches one keyword for each missing tool. Then it calls the loaded
- * tools and answers with their values. It knows the requests, but not what a search will find.
+ * Plays a model that makes no mistake, as the MemTool paper describes it. It removes tools that the request does not need, and searches one
+ * keyword for each missing tool. Then it calls the loaded tools and answers with their values. It knows the requests in advance, but not
+ * what a search will find.
  */
 export function teacherOf(environment: Companies, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
   return (request) => {

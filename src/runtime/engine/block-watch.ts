@@ -67,11 +67,11 @@ export class BlockWatch {
   async #run(): Promise<void> {
     while (this.#due && !this.#ended) {
       this.#due = false
-      const look = await this.between(() => {
+      const changes = await this.between(() => {
         this.#seen = this.cache.revision ?? this.#seen
-        return this.#events.look(this.cache.held?.() ?? { device: [], stored: [] })
+        return this.#events.changes(this.cache.held?.() ?? { device: [], stored: [] })
       })
-      if (look.gone.length > 0 || look.news.length > 0) await this.#tell(await inTurns(this.#events.eventsOf(look)))
+      if (changes.gone.length > 0 || changes.news.length > 0) await this.#tell(await inTurns(this.#events.eventsOf(changes)))
     }
   }
 

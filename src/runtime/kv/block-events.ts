@@ -27,7 +27,7 @@ export interface DeviceText {
   readonly tokens: Int32Array
   /** How many tokens are exact, from the first on. */
   readonly exact: number
-  /** Index of the first token that may have changed since the last `look`. */
+  /** Index of the first token that may have changed since the last call of `changes`. */
   readonly changed: number
 }
 
@@ -67,7 +67,7 @@ export interface BlocksRemoved {
 export type BlockEvent = BlocksStored | BlocksRemoved
 
 /**
- * The change of one held text since the last look. Its first `kept` blocks are the same as then; `tokens` are those of the blocks behind
+ * The change of one held text since the last comparison. Its first `kept` blocks are the same as then; `tokens` are those of the blocks behind
  * them.
  */
 interface News {
@@ -80,8 +80,11 @@ interface News {
   readonly record?: OffloadRecord
 }
 
-/** The differences that a look found, from which `eventsOf` makes events. */
-export interface Look {
+/**
+ * What changed among the cached texts since the last comparison: the holders that are gone, and the texts that are new or longer.
+ * `eventsOf` makes events of it.
+ */
+export interface TextChanges {
   readonly gone: readonly object[]
   readonly news: readonly News[]
 }
@@ -101,8 +104,8 @@ interface Block {
 }
 
 /**
- * Follows a cache from look to look, and finds the blocks that came and went. Call `look` while no decode runs. Then run all steps of
- * `eventsOf` before the next look.
+ * Compares a cache with itself a moment ago, again and again, and finds the blocks that came and went. Call `changes` while no decode runs.
+ * Then run all steps of `eventsOf` before the next call.
  */
 export class BlockEvents {
   readonly #chains = new Map<object, Chain>()
@@ -110,10 +113,10 @@ export class BlockEvents {
   readonly #changed = { device: new Set<Block>(), host: new Set<Block>(), disk: new Set<Block>() }
 
   /**
-   * Compares the cached texts with those of the last look, and returns the differences. Copies the tokens of new texts only. So the time
+   * Compares the cached texts with those of the last call, and returns the differences. Copies the tokens of new texts only. So the time
    * grows with the new texts and with the number of sequences.
    */
-  look({ device, stored }: HeldTexts): Look {
+  changes({ device, stored }: HeldTexts): TextChanges {
     const held = new Set<object>()
     const news: News[] = []
     for (const { holder, salt, tokens, exact, changed } of device) {
@@ -132,8 +135,8 @@ export class BlockEvents {
     return { gone: [...this.#chains.keys()].filter((holder) => !held.has(holder)), news }
   }
 
-  /** Turns a look into events, and returns them in order: first the removed blocks, then the stored ones. */
-  *eventsOf({ gone, news }: Look): Steps<BlockEvent[]> {
+  /** Turns changes into events, and returns them in order: first the removed blocks, then the stored ones. */
+  *eventsOf({ gone, news }: TextChanges): Steps<BlockEvent[]> {
     for (const holder of gone) {
       yield* this.#cut(this.#chains.get(holder)!, 0)
       this.#chains.delete(holder)
@@ -154,7 +157,7 @@ export class BlockEvents {
 
   /** Returns the events for a cache that holds nothing any more. */
   *end(): Steps<BlockEvent[]> {
-    return yield* this.eventsOf(this.look({ device: [], stored: [] }))
+    return yield* this.eventsOf(this.changes({ device: [], stored: [] }))
   }
 
   /** Removes all blocks of a chain behind the first `kept` ones. */

@@ -67,7 +67,7 @@ export class SharedCells {
     )
   }
 
-  /** Reads all blocks of the prompt from place `from` on, up to the first one that the shared tier lacks. */
+  /** Reads blocks of the prompt from the shared tier, beginning at token `from`. Stops at the first block that is not there. */
   async #read(own: Sequence, prompt: Prompt, from: number): Promise<readonly [OffloadedSequence, readonly Uint8Array[]]> {
     const { tier, mostBytes } = this.options
     const { tokens } = prompt

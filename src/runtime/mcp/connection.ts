@@ -271,7 +271,7 @@ export class Connection {
     this.options.onEvent({ server: this.name, kind: 'tools', text })
   }
 
-  /** Called when the server ended or closed the connection. */
+  /** Called when the server has exited, or has closed the connection. */
   #ended(client: Client): void {
     if (client !== this.#client) return
     this.#lost(client, ['it ended', this.#lastWords].flat().join('; '))

@@ -198,7 +198,7 @@ export interface CaptureOptions {
   readonly rows?: boolean
 }
 
-/** The tokens of one decode whose attention a capture keeps. */
+/** Tokens of one call of llama_decode whose attention is recorded. */
 export interface Watched {
   readonly capture: NativeCapture
   /** The sequence of the looking tokens. */

@@ -3,7 +3,7 @@ import { isContextFull } from '../core/errors.js'
 import type { Embed } from '../context/meaning.js'
 import type { ToolEmbedder } from '../tools/catalogue.js'
 
-/** The most numbers of all kept vectors, 64 MB: 40,000 vectors of 384 numbers. */
+/** The limit on the numbers of all kept vectors together, 64 MB: 40,000 vectors of 384 numbers. */
 const MOST_NUMBERS = 2 ** 24
 /** A text that the model cannot read as a whole is cut to half so many times. */
 const HALVINGS = 5

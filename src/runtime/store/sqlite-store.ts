@@ -311,7 +311,7 @@ export class SqliteStore implements ThreadStore {
     return unused.length
   }
 
-  /** Closes the store after all changes are written. Further calls do nothing. */
+  /** Writes all pending changes, then closes the store. Calling it again does nothing. */
   close(): Promise<void> {
     return this.#inOrder(() => {
       this.manifest.close()

@@ -294,7 +294,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // A format has more texts than models write, so some of its texts may be missing.
+  // A `format` of JSON Schema, such as email, has many long strings that no model writes. Its grammar may leave them out to keep the lengths.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)

@@ -175,7 +175,10 @@ function countOf(value: unknown, most = MOST_VALUES): number {
   return count
 }
 
-/** Arguments that were read in advance because they are long. The key is the object of the body that has them. */
+/**
+ * Long arguments of calls. They are parsed before the body is translated, so that the event loop has turns in between. The key is the object
+ * in the body that has the arguments; `given` is as sent, `made` is parsed.
+ */
 const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Arguments }>()
 
 /** A hook that reads the long arguments in a body in advance, yielding to the event loop in between. `callOf` then finds them. */
