@@ -13,13 +13,13 @@ import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import { type Abilities, modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
-import { fidelityNotice, loadFidelity } from '../fidelity/model-fidelity.js'
+import { fidelityNotice, type FidelitySubject, loadFidelity } from '../fidelity/model-fidelity.js'
 import { bytes, percent } from '../figures/numbers.js'
 import { modelCalled, modelsFolder, modelsIn, noModel, pull, type PullOptions } from '../models/folder.js'
 import { isFileUrl, isModelUri } from '../models/names.js'
 import type { GpuChoice, ModelOptions, Native } from '../native/types.js'
 import { BUILTIN, builtinModel } from './builtin.js'
-import { engineOptions, type ModelFlags } from './options.js'
+import { answerSettings, engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /**
@@ -217,11 +217,25 @@ export function refuseUnpriced({ edits, refusal }: Abilities): void {
   throw new KvfoldError('model/unsupported', `kvfold cannot predict the costs of folds here: ${refusal}. Choose another model.`)
 }
 
-/** Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract. */
-export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
+/**
+ * Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract.
+ * @param flags those with which the engine was loaded
+ */
+export async function warnOfContract(
+  contract: ContractChoice,
+  engine: LlamaEngine,
+  flags: ModelFlags,
+  notes: Terminal,
+): Promise<void> {
   if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
-  const notice = fidelityNotice(contract, await loadFidelity(await weightsOf(engine)))
+  const notice = fidelityNotice(contract, await loadFidelity(await fidelitySubject(engine, flags)))
   if (notice !== null) notes.prose(notice, notes.colours.yellow)
+}
+
+/** Returns what the fidelity of an engine with these flags is kept under. */
+export async function fidelitySubject(engine: LlamaEngine, flags: ModelFlags): Promise<FidelitySubject> {
+  // The questions have no tools, so bare calls change nothing.
+  return { weights: await weightsOf(engine), settings: answerSettings({ ...flags, bareCalls: 'on' }) }
 }
 
 /** Returns the fingerprint of the engine's weights in hex, with the adapters that it applies; null for a remote engine. */

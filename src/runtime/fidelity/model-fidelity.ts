@@ -1,5 +1,7 @@
 /** Measures how far folds change one model's answers under each contract. It is measured once, kept, and read back when a server starts. */
+import { createHash } from 'node:crypto'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import Type, { type Static } from 'typebox'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
@@ -35,21 +37,27 @@ const Row = Type.Object({
   /** Mean number of tokens that the step computes. */
   computed: Type.Number({ minimum: 0 }),
 })
-const File = Type.Object({
-  version: Type.Literal(VERSION),
+const Subject = Type.Object({
   /** The fingerprint of the weights, adapters included. */
   weights: Type.String(),
+  /** The given options of the engine that change the model's answers, by name. */
+  settings: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
+})
+const File = Type.Object({
+  version: Type.Literal(VERSION),
+  ...Subject.properties,
   model: Type.String(),
   date: Type.String(),
   questions: Type.Integer({ minimum: 1 }),
   rows: Type.Array(Row),
 })
 export type FidelityRow = Static<typeof Row>
+/** What a record holds for. */
+export type FidelitySubject = Static<typeof Subject>
 export type ModelFidelity = Static<typeof File>
 
-export interface FidelityOptions {
-  /** The fingerprint of the engine's weights, under which the record is kept. */
-  readonly weights: string
+/** The subject is the engine's own. The record is kept under it. */
+export interface FidelityOptions extends FidelitySubject {
   /** Number of questions about each kind of text. */
   readonly questions: number
   readonly signal?: AbortSignal
@@ -68,7 +76,7 @@ export async function measureFidelity(engine: LlamaEngine, options: FidelityOpti
       'model/unsupported',
       `There is no fidelity to measure, because all folds are exact here: ${refusal}. Choose another model.`,
     )
-  const { weights, questions, signal, onProgress } = options
+  const { weights, settings, questions, signal, onProgress } = options
   const cases = KINDS.flatMap((kind) => fidelityCases(kind, questions, 1))
   const answers: ReadonlyMap<string, FidelityAnswer>[] = []
   for (const [at, one] of cases.entries()) {
@@ -78,6 +86,7 @@ export async function measureFidelity(engine: LlamaEngine, options: FidelityOpti
   return {
     version: VERSION,
     weights,
+    settings,
     model: engine.info.model,
     date: new Date().toISOString(),
     questions: cases.length,
@@ -104,19 +113,25 @@ const NEAR = 0.1
 /** Whether the model bears the contract: no answer is lost, and answers are near those of an exact prefill. */
 export const isBorne = ({ lost, distance }: FidelityRow): boolean => lost === 0 && distance.mean <= NEAR
 
-const pathOf = (weights: string, folder: string): string => join(folder, `${weights.slice(0, 32)}.fidelity.json`)
+function pathOf({ weights, settings }: FidelitySubject, folder: string): string {
+  const key = createHash('sha256')
+    .update(JSON.stringify([weights, settings]))
+    .digest('hex')
+  return join(folder, `${key.slice(0, 32)}.fidelity.json`)
+}
 
 /** Writes the record, whole or not at all, in place of an earlier one. Returns its path. */
 export async function saveFidelity(fidelity: ModelFidelity, folder = calibrationFolder()): Promise<string> {
-  const path = pathOf(fidelity.weights, folder)
+  const path = pathOf(fidelity, folder)
   await writeMeasured(path, fidelity)
   return path
 }
 
-/** Returns the record of these weights; null when there is none that can be used. */
-export async function loadFidelity(weights: string, folder = calibrationFolder()): Promise<ModelFidelity | null> {
-  const found = checked(File, await readMeasured(pathOf(weights, folder)))
-  return found.ok && found.value.weights === weights ? found.value : null
+/** Returns the record of these weights with these settings; null when there is none that can be used. */
+export async function loadFidelity(subject: FidelitySubject, folder = calibrationFolder()): Promise<ModelFidelity | null> {
+  const found = checked(File, await readMeasured(pathOf(subject, folder)))
+  const isSame = found.ok && found.value.weights === subject.weights && isDeepStrictEqual(found.value.settings, subject.settings)
+  return isSame ? found.value : null
 }
 
 /**
@@ -128,7 +143,7 @@ export function fidelityNotice(contract: ContractChoice, fidelity: ModelFidelity
   const measured = contractOfStep(contract)
   const row = fidelity?.rows.find(({ way }) => way === measured)
   if (fidelity === null || row === undefined)
-    return `What contract ${contract} costs this model's answers was not measured; \`kvfold calibrate --fidelity\` says it in a few minutes.`
+    return `What contract ${contract} costs this model's answers was not measured; \`kvfold calibrate --fidelity\` with the same options says it in a few minutes.`
   const exact = fidelity.rows.find(({ way }) => way === 'exact')?.right ?? 0
   const { questions } = fidelity
   if (2 * exact < questions)

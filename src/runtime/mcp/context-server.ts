@@ -7,6 +7,7 @@ import { type Refusal, refuse, type Result } from '../context/refusal.js'
 import type { Hit, SearchOptions, SearchResult } from '../context/search.js'
 import { type ContextOperations, contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
+import { patientFetch } from './patient-fetch.js'
 
 export interface ContextServerOptions extends Omit<ServedThreadOptions, 'signal'> {
   /** Kvfold's version, which is sent to clients. */
@@ -111,7 +112,8 @@ export class ServedThread implements ContextOperations {
 
   async #request(method: string, path: string, body?: object): Promise<{ readonly status: number; readonly answer: object }> {
     const { url, key, signal } = this.options
-    const response = await fetch(new URL(path, url), {
+    // A summary may take longer than `fetch` waits.
+    const response = await patientFetch(new URL(path, url), {
       method,
       headers: {
         ...(key === null ? {} : { authorization: `Bearer ${key}` }),

@@ -2,20 +2,15 @@
  * Transports that keep messages to and from MCP servers as they were written. The library rounds numbers, so these classes keep the
  * original text.
  */
-import { type IncomingMessage, request as httpRequest } from 'node:http'
-import { request as httpsRequest } from 'node:https'
 import { type JSONRPCMessage, ReadBuffer, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { StdioClientTransport, type StdioServerParameters } from '@modelcontextprotocol/client/stdio'
 import { createParser } from 'eventsource-parser'
 import { isNoted, writeJson } from '../core/written-json.js'
 import { carrying } from './carried-text.js'
+import { patientFetch, type PatientRequest } from './patient-fetch.js'
 
 /** The most bytes of one message. A result of many megabytes is cut later (`outputLimit`); it must not look like the end of the server. */
 const LONGEST_MESSAGE = 256 * 2 ** 20
-
-/** The most milliseconds that connecting to a server may take, and the milliseconds between probes of a silent connection. */
-const CONNECT = 10_000
-const KEEP_ALIVE = 60_000
 
 /** The transport to a process. */
 export class ProcessTransport extends StdioClientTransport {
@@ -103,44 +98,8 @@ export class HttpTransport extends StreamableHTTPClientTransport {
 }
 
 /** A request to the server. What the library sends to an authorization server has another form of body, or follows redirects. */
-type ServerRequest = RequestInit & { readonly body?: string | null }
-const isForServer = (init: RequestInit = {}): init is ServerRequest =>
+const isForServer = (init: RequestInit = {}): init is PatientRequest =>
   init.redirect === 'manual' && (init.body == null || typeof init.body === 'string')
-
-/**
- * Does what `fetch` does without following redirects, but waits for an answer as long as it takes. `fetch` gives up after five minutes
- * without a byte, and has no option for it. Each request has its own connection. A server may close a kept one just when a call is sent, and a
- * call is not sent twice.
- */
-async function patientFetch(input: string | URL, { method = 'GET', headers, body, signal }: ServerRequest): Promise<Response> {
-  const url = new URL(input)
-  const response = await new Promise<IncomingMessage>((resolve, reject) => {
-    const request = (url.protocol === 'https:' ? httpsRequest : httpRequest)(url, {
-      method,
-      agent: false,
-      headers: { 'user-agent': 'kvfold', ...Object.fromEntries(new Headers(headers)), 'accept-encoding': 'identity' },
-      ...(signal == null ? {} : { signal }),
-    })
-    const timer = setTimeout(() => {
-      if (request.socket?.connecting !== false) request.destroy(new Error(`no connection within ${CONNECT / 1000} s`))
-    }, CONNECT)
-    request.setSocketKeepAlive(true, KEEP_ALIVE)
-    request.on('close', () => {
-      clearTimeout(timer)
-    })
-    request.on('error', (cause) => {
-      reject(signal?.aborted === true ? (signal.reason as Error) : new TypeError('fetch failed', { cause }))
-    })
-    request.on('response', resolve)
-    request.end(body ?? undefined)
-  })
-  const { statusCode: status = 0, statusMessage: statusText = '', headersDistinct } = response
-  const given = new Headers()
-  for (const [name, values = []] of Object.entries(headersDistinct)) for (const value of values) given.append(name, value)
-  const isEmpty = status === 204 || status === 205 || status === 304
-  if (isEmpty) response.resume()
-  return new Response(isEmpty ? null : response, { headers: given, status, statusText })
-}
 
 /** Returns the response with messages that carry their original text. */
 async function answering(response: Response): Promise<Response> {

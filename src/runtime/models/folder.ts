@@ -167,8 +167,11 @@ export async function pull(name: string, { folder = modelsFolder(), onProgress, 
   const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
   const path = hub === null ? pathOfUrl(name) : hub.file === null ? null : `${folderOf(hub)}/${hub.file}`
   const exact = path === null ? null : join(folder, ...path.split('/'))
-  // A single file that is named exactly and is in the folder already needs no question to its server.
-  if (exact !== null && (hub === null || !SPLIT.test(exact)) && (await isFile(exact))) return exact
+  // A file that is named exactly needs no question to its server if it is in the folder already, with all parts of its model.
+  if (exact !== null && hub !== null && SPLIT.test(exact)) {
+    const model = modelsIn(folder).find(({ parts }) => parts.includes(exact))
+    if (model !== undefined) return model.path
+  } else if (exact !== null && (await isFile(exact))) return exact
   onProgress?.({ kind: 'looking' })
   const files = hub === null ? [await fileAt(name, options.signal)] : await filesOnHub(hub, options)
   for (const file of files) await one(file, join(folder, ...file.path.split('/')), options, onProgress)

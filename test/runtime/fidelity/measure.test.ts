@@ -38,6 +38,7 @@ describe('the distance of two answers', () => {
 })
 
 describe('a model', () => {
+  const subject = { weights: 'ab12', settings: { blend: 0.01 } }
   let engine: LlamaEngine
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-fidelity-'))
 
@@ -75,21 +76,24 @@ describe('a model', () => {
     expect(engine.cacheTotals.used).toBeLessThan(16_384)
   })
 
-  it('is measured, kept and found again by its weights', async () => {
+  it('is measured, kept and found again by its weights and settings', async () => {
     const seen: number[] = []
-    const fidelity = await measureFidelity(engine, { weights: 'ab12', questions: 1, onProgress: (share) => seen.push(share) })
+    const fidelity = await measureFidelity(engine, { ...subject, questions: 1, onProgress: (share) => seen.push(share) })
     expect(seen).toEqual([0, 1 / 3, 2 / 3])
     expect(fidelity).toMatchObject({ questions: 3 })
     expect(fidelity.rows.map(({ way }) => way)).toEqual(['unfolded', 'exact', 'splice', 'blend'])
-    expect(await loadFidelity('ab12', folder)).toBeNull()
+    expect(await loadFidelity(subject, folder)).toBeNull()
     const file = await saveFidelity(fidelity, folder)
-    expect(await loadFidelity('ab12', folder)).toEqual(fidelity)
+    expect(await loadFidelity(subject, folder)).toEqual(fidelity)
+    for (const settings of [{}, { blend: 0.4 }, { ...subject.settings, cacheTypeK: 'q8_0' }])
+      expect(await loadFidelity({ ...subject, settings }, folder)).toBeNull()
+    expect(await loadFidelity({ ...subject, weights: 'ab13' }, folder)).toBeNull()
     writeFileSync(file, '{')
-    expect(await loadFidelity('ab12', folder)).toBeNull()
+    expect(await loadFidelity(subject, folder)).toBeNull()
   })
 
   it('can be interrupted', async () => {
-    await expect(measureFidelity(engine, { weights: 'ab12', questions: 1, signal: AbortSignal.abort() })).rejects.toMatchObject({
+    await expect(measureFidelity(engine, { ...subject, questions: 1, signal: AbortSignal.abort() })).rejects.toMatchObject({
       code: 'engine/cancelled',
     })
   })
@@ -97,7 +101,7 @@ describe('a model', () => {
   it('whose folds are always exact is not measured', async () => {
     const options = { cells: 1024, threads: 1, batchThreads: 1, slots: 1, hostBytes: 0 }
     const recurrent = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await mambaModel(), options)
-    const measured = measureFidelity(recurrent, { weights: 'ab12', questions: 1 })
+    const measured = measureFidelity(recurrent, { ...subject, questions: 1 })
     await expect(measured).rejects.toMatchObject({
       code: 'model/unsupported',
       message: expect.stringContaining('state') as string,
@@ -110,13 +114,13 @@ describe('the notice of a server', () => {
   const row = (way: 'exact' | 'splice' | 'blend', lost: number, mean: number) =>
     ({ way, right: 10 - lost, outdated: lost, lost, distance: { mean, worst: 2 * mean }, computed: 50 }) as const
   const fidelity = {
-    ...{ version: 1 as const, weights: '', model: 'm', date: '', questions: 10 },
+    ...{ version: 1 as const, weights: '', settings: {}, model: 'm', date: '', questions: 10 },
     rows: [row('exact', 0, 0), row('splice', 3, 0.5), row('blend', 0, 0.05)],
   }
 
   it('says which contract the model bears', () => {
     expect(fidelityNotice('exact', fidelity)).toBeNull()
-    expect(fidelityNotice('splice', null)).toMatch(/was not measured; `kvfold calibrate --fidelity`/)
+    expect(fidelityNotice('splice', null)).toMatch(/was not measured; `kvfold calibrate --fidelity` with the same options/)
     expect(fidelityNotice('splice', fidelity)).toMatch(
       /does not bear splice \(right answers: 7 of 10, under exact 10; .* 0\.50 nats\)/,
     )

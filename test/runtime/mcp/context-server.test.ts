@@ -3,7 +3,10 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { ServedThread } from '../../../src/runtime/mcp/context-server.js'
@@ -100,6 +103,31 @@ test('a thread can be named, and threads of another key are not found', async ()
   expect(await search('other-key')).toMatchObject({ ok: true, total: 1 })
   await expect(search('agent-key')).rejects.toMatchObject({ code: 'server/no-thread' })
   await expect(search('guessed')).rejects.toMatchObject({ code: 'remote/unauthorized' })
+})
+
+test('a long operation is waited for, longer than fetch waits for an answer, and may be cancelled', async () => {
+  await fetch('data:,')
+  // Node keeps the settings of `fetch` there. A second stands for its five minutes.
+  const kept = globalThis as unknown as Record<symbol, { constructor: new (options: { headersTimeout: number }) => never }>
+  const place = Symbol.for('undici.globalDispatcher.1')
+  const usual = kept[place]!
+  kept[place] = new usual.constructor({ headersTimeout: 1000 })
+  const slow = createServer((request, answer) => {
+    request.resume()
+    void sleep(3000).then(() => answer.end('{"fragment": {"id": "f00000"}}'))
+  })
+  await once(slow.listen(0, '127.0.0.1'), 'listening')
+  onTestFinished(() => {
+    kept[place] = usual
+    slow.closeAllConnections()
+    slow.close()
+  })
+  const url = `http://127.0.0.1:${(slow.address() as AddressInfo).port}`
+  const thread = (signal?: AbortSignal) =>
+    new ServedThread({ url, key: null, thread: 't', ...(signal === undefined ? {} : { signal }) })
+  await expect(fetch(url)).rejects.toThrow('fetch failed')
+  expect(await thread().summarize('f00000', 'all')).toEqual({ ok: true, fragment: { id: 'f00000' } })
+  await expect(thread(AbortSignal.timeout(100)).summarize('f00000', 'all')).rejects.toMatchObject({ code: 'engine/cancelled' })
 })
 
 test('over HTTP it serves this machine and no web page', async () => {

@@ -90,6 +90,20 @@ describe('a pull', () => {
     expect(hubNameOf('hf.co/acme/One-GGUF:Q8_0')).toMatchObject({ repository: 'acme/One-GGUF', quant: 'Q8_0' })
   })
 
+  it('asks the hub nothing about a file that is here, and about a split model only while a part is missing', async () => {
+    const away = { endpoint: 'http://127.0.0.1:9' }
+    const first = join(folder, 'acme', 'Split-GGUF', 'Q8_0', SPLIT[0])
+    const other = join(folder, 'acme', 'Split-GGUF', 'Q8_0', SPLIT[1])
+    for (const part of SPLIT) expect(await pulled(`hf:acme/Split-GGUF/Q8_0/${part}`)).toBe(first)
+    for (const part of SPLIT) expect(await pulled(`hf:acme/Split-GGUF/Q8_0/${part}`, away)).toBe(first)
+    rmSync(other)
+    expect((await failure(pulled(`hf:acme/Split-GGUF/Q8_0/${SPLIT[0]}`, away))).code).toBe('model/download-failed')
+    expect(await pulled(`hf:acme/Split-GGUF/Q8_0/${SPLIT[0]}`)).toBe(first)
+    expect(existsSync(other)).toBe(true)
+    const single = await pulled('hf:acme/One-GGUF/one-q8_0.gguf')
+    expect(await pulled('hf:acme/One-GGUF/one-q8_0.gguf', away)).toBe(single)
+  })
+
   it.each([
     ['the link of the download button', 'resolve/main/one.gguf?download=true', 'one.gguf', 'main'],
     ['a place in a page', 'blob/main/one.gguf#:~:text=size', 'one.gguf', 'main'],

@@ -207,9 +207,9 @@ export class UFold {
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
   }
 
-  /** Whether this agent folded the fragment, and may show its text again. */
+  /** Whether this agent folded the fragment and may change it. It leaves what was restored or forgotten meanwhile as it is. */
   #isOwn(fragment: Fragment): boolean {
-    return this.#state.own.includes(fragment.id) && !isForgotten(fragment)
+    return this.#state.own.includes(fragment.id) && fragment.state.kind !== 'open' && !isForgotten(fragment)
   }
 
   /** Counts the tokens of the first `upTo` messages as the model sees them. */
@@ -295,7 +295,8 @@ export class UFold {
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
     const edits = [...this.#others(upTo), ...wanted.map(editLike)].sort(inOrder)
     if (this.#count(upTo, edits) >= before) return false
-    const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
+    const mine = conversation.fragments.filter((one) => this.#isOwn(one)).map(({ id }) => id)
+    const own = conversation.rearrange(mine, wanted).map(({ id }) => id)
     this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }
     return true
   }

@@ -13,7 +13,7 @@ import { printable } from '../terminal.js'
 import { fidelityNotice, measureFidelity, type ModelFidelity, saveFidelity } from '../../fidelity/model-fidelity.js'
 import { bytes, count, percent, plural } from '../../figures/numbers.js'
 import { addModelOptions, integer, type ModelFlags } from '../options.js'
-import { enginePath, loadEngine, nativeLibrary, optionsOf, refuseUnpriced, weightsOf } from '../runtime.js'
+import { enginePath, fidelitySubject, loadEngine, nativeLibrary, optionsOf, refuseUnpriced } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
@@ -87,7 +87,7 @@ async function runFidelity(flags: CalibrateFlags, { out, notes, interrupt }: She
   const engine = await loadEngine({ ...flags, contract: 'exact', hostCache: 0 }, notes, interrupt.signal)
   try {
     const fidelity = await measureFidelity(engine, {
-      weights: await weightsOf(engine),
+      ...(await fidelitySubject(engine, flags)),
       questions: flags.questions ?? QUESTIONS,
       signal: interrupt.signal,
       onProgress: (share, what) => {

@@ -70,7 +70,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const transcript = givenTranscript(flags.transcript)
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal, FITTING)
-  await warnOfContract(flags.contract, engine, notes)
+  await warnOfContract(flags.contract, engine, flags, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)

@@ -110,7 +110,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   const begun = performance.now()
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal, FITTING)
-  await warnOfContract(flags.contract, engine, notes)
+  await warnOfContract(flags.contract, engine, flags, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)

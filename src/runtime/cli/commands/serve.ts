@@ -257,7 +257,8 @@ function sourceOf(
       const engine = await loadEngine(ownFlags(), notes, interrupt.signal, { slots, ...more, ...sizes, trial, say })
       // Later loads, and the engine that captures attention, get as many cells, whatever is free then.
       if (isAlone) cells = engine.info.context
-      for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
+      for (const contract of new Set([flags.contract, flags.clientEdits]))
+        await warnOfContract(contract, engine, ownFlags(), notes)
       return engine
     },
     ...(flags.attention === 'on'

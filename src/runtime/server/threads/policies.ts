@@ -6,7 +6,7 @@ import { noted } from '../../context/size-note.js'
 import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { type FragmentId, fragmentId } from '../../core/ids.js'
-import { span, type Span } from '../../core/span.js'
+import { length, lowerBound, span, type Span } from '../../core/span.js'
 import type { Steps } from '../../core/turns.js'
 import { writeJson } from '../../core/written-json.js'
 import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
@@ -39,7 +39,7 @@ const TARGET = 2 / 3
 const CROWDED = 7 / 8
 /** Price of a cached token that the prompt shows for one turn, as a share of the price of computing a token. */
 const CACHED_PRICE = 0.1
-/** Contents with fewer tokens are not worth folding, because a marker alone has about 20. */
+/** Parts of a message with fewer tokens are not worth folding, because a marker alone has about 20. */
 const SHORTEST = 40
 /** If whole messages have more characters than this for each token of the context, no tokens are counted: that would take too long. */
 const HOPELESS = 64
@@ -170,46 +170,48 @@ export interface ToolResult {
   readonly message: number
   /** How many answers of the model follow this result. */
   readonly age: number
+  /** The tokens of the parts that are shown. */
   readonly tokens: number
 }
 
-/** Returns the tool results that the model has answered and that are shown whole, oldest first. Pinned and short ones are left out. */
+/**
+ * Returns the tool results that the model has answered and of which text is shown, oldest first. Pinned ones are left out, and those whose
+ * shown parts are short.
+ */
 export function* resultsOf({ engine, conversation, scope, pinned }: PolicyContext): Steps<readonly ToolResult[]> {
   const { messages } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
-  const touched = touchedIn(conversation)
+  const { omitted } = conversation
   const alone = (content: string) => engine.count([{ role: 'user', content }], [], [], scope?.variables)
   const nothing = alone('')
   let answers = messages.filter(({ role }) => role === 'assistant').length
   const results: ToolResult[] = []
   for (const [message, { role, content, toolCallId = '' }] of messages.slice(0, Math.max(0, last)).entries()) {
     if (role === 'assistant') answers--
-    if (role !== 'tool' || touched.has(message) || content.length < 2 * SHORTEST) continue
-    if (pinned?.has(toolCallId) === true) continue
+    if (role !== 'tool' || omitted.has(message) || pinned?.has(toolCallId) === true) continue
+    const parts = shownPartsOf(conversation, message)
+    if (parts.length === 0 || sizeOf(parts) < 2 * SHORTEST * parts.length) continue
     yield
-    const tokens = alone(content) - nothing
-    if (tokens >= SHORTEST) results.push({ message, age: answers, tokens })
+    const tokens = alone(parts.map(({ start, end }) => content.slice(start, end)).join('')) - nothing
+    if (tokens >= SHORTEST * parts.length) results.push({ message, age: answers, tokens })
   }
   return results
 }
 
-/**
- * Returns messages of the user and the model before the last user message, oldest first. They are shown whole and are longer than a marker.
- */
+/** Returns messages of the user and the model before the last user message, oldest first, whose shown parts are longer than markers. */
 function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
-  const { messages } = conversation
+  const { messages, omitted } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
-  const touched = touchedIn(conversation)
-  return messages.flatMap(({ role, content }, message) => {
+  return messages.flatMap(({ role }, message) => {
     const isSpoken = role === 'user' || role === 'assistant'
-    // A content of this many characters is about as long as a marker.
-    return isSpoken && message < last && !touched.has(message) && content.length >= 4 * SHORTEST ? [{ message }] : []
+    if (!isSpoken || message >= last || omitted.has(message)) return []
+    const parts = shownPartsOf(conversation, message)
+    // A text of this many characters is about as long as a marker.
+    return parts.length > 0 && sizeOf(parts) >= 4 * SHORTEST * parts.length ? [{ message }] : []
   })
 }
 
-/** Returns the indexes of the messages that are not shown whole. */
-const touchedIn = ({ fragments, omitted }: Conversation): ReadonlySet<number> =>
-  new Set([...omitted, ...fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message)])
+const sizeOf = (parts: readonly Span[]): number => parts.reduce((sum, part) => sum + length(part), 0)
 
 /**
  * Folds the fewest results, oldest first, with which the prompt's tokens satisfy `reached`, or else all of them. It folds only if that
@@ -242,7 +244,7 @@ export function* foldUntil(
   const parts: FragmentId[] = []
   for (const { message } of chosen) {
     yield
-    parts.push(...cutWhole(context.conversation, message))
+    parts.push(...cutShown(context.conversation, message))
   }
   // All folds happen in one step: a request that forks the thread between two steps copies all of them or none.
   const fragments = parts.flatMap((id) => {
@@ -264,7 +266,7 @@ export function shownBy(
   omitted: readonly Omissible[] = [],
 ): number {
   const hidden = folded.flatMap(({ message }) =>
-    partsOf(conversation, message).map((part) =>
+    shownPartsOf(conversation, message).map((part) =>
       editOf({ id: fragmentId('f00000'), message, span: part, state: { kind: 'folded' } })!,
     ),
   )
@@ -274,9 +276,9 @@ export function shownBy(
   return engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables)
 }
 
-/** Divides a whole message into fragments: those that it has, and the text around them as further ones. Returns their ids in order. */
-function cutWhole(conversation: Conversation, message: number): readonly FragmentId[] {
-  return partsOf(conversation, message).flatMap((part) => {
+/** Makes fragments of all text that a message shows: those that are open, and the text around its fragments as further ones. */
+function cutShown(conversation: Conversation, message: number): readonly FragmentId[] {
+  return shownPartsOf(conversation, message).flatMap((part) => {
     const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
     if (there !== undefined) return [there.id]
     const cut = conversation.cut([{ message, span: part }], 1)
@@ -284,12 +286,17 @@ function cutWhole(conversation: Conversation, message: number): readonly Fragmen
   })
 }
 
-/** Returns the parts into which its fragments divide a message: the fragments and the text around them, in order. */
-function partsOf({ messages, fragments }: Conversation, message: number): readonly Span[] {
-  const there = fragments.filter((fragment) => fragment.message === message)
+/** Returns the parts of a message that no fragment hides: the open fragments and the text around all fragments, in order. */
+function shownPartsOf({ messages, fragments }: Conversation, message: number): readonly Span[] {
+  const firstOf = (index: number) => lowerBound(fragments.length, (at) => fragments[at]!.message < index)
+  const there = fragments.slice(firstOf(message), firstOf(message + 1))
   const inner = there.flatMap(({ span: { start, end } }) => [start, end])
   const borders = [...new Set([0, ...inner, messages[message]?.content.length ?? 0])]
-  return borders.slice(1).map((end, at) => span(borders[at]!, end))
+  const hidden = new Set(there.flatMap(({ span: { start }, state }) => (state.kind === 'open' ? [] : [start])))
+  return borders.flatMap((start, at) => {
+    const end = borders[at + 1]
+    return end === undefined || hidden.has(start) ? [] : [span(start, end)]
+  })
 }
 
 /**

@@ -152,6 +152,31 @@ it('u-fold offers the lines of new results after its client left out the first m
   expect(helpers[3]!.messages.at(-1)!.content).toContain('| verse 9 says')
 })
 
+it('u-fold leaves shown what a person restored, and folds later text', async () => {
+  const later = JSON.stringify({ summary: 'It was read.', todo: ['Tell what verse 9 says.'] })
+  const twice = `${result}\n${result}`
+  const begun = dialogue.map((message) => (message.role === 'tool' ? { ...message, content: twice } : message))
+  const { policy, service, engine, thread } = await asked('u-fold', [notes, lines, later, lines], [], 2600, begun)
+  const { fragments } = service.threads.get('t', thread).all[2]!
+  expect(fragments.map(({ id }) => id)).toEqual(policy[0]!.folded)
+  for (const { id } of fragments) await service.threads.restore('t', thread, id)
+  const messages: readonly ChatMessage[] = [
+    ...begun,
+    { role: 'assistant', content: 'It says 42.' },
+    { role: 'user', content: 'Read on.' },
+    { role: 'assistant', content: '', toolCalls: [{ id: 'd', name: 'read', arguments: {} }] },
+    { role: 'tool', content: result.replaceAll('line', 'verse'), toolCallId: 'd' },
+    { role: 'assistant', content: 'I have read that, too.' },
+    { role: 'user', content: 'What does verse 9 say?' },
+  ]
+  const next = await service.ask({ tenant: 't', messages, tools, toolChoice: 'auto', acm: 'u-fold' }).answer
+  expect(next.thread).toBe(thread)
+  const shown = engine.prompt(engine.requests.at(-1)!)
+  expect(shown).toContain('Step 1. Tell what verse 9 says.')
+  expect(shown).toContain(twice)
+  expect(shown).not.toContain('verse 30 says')
+})
+
 it('resum waits for a nearly full window, and then shows only a summary', async () => {
   const early = await asked('resum', [])
   expect(early.policy).toEqual([])

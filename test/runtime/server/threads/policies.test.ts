@@ -82,6 +82,23 @@ describe('auto-policy', () => {
     expect(old.folded()).toEqual([2, 4])
   })
 
+  it('folds what is left of a result, unless that is short', async () => {
+    for (const [last, isFolded] of [
+      ['w0-200', true],
+      ['w0-389', false],
+    ] as const) {
+      const { ask, service } = await serve(2000)
+      const begun = calls(400)
+      const first = await ask(begun, { acm: 'off' })
+      const cut = { startMarker: 'w0-0', endMarker: last, numFragments: 1, role: 'all' } as const
+      const [own] = await service.threads.fragment('t', first.thread, cut)
+      await service.threads.fold('t', first.thread, own!.id)
+      const longer: readonly ChatMessage[] = [...begun, first.message, { role: 'user', content: words(300, 'q') }]
+      const { policy } = await ask(longer, { policy: { threshold: 0.1, olderThanTurns: 0 }, contract: 'splice' })
+      expect(policy.flatMap(({ folded }) => folded)).toHaveLength(isFolded ? 1 : 0)
+    }
+  })
+
   it('folds all that it chose in one step, so that a fork of the thread never has a part of the folds', async () => {
     const { engine } = await serve(2000)
     const conversation = new Conversation(conversationId('c'), portsOf(engine, conversationId('c')))
@@ -314,21 +331,26 @@ describe('a conversation that outgrows the context', () => {
     expect(service.status().running).toBe(0)
   })
 
-  it('is folded though a person had divided a part of its results', async () => {
-    const { ask, service, folded } = await serve(700, { defaults: { overflow: 'fold-tool-results' } })
-    const begun = calls(400)
-    const first = await ask(begun, { acm: 'off' })
-    const cut = { startMarker: 'w0-100', endMarker: 'w0-199', numFragments: 2, role: 'all' } as const
-    expect(await service.threads.fragment('t', first.thread, cut)).toHaveLength(2)
-    const { finish, policy, usage } = await ask([...begun, first.message, { role: 'user', content: words(400, 'q') }], {
-      acm: 'off',
-    })
-    expect([finish, folded()]).toEqual(['stop', [2, 2, 2, 2]])
-    expect(policy[0]!.folded).toHaveLength(4)
-    expect(usage.promptTokens + policy[0]!.saves).toBeGreaterThan(800)
-    for (const id of policy[0]!.folded) await service.threads.restore('t', first.thread, id)
-    expect(service.threads.get('t', first.thread).all[2]!.shown).toBe(words(400, 'w0-'))
-  })
+  it.each([false, true])(
+    'is folded though a person had divided a part of its results, and folded a fragment: %s',
+    async (isFolded) => {
+      const { ask, service, folded } = await serve(700, { defaults: { overflow: 'fold-tool-results' } })
+      const begun = calls(400)
+      const first = await ask(begun, { acm: 'off' })
+      const cut = { startMarker: 'w0-100', endMarker: 'w0-199', numFragments: 2, role: 'all' } as const
+      const [own, other] = await service.threads.fragment('t', first.thread, cut)
+      expect(other).toBeDefined()
+      if (isFolded) await service.threads.fold('t', first.thread, own!.id)
+      const { finish, policy, usage } = await ask([...begun, first.message, { role: 'user', content: words(400, 'q') }], {
+        acm: 'off',
+      })
+      expect([finish, folded()]).toEqual(['stop', [2, 2, 2, 2]])
+      expect(policy[0]!.folded).toHaveLength(isFolded ? 3 : 4)
+      expect(usage.promptTokens + policy[0]!.saves).toBeGreaterThan(isFolded ? 750 : 800)
+      for (const id of new Set([own!.id, ...policy[0]!.folded])) await service.threads.restore('t', first.thread, id)
+      expect(service.threads.get('t', first.thread).all[2]!.shown).toBe(words(400, 'w0-'))
+    },
+  )
 
   it('goes on by folds however much text it had', async () => {
     const { ask } = await serve(2000, { defaults: { overflow: 'fold-tool-results' } })
