@@ -18,6 +18,7 @@ import {
   priceRemark,
   several,
   tooCostly,
+  wholeOmission,
   IdMint,
 } from './fragment.js'
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
@@ -200,7 +201,7 @@ export class Conversation {
     numFragments = 5,
     role = 'user',
   }: FragmentOptions): Steps<Result<{ fragments: readonly Fragment[] }>> {
-    const found = between(this.#messages, { startMarker, endMarker, scope: role })
+    const found = between(this.#messages, { startMarker, endMarker, scope: role }, this.omitted)
     return found.ok ? yield* this.#cutting(found.stretches, numFragments) : found
   }
 
@@ -317,10 +318,17 @@ export class Conversation {
     return true
   }
 
-  /** Shows the original text of a folded or summarised fragment again. */
+  /** Shows the original text of a folded or summarised fragment again. Refuses while its whole message is hidden. */
   restore(id: string): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
+    const { message } = fragment
+    const omission = wholeOmission(this.#omissions, message)
+    if (omission !== undefined)
+      return refuse(
+        'tool/refused',
+        `${id} is in message ${message + 1}, which is hidden as a whole (${omission.id}). search_context and get_search_detail show its text.`,
+      )
     if (fragment.state.kind === 'open')
       return refuse('tool/refused', `${id} is open: its text is already shown. There is nothing to restore.`)
     return { ok: true, fragment: this.#set(fragment.id, { kind: 'open' }) }
@@ -522,7 +530,7 @@ export class Conversation {
     const { role, content } = this.#message(found.message)
     const forgotten = this.#fragments.filter((one) => one.message === found.message && isForgotten(one))
     const excerpt = forgotten.reduce((around, one) => beside(around, found.span, one.span), widened(content, found.span, reach))
-    return { ...found, role, standing: standingOf(this.#fragments, found), excerpt }
+    return { ...found, role, standing: standingOf(this.#fragments, this.#omissions, found), excerpt }
   }
 
   #message(index: number): ChatMessage {

@@ -78,6 +78,10 @@ export interface Omission {
   readonly contract?: Contract
 }
 
+/** Returns the omission that hides the whole message; undefined when none does. */
+export const wholeOmission = (omissions: readonly Omission[], message: number): Omission | undefined =>
+  omissions.find((one) => one.message === message && one.omits.part === 'message')
+
 /** Returns the edit that leaves the part out. */
 export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>): Edit => ({
   ...{ message, span: span(0, 0), replacement: '', omits },

@@ -2,11 +2,15 @@
 import type { ChatMessage } from '../chat/message.js'
 import type { FragmentId, SearchId } from '../core/ids.js'
 import { overlaps, span, type Span } from '../core/span.js'
-import type { Fragment } from './fragment.js'
+import { type Fragment, type Omission, wholeOmission } from './fragment.js'
 import { searchable, type Scope } from './stretch.js'
 
-/** Whether the text of a hit is visible to the model now, or (in part) hidden by a fragment. */
-export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }
+/**
+ * Whether the text of a hit is visible to the model now, or (in part) hidden by a fragment. `omitted`: the whole message is hidden, and
+ * `fragment` is the id of its omission.
+ */
+export type Standing =
+  { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised' | 'omitted'; readonly fragment: FragmentId }
 
 /** A stretch of a message's text. */
 export interface TextPlace {
@@ -61,7 +65,9 @@ export function countIgnoringCase(messages: readonly ChatMessage[], query: strin
 }
 
 /** Returns whether a place is visible. A place that is hidden in part counts as hidden. */
-export function standingOf(fragments: Iterable<Fragment>, place: TextPlace): Standing {
+export function standingOf(fragments: Iterable<Fragment>, omissions: readonly Omission[], place: TextPlace): Standing {
+  const omission = wholeOmission(omissions, place.message)
+  if (omission !== undefined) return { kind: 'omitted', fragment: omission.id }
   for (const { id, message, span: covered, state } of fragments)
     if (state.kind !== 'open' && message === place.message && overlaps(covered, place.span))
       return { kind: state.kind, fragment: id }

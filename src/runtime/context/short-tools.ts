@@ -84,12 +84,13 @@ interface Unworded extends Pick<ContextTool, 'givesIds'> {
   readonly names?: { readonly argument: string; readonly ids: IdsIn }
 }
 
-type IdsIn = (conversation: Pick<Conversation, 'fragments' | 'state'>) => readonly string[]
+type IdsIn = (conversation: Pick<Conversation, 'fragments' | 'omitted' | 'state'>) => readonly string[]
 
+/** Returns the fragments in these states. Those of messages that are hidden as a whole are left out, because no call changes what is seen. */
 const fragmentsThatAre =
   (...kinds: readonly Fragment['state']['kind'][]): IdsIn =>
-  ({ fragments }) =>
-    fragments.filter(({ state }) => kinds.includes(state.kind)).map(({ id }) => id)
+  ({ fragments, omitted }) =>
+    fragments.filter(({ state, message }) => kinds.includes(state.kind) && !omitted.has(message)).map(({ id }) => id)
 
 const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unworded['names']> => ({
   argument: 'fragment_id',

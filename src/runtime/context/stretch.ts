@@ -25,11 +25,15 @@ interface StretchStart {
 /**
  * Finds the original text from the first `startMarker` to the first `endMarker` after it, both included. Returns one non-empty stretch for
  * each message of that text whose role is in scope.
+ * @param omitted indexes of messages that are hidden as a whole; they are left out. Default: none
  */
 export function between(
-  messages: readonly ChatMessage[],
+  all: readonly ChatMessage[],
   { startMarker, endMarker, scope }: MarkerQuery,
+  omitted: ReadonlySet<number> = new Set(),
 ): Result<{ stretches: readonly Stretch[] }> {
+  const messages = omitted.size === 0 ? all : all.map((each, at) => (omitted.has(at) ? { ...each, content: '' } : each))
+  const absent = (name: string, marker: string) => refuse('tool/refused', missing(messages, all, name, marker, scope))
   for (const [name, marker] of [
     ['start_marker', startMarker],
     ['end_marker', endMarker],
@@ -38,11 +42,11 @@ export function between(
 
   const beginning: StretchStart = { message: 0, start: 0 }
   const start = find(messages, startMarker, scope, beginning)
-  if (start === null) return refuse('tool/refused', missing(messages, 'start_marker', startMarker, scope))
+  if (start === null) return absent('start_marker', startMarker)
   const end = find(messages, endMarker, scope, { message: start.message, start: start.start + startMarker.length })
   if (end === null)
     return find(messages, endMarker, scope, beginning) === null
-      ? refuse('tool/refused', missing(messages, 'end_marker', endMarker, scope))
+      ? absent('end_marker', endMarker)
       : refuse(
           'tool/refused',
           `end_marker ${quoted(endMarker)} does not come after start_marker, only before its end. Choose an end_marker that comes later, or swap the two.`,
@@ -70,12 +74,20 @@ function find(messages: readonly ChatMessage[], text: string, scope: Scope, from
   return null
 }
 
-/** Says that a marker is missing, and the most likely reason. */
-function missing(messages: readonly ChatMessage[], name: string, marker: string, scope: Scope): string {
+/** Says that a marker is missing, and the most likely reason. @param all the messages with those that are hidden as a whole */
+function missing(
+  messages: readonly ChatMessage[],
+  all: readonly ChatMessage[],
+  name: string,
+  marker: string,
+  scope: Scope,
+): string {
   const not = `${name} ${quoted(marker)} is not in the ${scopeName(scope)}.`
-  const others = messages.filter((message) => searchable(message, 'all') && message.name !== REFUSING)
-  if (scope !== 'all' && find(others, marker, 'all', { message: 0, start: 0 }) !== null)
-    return `${not} It is in other messages: call again with role "all".`
+  const isElsewhere = (of: readonly ChatMessage[]) =>
+    of.some((message) => searchable(message, 'all') && message.name !== REFUSING && message.content.includes(marker))
+  if (scope !== 'all' && isElsewhere(messages)) return `${not} It is in other messages: call again with role "all".`
+  if (isElsewhere(all))
+    return `${not} It is in a message that is hidden as a whole: search_context and get_search_detail show its text.`
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
   if (find(lower, marker.toLowerCase(), scope, { message: 0, start: 0 }) !== null)
     return `${not} It is there in other upper or lower case: copy it exactly.`

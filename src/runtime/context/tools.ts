@@ -47,7 +47,7 @@ export interface ContextTool {
    * Returns the definition with the ids that a call may have now; null when no call could succeed. The model sees `definition`; its
    * calls must satisfy the returned one. Default: any call may be tried.
    */
-  readonly narrowed?: (conversation: Pick<Conversation, 'fragments' | 'state'>) => ToolDefinition | null
+  readonly narrowed?: (conversation: Pick<Conversation, 'fragments' | 'omitted' | 'state'>) => ToolDefinition | null
   /** Whether a call ends the step, because calls after it need the ids in its result. Default false. */
   readonly givesIds?: boolean
   /**
@@ -141,6 +141,8 @@ function where(standing: Hit['standing']): string {
       return `in folded fragment ${standing.fragment}`
     case 'summarised':
       return `in summarized fragment ${standing.fragment}`
+    case 'omitted':
+      return 'hidden with the whole message'
   }
 }
 

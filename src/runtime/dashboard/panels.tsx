@@ -370,7 +370,9 @@ export function SearchPane({ thread, onChoose }: SearchPaneProps) {
                 onClick={() => {
                   const { standing, message } = hit
                   onChoose(
-                    standing.kind === 'shown' ? { kind: 'message', index: message } : { kind: 'fragment', id: standing.fragment },
+                    standing.kind === 'shown' || standing.kind === 'omitted'
+                      ? { kind: 'message', index: message }
+                      : { kind: 'fragment', id: standing.fragment },
                   )
                 }}
               >

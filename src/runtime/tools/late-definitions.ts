@@ -82,13 +82,13 @@ export class LateDefinitions {
     })
   }
 
-  /** Returns where the definition was shown last, or null. */
+  /** Returns where the definition was shown last, or null. Messages that are hidden as a whole do not count. */
   #placeOf(tool: ToolDefinition): Stretch | null {
-    const { messages } = this.conversation
+    const { messages, omitted } = this.conversation
     const line = lineOf(tool)
     for (let message = messages.length - 1; message >= 0; message--) {
       const { role, content } = messages[message]!
-      const start = role === 'tool' ? content.lastIndexOf(line) : -1
+      const start = role === 'tool' && !omitted.has(message) ? content.lastIndexOf(line) : -1
       if (start >= 0) return { message, span: span(start, start + line.length) }
     }
     return null

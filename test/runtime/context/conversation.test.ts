@@ -81,6 +81,54 @@ describe('Conversation', () => {
     expect(asked).toEqual([])
   })
 
+  describe('with a message that is hidden as a whole', () => {
+    beforeEach(() => {
+      conversation = new Conversation(id)
+      for (const at of [0, 1, 2]) conversation.add({ role: 'user', content: at === 1 ? 'Again.' : 'Log: one two three. End.' })
+    })
+    const hide = () => conversation.omit([{ message: 0, omits: { part: 'message' } }])[0]!
+
+    it('cuts the text that is shown, though the hidden message has it, too', () => {
+      hide()
+      const [fragment] = granted(mark('one', 'three', 1)).fragments
+      expect(fragment!.message).toBe(2)
+      granted(conversation.fold(fragment!.id))
+      expect(conversation.shown(2)).toContain('[folded')
+    })
+
+    it('leaves it out of a cut across messages, and says when markers are there alone', () => {
+      conversation.omit([{ message: 1, omits: { part: 'message' } }])
+      granted(mark('one', 'Log:', 2))
+      expect(conversation.fragments.map(({ message }) => message)).toEqual([0, 2])
+      expect(refused(mark('Again', 'Again'))).toBe(
+        'start_marker "Again" is not in the user messages. It is in a message that is hidden as a whole: search_context and get_search_detail show its text.',
+      )
+    })
+
+    it('says of a hit in it that it is hidden', () => {
+      const [fragment] = granted(mark('one', 'two', 1)).fragments
+      granted(conversation.fold(fragment!.id))
+      const omission = hide()
+      for (const query of ['two', 'three']) {
+        const { hits } = granted(conversation.search({ query }))
+        expect(hits.map(({ standing }) => standing)).toEqual([{ kind: 'omitted', fragment: omission.id }, { kind: 'shown' }])
+      }
+    })
+
+    it('restores no fragment in it before the message is shown again', () => {
+      const fragments = granted(mark('one', 'three', 2)).fragments
+      granted(conversation.fold(fragments[0]!.id))
+      const omission = hide()
+      for (const { id: each } of fragments)
+        expect(refused(conversation.restore(each))).toBe(
+          `${each} is in message 1, which is hidden as a whole (${omission.id}). search_context and get_search_detail show its text.`,
+        )
+      conversation.readmit(omission.id)
+      granted(conversation.restore(fragments[0]!.id))
+      expect(conversation.shown(0)).toBe('Log: one two three. End.')
+    })
+  })
+
   it('shows all messages as it shows each', () => {
     const [, second] = granted(mark('START', 'END', 3)).fragments
     granted(conversation.fold(second!.id))

@@ -2,10 +2,12 @@
 import { describe, expect, it } from 'vitest'
 import { sculptor } from '../../../src/runtime/agents/sculptor.js'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
+import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { contextToolsFor, readToolTexts, shortContextTools } from '../../../src/runtime/context/short-tools.js'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
+import { granted } from '../../support/results.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 
 const LOG = 'Log begins. The tower password is amber. Later it is copper. The end of the log. What is the password?'
@@ -78,6 +80,21 @@ describe('a session with a model that nobody trained', () => {
     expect(idsOf(third!.unlisted, 'fold_fragment')).toEqual(ids.slice(1))
     expect(idsOf(third!.unlisted, 'restore_fragment')).toEqual(ids.slice(0, 1))
     expect(third!.callable).toContain('restore_fragment')
+  })
+
+  it('allows no call for a fragment of a message that is hidden as a whole', () => {
+    const conversation = new Conversation(id)
+    conversation.add({ role: 'user', content: LOG })
+    const { fragments } = granted(conversation.fragment({ startMarker: 'Log', endMarker: 'copper', numFragments: 2 }))
+    granted(conversation.fold(fragments[0]!.id))
+    const allowed = () =>
+      shortContextTools.flatMap(({ definition: { name }, narrowed }) => {
+        const tool = narrowed?.(conversation)
+        return tool == null ? [] : [[name, idsOf([tool], name)]]
+      })
+    expect(allowed().map(([name]) => name)).toEqual(['fold_fragment', 'restore_fragment', 'summarize_fragment'])
+    conversation.omit([{ message: 0, omits: { part: 'message' } }])
+    expect(allowed()).toEqual([])
   })
 
   it("pays once for a step's failures", async () => {

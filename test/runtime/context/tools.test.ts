@@ -235,6 +235,10 @@ describe('calls', () => {
     const [, second] = ids()
     await call('summarize_fragment', { fragment_id: second, focus: 'all' })
     expect((await call('search_context', { query: 'number 59' })).text).toContain(`in summarized fragment ${second}`)
+    conversation.omit([{ message: 1, omits: { part: 'message' } }])
+    expect((await call('search_context', { query: 'number 59' })).text).toContain(
+      'character 647, hidden with the whole message\n',
+    )
   })
 
   it('give hints after a search without a match', async () => {

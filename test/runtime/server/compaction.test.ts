@@ -130,6 +130,48 @@ describe('compact_20260112', () => {
     expect(next.content).toMatchObject([{ type: 'text', text: 'I see: Go on.' }])
   })
 
+  it.each([
+    ['no', undefined, undefined],
+    ['the same', 'You keep bees.', 'You keep bees.'],
+    ['another', 'You keep bees.', 'You keep wasps.'],
+    ['a new', undefined, 'You keep bees.'],
+  ])('a client edit after it keeps the compacted text (%s system message)', async (name, system, later) => {
+    const said = `edit with ${name} system`
+    const messages = await talked(said, { system })
+    const past = await ask(messages, { system, ...managed(above(100)) })
+    const { thread } = toldIn(past)
+    const question: Param = { role: 'user', content: `Good. ${'And the queen? '.repeat(9)}` }
+    const answered: Param[] = [{ role: 'assistant', content: past.content as never }, question]
+    const { content } = await ask(answered, { system })
+    const pruned: Param[] = [
+      answered[0]!,
+      { role: 'user', content: 'Good.' },
+      { role: 'assistant', content: content as never },
+      { role: 'user', content: 'And the drones?' },
+    ]
+    const edited = await ask(pruned, { system: later })
+    expect(toldIn(edited)).toMatchObject({ thread })
+    expect(served.service.threads.view('public', thread).some((message) => message.content === question.content)).toBe(false)
+    const { all } = served.service.threads.get('public', thread)
+    const compacted = all.filter(({ omitted }) => omitted.length > 0)
+    expect(compacted.map(({ message }) => message.content)).toEqual([
+      ...[0, 1, 2].flatMap((at) => [long(said, at), expect.stringContaining('I see: ') as string]),
+      `And how is ${said}?`,
+    ])
+    expect(all.findIndex(({ message }) => message.role === 'system')).toBe(later === undefined ? -1 : 0)
+    await served.service.threads.restore('public', thread, compacted[0]!.omitted[0]!.id)
+    // A compacted message that is shown again stays, too.
+    const more: Param[] = [
+      { role: 'assistant', content: edited.content as never },
+      { role: 'user', content: 'And the wax?' },
+    ]
+    const again = await ask([...pruned.with(1, question), ...more], { system: later })
+    expect(toldIn(again)).toMatchObject({ thread })
+    const { all: kept } = served.service.threads.get('public', thread)
+    expect(kept.filter(({ shown }) => shown === long(said, 0))).toHaveLength(1)
+    expect(kept.filter(({ omitted }) => omitted.length > 0)).toHaveLength(6)
+  })
+
   it('leaves clear_tool_uses only the results after it', async () => {
     const results = (...ids: readonly string[]): Param[] =>
       ids.flatMap((id, at): Param[] => [

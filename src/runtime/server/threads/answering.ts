@@ -26,7 +26,7 @@ import { drop, type Dropped, reposition, skippedIn } from './drops.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
 import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, isHopeless, shownAgain } from './policies.js'
-import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
+import type { Acm, Folded, FoldPolicy, Overflow, PolicyContext } from './policies.js'
 import type { Thread } from './thread.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import { sum, TurnReport } from './turn-report.js'
@@ -99,9 +99,12 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const cleared = await fold(options, prepared)
   const compaction = await compacting(options, prepared)
   if (compaction?.compacted.paused === true) return pausedAt(options, compaction, cleared)
-  const ran = await run(options, prepared)
-  const dropped = await droppedBy(options, prepared, ran)
-  const answered = { ...report(options, prepared, ran, cleared), ...definedFields({ dropped }) }
+  // A compaction replaces the conversation that the tools work on.
+  const current = compaction === null ? prepared : await prepare(options)
+  await findTools(options, current)
+  const ran = await run(options, current)
+  const dropped = await droppedBy(options, current, ran)
+  const answered = { ...report(options, current, ran, cleared), ...definedFields({ dropped }) }
   if (compaction === null) return answered
   return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
@@ -194,7 +197,7 @@ function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason
 /** Folds the text that the client and the policies want folded, and saves the thread. Returns the field `cleared` of the answer. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
   const { ask, taken, engine, defaults, operatorTools, signal, save } = options
-  const { acm, contract, helpers, scope, managed, toolbox } = prepared
+  const { acm, contract, helpers, scope, toolbox } = prepared
   const { thread } = taken
   // A fork records this event too, so that it later recognises the messages that the client had removed.
   if (taken.edits.length + taken.hidden.length > 0)
@@ -202,20 +205,12 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
       reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
-  if (managed !== null) {
-    await managed.begin(signal)
-    // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
-    thread.answered(thread.seen.length, null)
-  }
   const { conversation } = thread
   const unknown = unknownResults(thread, operatorTools)
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned), unknown }
   const overflow = ask.overflow ?? defaults.overflow
   const counts = ask.drops !== undefined || ask.clear !== undefined || acm === 'auto-policy' || overflow !== 'refuse'
-  if (counts && !isHopeless(context)) {
-    const { tools } = context
-    await engine.prepare?.(noted(conversation.messages, tools), tools, conversation.edits(), scope.variables)
-  }
+  if (counts) await readyToCount(context)
   if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
   if (ask.clear?.toolUses !== undefined)
@@ -239,6 +234,35 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
   return cleared
+}
+
+/**
+ * Has the model and the catalogue choose tools for the request, if the ask manages tools so. Then makes room for the definitions that were
+ * found.
+ */
+async function findTools(options: AnsweringOptions, { managed, scope, toolbox }: PreparedAnswer): Promise<void> {
+  const { ask, taken, engine, defaults, signal, save } = options
+  const { thread } = taken
+  if (managed === null) return
+  const from = thread.seen.length
+  await managed.begin(signal)
+  // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
+  thread.answered(from, null)
+  const { conversation } = thread
+  const overflow = ask.overflow ?? defaults.overflow
+  if (overflow !== 'refuse' && conversation.messages.length > from) {
+    const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
+    await readyToCount(context)
+    record(options, await inTurns(foldToFit(context, overflow)), 'the context is full')
+  }
+  await save()
+}
+
+/** Prepares the engine for counting the tokens of the conversation. */
+async function readyToCount(context: PolicyContext): Promise<void> {
+  const { engine, conversation, tools, scope } = context
+  if (isHopeless(context)) return
+  await engine.prepare?.(noted(conversation.messages, tools), tools, conversation.edits(), scope?.variables)
 }
 
 /**

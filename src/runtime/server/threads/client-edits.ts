@@ -144,6 +144,9 @@ export function reconciled(
     places[at] = made.length
     made.push(messages[at]!)
   }
+  // A new system message stands before compacted messages, because templates want it first.
+  const others = request.findIndex(({ role }) => role !== 'system')
+  give(Math.min(others, matches[0]?.b ?? 0))
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
       // Results of the server's calls are held back if they follow results that the client will send again.
@@ -173,18 +176,26 @@ function nextPlace(matches: readonly Match[], view: number): number | undefined 
 
 /**
  * For each message that clients do not see, returns the index, among the messages they see, of the one it belongs to. A step belongs to the
- * answer that it leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers.
+ * answer that it leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers. All
+ * messages before a summary belong to the summary, which stands for them.
  */
 function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   const owners: number[] = []
   /** For each message, whether the next one that clients see is an answer. */
   const leads: boolean[] = []
-  for (let at = messages.length - 1, next = false; at >= 0; at--) {
+  /** For each message, the next summary that clients see; undefined when there is none. */
+  const summaries: (number | undefined)[] = []
+  let view = messages.filter(({ seen }) => seen !== 'nothing').length
+  for (let at = messages.length - 1, next = false, summary: number | undefined; at >= 0; at--) {
     leads[at] = next
+    summaries[at] = summary
     const { message, seen } = messages[at]!
-    if (seen !== 'nothing') next = message.role === 'assistant'
+    if (seen === 'nothing') continue
+    view--
+    next = message.role === 'assistant'
+    if (message.stands !== undefined) summary = view
   }
-  let view = -1
+  view = -1
   let step = -1
   messages.forEach(({ message, seen }, at) => {
     if (seen !== 'nothing') {
@@ -194,7 +205,7 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
       return
     }
     if (message.role === 'assistant') step = leads[at] === true ? view + 1 : view
-    owners.push(step)
+    owners.push(summaries[at] ?? step)
   })
   return owners
 }

@@ -1,7 +1,7 @@
 /** Tests `acm: memtool`: the client's tools become a catalogue of its thread, in the three modes. */
 import { expect, it } from 'vitest'
 import type { MemToolMode } from '../../../../src/runtime/agents/memtool-asides.js'
-import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import { type ChatMessage, omitting, type ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ThreadService } from '../../../../src/runtime/server/service.js'
@@ -153,13 +153,21 @@ it.each<[string, Partial<Ask>]>([
   expect(hidden.map((places) => places.join())).toEqual(['', '', '', '4', '4', '4,8'])
 })
 
-it('a search by the server stays unknown to clients when a compaction fails after it', async () => {
+/** Asks for a compaction at once, whose summary stands before the answer. */
+const compaction = { above: null, pauses: false, keepsUser: false } as const
+
+it.each([
+  ['a compaction fails before it', { compaction }, ['size moon', 'and now?']],
+  ['the answer fails after it', {}, ['size moon', 'assistant', 'tool', 'and now?']],
+])('a search by the server stays unknown to clients when %s', async (_, more, kept) => {
   const play = ({ messages, schema }: EngineRequest): ScriptedReply => {
-    const last = messages.at(-1)!.content
+    const last = messages.at(-1)!
     const asks = Object.keys((schema as { properties?: object } | undefined)?.properties ?? {})[0]
     if (asks === 'remove') return { content: '{"remove": []}' }
-    if (asks === 'keywords') return { content: JSON.stringify({ keywords: last.includes('size moon') ? ['size moon'] : [] }) }
-    return last.startsWith('Stop here') ? { content: '', finish: 'cancelled' } : { content: 'Yes.' }
+    if (asks === 'keywords')
+      return { content: JSON.stringify({ keywords: last.content.includes('size moon') ? ['size moon'] : [] }) }
+    if (last.role === 'tool') throw new Error('The engine broke.')
+    return last.content.startsWith('Stop here') ? { content: '', finish: 'cancelled' } : { content: 'Yes.' }
   }
   const store = new MemoryStore()
   const open = () =>
@@ -173,8 +181,7 @@ it('a search by the server stays unknown to clients when a compaction fails afte
   const user = (content: string): ChatMessage => ({ role: 'user', content })
   const { thread, message } = await service.ask({ ...commons, messages: [user('hello')] }).answer
   const messages = [user('hello'), message, user('size moon')]
-  const compaction = { above: null, pauses: false, keepsUser: false }
-  await expect(service.ask({ ...commons, messages, compaction }).answer).rejects.toMatchObject({ code: 'engine/cancelled' })
+  await expect(service.ask({ ...commons, messages, ...more }).answer).rejects.toThrow(/cancelled|broke/)
   const next = await service.ask({ ...commons, messages: [...messages, user('and now?')] }).answer
   expect(next.thread).toBe(thread)
   for (const each of [service, await open()]) {
@@ -184,12 +191,7 @@ it('a search by the server stays unknown to clients when a compaction fails afte
         role === 'user' ? content : role,
         typeof seen === 'string' ? seen : 'other',
       ])
-    expect(all.slice(2, 6)).toEqual([
-      ['size moon', 'same'],
-      ['assistant', 'nothing'],
-      ['tool', 'nothing'],
-      ['and now?', 'same'],
-    ])
+    expect(all.slice(2, -1)).toEqual(kept.map((of) => [of, of === 'assistant' || of === 'tool' ? 'nothing' : 'same']))
     expect(each.threads.view('t', thread).map(({ content }) => content)).toEqual([
       'hello',
       'Yes.',
@@ -199,6 +201,84 @@ it('a search by the server stays unknown to clients when a compaction fails afte
     ])
   }
 })
+
+/** Returns the prompt's text without the messages that are hidden as a whole. */
+const shownBy = (engine: ScriptedEngine, { messages, edits = [], ...rest }: EngineRequest) =>
+  engine.prompt({ ...rest, ...omitting(messages, edits) })
+
+const memtool = (engine: ScriptedEngine, memToolMode: MemToolMode) =>
+  ThreadService.open({
+    models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
+    defaults: { acm: 'memtool', memToolMode },
+  })
+
+it('workflow: after a compaction the server searches, and the question stands word for word', async () => {
+  const engine = new ScriptedEngine(({ messages, schema }) => {
+    const last = messages.at(-1)!.content
+    const asks = Object.keys((schema as { properties?: object } | undefined)?.properties ?? {})[0]
+    if (asks === 'remove') return { content: '{"remove": []}' }
+    if (asks === 'keywords')
+      return { content: JSON.stringify({ keywords: [last.includes('size moon') ? 'size moon' : 'age mars'] }) }
+    return { content: last.startsWith('Stop here') ? 'They look at the sky.' : 'Yes.' }
+  })
+  const service = await memtool(engine, 'workflow')
+  const commons = { tenant: 't', tools, toolChoice: 'auto' } as const
+  const hello = { role: 'user', content: 'hello' } as const
+  const { message } = await service.ask({ ...commons, messages: [hello] }).answer
+  const messages = [hello, message, { role: 'user', content: 'size moon' }] as const
+  await service.ask({ ...commons, messages, compaction }).answer
+  const last = engine.requests.at(-1)!
+  const prompt = shownBy(engine, last)
+  expect(prompt).toContain("They look at the sky.\n\nThe user's last message, word for word:\nsize moon")
+  expect(prompt).toContain('{"name": "size_moon"')
+  expect(prompt).not.toContain('{"name": "age_mars"')
+  expect(namesOf(last.unlisted)).toContain('size_moon')
+  expect(namesOf(last.unlisted)).not.toContain('age_mars')
+})
+
+it('workflow: older results make room for the definitions that the server found', async () => {
+  const engine = new ScriptedEngine(
+    ({ schema }) => ({ content: schema === undefined ? 'Yes.' : '{"keywords": ["size moon"]}' }),
+    {
+      context: 440,
+    },
+  )
+  const service = await memtool(engine, 'workflow')
+  const messages: readonly ChatMessage[] = [
+    { role: 'user', content: 'Look it up.' },
+    { role: 'assistant', content: '', toolCalls: [{ id: 'look', name: 'size_moon', arguments: {} }] },
+    { role: 'tool', content: 'It is 7. '.repeat(110), toolCallId: 'look', name: 'size_moon' },
+    { role: 'assistant', content: 'It is 7.' },
+    { role: 'user', content: 'size moon' },
+  ]
+  const described = [{ ...tools[0]!, description: 'It asks far away. '.repeat(19) }]
+  const asked = { tenant: 't', messages, tools: described, toolChoice: 'auto', overflow: 'fold-tool-results' } as const
+  await service.ask(asked).answer
+  const prompt = engine.prompt(engine.requests.at(-1)!)
+  expect(prompt).toContain('{"name": "size_moon"')
+  expect(prompt).toContain('[folded')
+})
+
+it.each(['exact', 'splice'] as const)(
+  'autonomous: tools whose definitions a compaction hid are shown anew by a search, and can be removed (%s)',
+  async (contract) => {
+    const search: ScriptedReply = { calls: [{ name: 'search_tools', arguments: { keywords: ['size moon'] } }] }
+    const remove = (name: string): ScriptedReply => ({ calls: [{ name: 'remove_tools', arguments: { tool_names: [name] } }] })
+    const done: ScriptedReply = { content: 'Done.' }
+    const summary: ScriptedReply = { content: 'They look at the sky.' }
+    const engine = new ScriptedEngine([search, remove('size_moon'), done, summary, search, remove('age_moon'), done])
+    const service = await memtool(engine, 'autonomous')
+    const commons = { tenant: 't', tools, toolChoice: 'auto', contract } as const
+    const first = { role: 'user', content: 'Look up.' } as const
+    const { message } = await service.ask({ ...commons, messages: [first] }).answer
+    await service.ask({ ...commons, messages: [first, message, { role: 'user', content: 'And now?' }], compaction }).answer
+    const [found, removed] = engine.requests.slice(-2)
+    expect(found!.messages.at(-1)!.content).toMatch(/^3 tools added/)
+    for (const name of ['size_moon', 'age_moon', 'size_mars']) expect(shownBy(engine, found!)).toContain(`{"name": "${name}"`)
+    expect(shownBy(engine, removed!)).toContain('{"name": "size_moon"')
+    expect(shownBy(engine, removed!)).not.toContain('{"name": "age_moon"')
+  },
+)
 
 it('a call of a tool that is not loaded gets an error, and no tool can be forced', async () => {
   let tries = 0
