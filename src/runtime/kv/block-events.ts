@@ -67,8 +67,8 @@ export interface BlocksRemoved {
 export type BlockEvent = BlocksStored | BlocksRemoved
 
 /**
- * The change of one held text since the last comparison. Its first `kept` blocks are the same as then; `tokens` are those of the blocks behind
- * them.
+ * The change of one held text since the last comparison. Its first `kept` blocks are the same as then; `tokens` are those of the blocks
+ * behind them.
  */
 interface News {
   readonly holder: object

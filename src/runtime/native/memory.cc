@@ -1,5 +1,5 @@
-// Operations on llama.cpp's cache: which sequences see a cell (its tags), positions, shifts, and whole sequences as bytes. context.ts checks
-// the arguments first, because llama.cpp ends the process on bad ones.
+// Operations on llama.cpp's cache: which sequences see a cell (its tags), positions, shifts, and whole sequences as bytes. context.ts
+// checks the arguments first, because llama.cpp ends the process on bad ones.
 #include <cstring>
 
 #include "kvfold.h"

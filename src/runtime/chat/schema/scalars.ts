@@ -294,7 +294,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // A `format` of JSON Schema, such as email, has many long strings that no model writes. Its grammar may leave them out to keep the lengths.
+  // A format of JSON Schema, such as email, has long strings that no model writes. Its grammar may leave them out to keep the lengths.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)

@@ -176,8 +176,8 @@ function countOf(value: unknown, most = MOST_VALUES): number {
 }
 
 /**
- * Long arguments of calls. They are parsed before the body is translated, so that the event loop has turns in between. The key is the object
- * in the body that has the arguments; `given` is as sent, `made` is parsed.
+ * Long arguments of calls. They are parsed before the body is translated, so that the event loop has turns in between. The key is the
+ * object in the body that has the arguments; `given` is as sent, `made` is parsed.
  */
 const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Arguments }>()
 
