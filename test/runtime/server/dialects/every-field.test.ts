@@ -90,7 +90,7 @@ const LLAMA_SAMPLING: Fields = {
 const LLAMA_OTHER: Fields = {
   ...{ n_keep: 1, n_discard: 1, n_indent: 1, n_cache_reuse: 1, t_max_predict_ms: 5, post_sampling_probs: true },
   ...{ backend_sampling: true, verbose: true, grammar_lazy: false, grammar_triggers: [], preserved_tokens: [], chat_format: 0 },
-  ...{ generation_prompt: '', parse_tool_calls: true, chat_parser: '', reasoning_control: true, 'speculative.p_min': 0.5 },
+  ...{ generation_prompt: '', parse_tool_calls: true, chat_parser: '', 'speculative.p_min': 0.5 },
 }
 
 /** vLLM's sampling fields, which both completion routes take. */
@@ -119,6 +119,7 @@ const LLAMA: Route = {
   },
   ignored: {
     ...LLAMA_OTHER,
+    reasoning_control: true,
     ...{
       reasoning_format: 'none',
       echo: true,
@@ -145,6 +146,7 @@ const ROUTES: readonly Route[] = [
     taken: {
       ...OPENAI_SAMPLING,
       ...LLAMA_SAMPLING,
+      reasoning_control: true,
       ...VLLM_SAMPLING,
       ...{
         logprobs: true,
@@ -210,7 +212,7 @@ const ROUTES: readonly Route[] = [
       ...{ best_of: 1, echo: true, logprobs: 1, prompt_logprobs: 1, response_format: { type: 'json_object' } },
     },
     refused: { suffix: 'b', structural_tag: '{}' },
-    ignored: { ...VLLM_OTHER, ...LLAMA_OTHER, prompt_embeds: 'AA==' },
+    ignored: { ...VLLM_OTHER, ...LLAMA_OTHER, reasoning_control: true, prompt_embeds: 'AA==' },
     byModel: ['suffix'],
   },
   {
