@@ -81,8 +81,8 @@ export const archive: AgentDefinition<typeof ArchiveOptions> = {
       'Searches the older parts of the text, which are in an archive, and returns those that have most of the words of the query.',
       strict({ query: Type.String({ description: 'Words of the passage, such as a name.' }) }),
       ({ query }) => {
-        const scores = new Bm25(older).scores(wordsOf(query))
-        const found = bestFirst(scores).filter((part) => scores[part]! !== 0)
+        const scores = new Bm25(older, { positive: true }).scores(wordsOf(query))
+        const found = bestFirst(scores).filter((part) => scores[part]! > 0)
         if (found.length === 0) return 'No older part has these words.'
         return found
           .slice(0, recalled)
