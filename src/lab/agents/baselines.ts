@@ -190,18 +190,20 @@ export const editText: AgentDefinition<typeof EditOptions> = {
         (given) => replaced(given.from, given.to, [given.line]),
       ),
     ]
+    const calls: CalledTool[] = []
     const shown = (said: string): readonly ChatMessage[] => [
       {
         role: 'user',
         content: [
-          'This is your context. You may edit it before you answer; you will then see it as you left it.',
+          calls.length < maxCalls
+            ? 'This is your context. You may edit it before you answer; you will then see it as you left it.'
+            : 'This is your context as you left it. You can edit it no more; answer now.',
           lines.map(({ text }, at) => `${at + 1}: ${text}`).join('\n'),
           ...(said === '' ? [] : [`Your last edits: ${said}`]),
           sample.question,
         ].join('\n\n'),
       },
     ]
-    const calls: CalledTool[] = []
     const whole = lines.length
     let [said, refused] = ['', 0]
     for (;;) {

@@ -86,7 +86,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
     const acted = await actor.act(asked, signal)
     if (acted.end === 'cancelled')
       throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the record has the turns before it.`)
-    const score = await environment.score(acted)
+    const score = await environment.score({ ...acted, answer: recorder.saidIn(acted.answer) })
     const { tokens, work, milliseconds } = recorder.cost(done)
     const turn: TurnRecord = {
       kind: 'turn',

@@ -237,6 +237,8 @@ describe('baselines with tools of their own', () => {
     const calls = Array.from({ length: 3 }, () => ({ name: 'delete_lines', arguments: { from: 1, to: 1 } }))
     const { answered, engine } = await run('edit-text', [{ calls }, { content: 'Orla.' }], { options: { maxCalls: 2 } })
     expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['required', 'none'])
+    expect([0, 1].map((step) => shownIn(engine, step).includes('You may edit'))).toEqual([true, false])
+    expect(shownIn(engine, 1)).toContain('You can edit it no more')
     expect(answered).toMatchObject({ refusedCalls: 1, details: { left: 39 } })
   })
 })
