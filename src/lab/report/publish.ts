@@ -212,7 +212,9 @@ export function claims(summary: Summary): string[] {
       [
         `${labels.task(task)}: ${labels.condition(condition)} reaches ${percent(measures.accuracy.value)} %, ${labels.condition(other)} ${percent(theirs.accuracy.value)} %;`,
         `on the ${plural(test.pairs, 'sample')} that both answered, the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
-        `Context at the answer: ${count(measures.context.after)} tokens against ${count(theirs.context.after)}.`,
+        ...(measures.context.after === null || theirs.context.after === null
+          ? []
+          : [`Context at the answer: ${count(measures.context.after)} tokens against ${count(theirs.context.after)}.`]),
         `A sample: ${count(measures.work.submitted)} tokens computed against ${count(theirs.work.submitted)}, ${seconds(measures.milliseconds.total)} s against ${seconds(theirs.milliseconds.total)} s.`,
       ].join(' '),
     ]

@@ -14,6 +14,7 @@ import {
   estimate,
   holm,
   mcnemar,
+  measure,
   pairedTest,
   toolUse,
 } from '../../../src/lab/report/estimates.js'
@@ -223,6 +224,13 @@ describe('a summary', () => {
       }),
       { numRuns: 5 },
     )
+  })
+
+  it('leaves samples that filled the context out of the context at the answer', () => {
+    const whole = sample({ tokens: { before: 2000, most: 2000, after: 1000 } })
+    const full = sample({ tokens: { before: 4000, most: 16_000, after: 16_000 }, details: { overflowed: 1 } })
+    expect(measure([whole, full])).toMatchObject({ context: { before: 3000, most: 9000, after: 1000 }, kept: 0.5 })
+    expect(measure([full])).toMatchObject({ context: { after: null }, kept: null })
   })
 
   it('takes the later answer of a sample, and an answer over an error that was tried again', async () => {
