@@ -144,6 +144,22 @@ test('a resumed session does not count the tools that it began with as new again
   expect((await session(run, { start })).tokens.new).toBe(whole.tokens.new)
 })
 
+test('each way tells the model who removes tools and where their definitions are', async () => {
+  const removed = 'Tools that are no longer needed are removed for you before every request.'
+  for (const way of wayNames)
+    for (const placement of ['late', 'list'] as const) {
+      const { recorder } = await session({ way, placement, turns: 1, contract: 'exact' })
+      const { messages, tools } = recorder.done.find(({ request }) => request.kind === 'answer')!.request
+      const said = messages[0]!.content
+      const byRule = ['hybrid', 'unused', 'lru'].includes(way)
+      expect(said.includes(removed), way).toBe(byRule)
+      expect(said.includes('remove_tools'), way).toBe(tools.some(({ name }) => name === 'remove_tools'))
+      expect(said.includes('The result of a search shows the definitions'), placement).toBe(placement === 'late')
+      const { description } = tools.find(({ name }) => name === 'search_tools')!
+      expect(description.includes('The result shows the definitions'), placement).toBe(placement === 'late')
+    }
+})
+
 test('the comparisons run, too: rules, always all tools, an oracle', async () => {
   for (const way of wayNames.filter((name) => !['autonomous', 'workflow', 'hybrid'].includes(name))) {
     const { measures } = await session({ way, turns: 1, contract: 'exact' })

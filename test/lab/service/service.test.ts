@@ -133,6 +133,16 @@ describe('the order desk', () => {
     },
   )
 
+  it.each(frameworkNames)('names in the system message of %s no tool that the agent does not have', async (name) => {
+    const engine = scriptedEngine()
+    await run({ frameworks: [name], turns: [1], engine })
+    const { messages, tools = [] } = engine.requests[0]!
+    expect(messages[0]!.role).toBe('system')
+    const named = messages[0]!.content.match(/\b[a-z]+_[a-z_]+\b/gu) ?? []
+    const known = tools.map((tool) => tool.name)
+    expect(named.filter((word) => !known.includes(word))).toEqual([])
+  })
+
   it('plays a dialogue anew with other settings of the engine', async () => {
     const log = await mkdtemp(join(tmpdir(), 'service-'))
     const [first] = await run({ log, turns: [2] })
