@@ -148,6 +148,9 @@ export interface Comparison {
   readonly with: number
   readonly difference: Difference
   readonly test: PairedTest
+  /** The measures of both conditions over the samples that both answered. */
+  readonly ours: Measures
+  readonly theirs: Measures
   /** The p of the test, with Holm's correction over all comparisons of its table. */
   readonly holm: number
 }
@@ -179,13 +182,17 @@ export type Uncorrected = Omit<Comparison, 'holm'>
 
 /** Compares two conditions on the samples that both answered; null when there are none. `index`: the place of `theirs` in the summary. */
 export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
-  const by = new Map(theirs.map((answer) => [sampleOf(answer), answer.score.points]))
-  const pairs = ours.flatMap((answer): (readonly [number, number])[] => {
+  const by = new Map(theirs.map((answer) => [sampleOf(answer), answer]))
+  const both = ours.flatMap((answer): (readonly [PrintedAnswer, PrintedAnswer])[] => {
     const other = by.get(sampleOf(answer))
-    return other === undefined ? [] : [[answer.score.points, other]]
+    return other === undefined ? [] : [[answer, other]]
   })
-  const [apart, test] = [difference(pairs), pairedTest(pairs)]
-  return apart === null || test === null ? null : { with: index, difference: apart, test }
+  const points = both.map(([one, other]) => [one.score.points, other.score.points] as const)
+  const [apart, test] = [difference(points), pairedTest(points)]
+  const [own, others] = [measure(both.map(([one]) => one)), measure(both.map(([, other]) => other))]
+  return apart === null || test === null || own === null || others === null
+    ? null
+    : { with: index, difference: apart, test, ours: own, theirs: others }
 }
 
 /** Adds the p with Holm's correction to each comparison. `family`: all comparisons of one table. */
