@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { makeStory } from '../../../src/lab/service/customer.js'
-import { carryOut } from '../../../src/lab/service/desk.js'
+import { carryOut, POLICY } from '../../../src/lab/service/desk.js'
 import { type DeskCells, deskScenarios, ServiceEnvironment } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
 import { publishService } from '../../../src/lab/service/report.js'
@@ -41,6 +41,23 @@ describe('the story', () => {
 })
 
 describe('the order desk', () => {
+  it('has rules that ask for what an answer must contain, and for when to exchange', () => {
+    expect(POLICY).toContain('name the ids of the orders and items that you speak of')
+    expect(POLICY).toContain('exchange only when told to')
+    for (let seed = 0; seed < 20; seed++) {
+      const { desk, goals } = makeStory({ seed, turns: 20 })
+      const variants = desk.products.flatMap((product) => product.variants.map(({ item_id }) => item_id))
+      const known = new Set<string>([...desk.orders.map(({ order_id }) => order_id), ...variants])
+      for (const { says, told, acts } of goals) {
+        // What is no id is asked for, given by the customer, or the reason of a refusal.
+        const others = told.filter((words) => !known.has(words) && !says.includes(words) && words !== 'shipped')
+        if (others.length > 0) expect(says).toMatch(/Where is my order|What did I pay|What was the tracking number/u)
+        if (says.includes('can I have it in')) expect(acts).toEqual([])
+        if (acts.some(({ name }) => name === 'exchange_item')) expect(says).toContain('please exchange it')
+      }
+    }
+  })
+
   it('scores an agent that does not look, and one that does not remember, below one that does both', async () => {
     const rewards = async (agent: DeskCells['agent']) => {
       const [row] = rowsOf(await run({ agent, samples: 2 }))
