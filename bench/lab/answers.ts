@@ -59,7 +59,7 @@ interface TaskRow {
   readonly samples: number
   readonly accuracy: number
   readonly interval: Interval
-  readonly tokensAfter: number
+  readonly tokensAfter: number | null
   /** Tokens that all steps of a sample computed; mean. */
   readonly tokensComputed: number
   /** Sums of the score's details over the samples, such as answers that gave an outdated value. */
@@ -162,7 +162,7 @@ function shownTasks(rows: readonly TaskRow[]): readonly string[] {
   const lines = rows.map(
     ({ command, cell, agent, contract, variant, accuracy, interval, tokensAfter, tokensComputed, ...row }) => [
       ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, contract, variant, percent(accuracy, 0)],
-      ...[interval.map((end) => percent(end, 0)).join(' to '), tokensAfter.toFixed(0), tokensComputed.toFixed(0)],
+      ...[interval.map((end) => percent(end, 0)).join(' to '), tokensAfter?.toFixed(0) ?? '', tokensComputed.toFixed(0)],
       row.calls === 0 ? '' : `${row.valid} of ${row.calls}`,
       Object.entries(row.details)
         .map(([name, value]) => `${name} ${value}`)

@@ -9,7 +9,9 @@ import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { BUILTIN } from '../../src/runtime/cli/builtin.js'
 import { openNative } from '../../src/runtime/native/binding.js'
+import { fitted } from '../../src/lab/agent.js'
 import { beginRecord, fileOf, keep, modelNow } from '../record.js'
+import { mean } from '../statistics.js'
 import { computedBy } from './logs.js'
 
 const BOTH = '--agent plain,sculptor'
@@ -38,7 +40,8 @@ export interface Cell {
   readonly accuracy: number
   readonly interval: readonly [number, number]
   readonly tokensBefore: number
-  readonly tokensAfter: number
+  /** Null when no sample was answered within the context. */
+  readonly tokensAfter: number | null
   readonly tokensComputed: number
   readonly calls: number
 }
@@ -50,6 +53,7 @@ export interface LoggedSample {
   readonly contract: string
   readonly cell: Cell['cell']
   readonly end: string
+  readonly details: Readonly<Record<string, number>>
   readonly score: { readonly details: Readonly<Record<string, number>> }
   readonly calls: readonly { readonly failed: boolean }[]
   readonly talks: readonly {
@@ -169,17 +173,20 @@ function rowOf(
     accuracy: rounded(accuracy, 4),
     interval: [rounded(low, 4), rounded(high, 4)] as const,
     tokensBefore: Math.round(tokensBefore),
-    tokensAfter: Math.round(tokensAfter),
+    tokensAfter: tokensAfter === null ? null : Math.round(tokensAfter),
     calls: rounded(calls, 1),
   }
 }
 
-/** Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. */
-function details(samples: readonly LoggedSample[]) {
-  const last = samples.map((one) => one.talks.at(-1)?.steps.at(-1))
+/**
+ * Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. Samples that
+ * filled the context have no answering step.
+ */
+export function details(samples: readonly LoggedSample[]) {
+  const last = samples.filter(fitted).map((one) => one.talks.at(-1)?.steps.at(-1))
   const prompts = last.map((step) => (step?.ledger?.shown ?? 0) - (step?.timing?.generatedTokens ?? 0))
   return {
-    tokensAnswered: Math.round(prompts.reduce((sum, tokens) => sum + tokens, 0) / samples.length),
+    tokensAnswered: prompts.length === 0 ? null : Math.round(mean(prompts)),
     cutOff: samples.filter(({ end }) => end === 'length').length,
     details: sumsOf(samples),
   }

@@ -11,6 +11,8 @@ import { basename, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
 import { estimate, pairedTest, difference } from '../../src/lab/report/estimates.js'
+import { fitted } from '../../src/lab/agent.js'
+import { mean as meanOf } from '../../src/runtime/core/mean.js'
 import { definedFields } from '../../src/runtime/core/json.js'
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { openNative } from '../../src/runtime/native/binding.js'
@@ -45,7 +47,8 @@ interface Played {
   readonly cutOff: boolean
   readonly calls: Readonly<Record<string, number>>
   readonly failed: number
-  readonly context: number
+  /** Tokens in the context at the answer; null when the sample filled the context before. */
+  readonly context: number | null
 }
 
 export async function gspo(args: readonly string[]): Promise<void> {
@@ -177,6 +180,7 @@ interface LoggedSample {
   readonly end: string
   readonly score: { readonly points: number; readonly details: { readonly asked?: number } }
   readonly calls: readonly { readonly name: string; readonly failed: boolean }[]
+  readonly details: Readonly<Record<string, number>>
   readonly talks: readonly {
     readonly steps: readonly {
       readonly ledger?: { readonly shown: number }
@@ -184,7 +188,8 @@ interface LoggedSample {
   }[]
 }
 
-function logged({ kind, id, end, score, calls: made, talks }: LoggedSample): Played[] {
+function logged(sample: LoggedSample): Played[] {
+  const { kind, id, end, score, calls: made, talks } = sample
   if (kind !== 'sample') return []
   const calls: Record<string, number> = {}
   for (const { name } of made) calls[name] = (calls[name] ?? 0) + 1
@@ -197,7 +202,7 @@ function logged({ kind, id, end, score, calls: made, talks }: LoggedSample): Pla
       cutOff: end === 'length',
       calls,
       failed: made.filter(({ failed }) => failed).length,
-      context: talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0,
+      context: fitted(sample) ? (talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0) : null,
     },
   ]
 }
@@ -219,7 +224,7 @@ function rowOf(cell: string, run: string, command: string, played: readonly Play
   const pairs = played.map(({ id, points }) => [points, before.get(id) ?? 0] as const)
   const apart = before.size === 0 || run === BEFORE ? null : difference(pairs)
   const tools = [...new Set(played.flatMap(({ calls }) => Object.keys(calls)))].sort()
-  const mean = (of: (one: Played) => number) => played.reduce((sum, one) => sum + of(one), 0) / played.length
+  const mean = (of: (one: Played) => number) => meanOf(played.map(of))
   return {
     cell,
     run,
@@ -232,6 +237,6 @@ function rowOf(cell: string, run: string, command: string, played: readonly Play
     calls: Object.fromEntries(tools.map((tool) => [tool, mean(({ calls }) => calls[tool] ?? 0)])),
     failed: played.filter(({ failed }) => failed > 0).length,
     cutOff: played.filter(({ cutOff }) => cutOff).length,
-    context: Math.round(mean(({ context }) => context)),
+    context: Math.round(meanOf(played.flatMap(({ context }) => context ?? []))),
   }
 }

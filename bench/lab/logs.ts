@@ -16,19 +16,30 @@ export interface Computed {
 type Line = Partial<Pick<Resumption, 'commit' | 'machine' | 'date'>> & { readonly kind: string }
 
 /** Returns who computed the samples of the logs: an entry for each commit and processor, in the order of the logs. */
-export function computedBy(logs: readonly string[]): readonly Computed[] {
+export const computedBy = (logs: readonly string[]): readonly Computed[] => computersOf(logs.flatMap(samplesIn))
+
+/** Who computed one sample, and when that run began. */
+export type SampleOrigin = Pick<Computed, 'commit' | 'cpu'> & { readonly date: string }
+
+function samplesIn(log: string): SampleOrigin[] {
+  let now: SampleOrigin = { commit: null, cpu: 'unknown', date: '' }
+  const found: SampleOrigin[] = []
+  for (const text of readFileSync(log, 'utf8').trim().split('\n')) {
+    const { kind, commit = null, machine, date } = JSON.parse(text) as Line
+    if (machine !== undefined && date !== undefined) now = { commit, cpu: machine.cpu, date }
+    if (kind === 'sample' || kind === 'turn') found.push(now)
+  }
+  return found
+}
+
+/** Returns an entry for each commit and processor, in the order of the samples. */
+export function computersOf(samples: readonly SampleOrigin[]): readonly Computed[] {
   const found = new Map<string, Computed>()
-  for (const log of logs) {
-    let now: Omit<Computed, 'samples' | 'dates'> & { readonly date: string } = { commit: null, cpu: 'unknown', date: '' }
-    for (const text of readFileSync(log, 'utf8').trim().split('\n')) {
-      const { kind, commit = null, machine, date } = JSON.parse(text) as Line
-      if (machine !== undefined && date !== undefined) now = { commit, cpu: machine.cpu, date }
-      if (kind !== 'sample' && kind !== 'turn') continue
-      const { date: begun, ...by } = now
-      const before = found.get(JSON.stringify(by)) ?? { ...by, samples: 0, dates: [begun, begun] as const }
-      const [first, last] = [...before.dates, begun].sort().filter((_, at) => at !== 1) as [string, string]
-      found.set(JSON.stringify(by), { ...before, samples: before.samples + 1, dates: [first, last] })
-    }
+  for (const { commit, cpu, date } of samples) {
+    const key = JSON.stringify([commit, cpu])
+    const before = found.get(key) ?? { commit, cpu, samples: 0, dates: [date, date] as const }
+    const [first, last] = [...before.dates, date].sort().filter((_, at) => at !== 1) as [string, string]
+    found.set(key, { ...before, samples: before.samples + 1, dates: [first, last] })
   }
   return [...found.values()]
 }

@@ -10,6 +10,7 @@ import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { parseArgs } from 'node:util'
+import { fitted } from '../../src/lab/agent.js'
 import { openNeedles, type NeedlesTruth } from '../../src/lab/tasks/needles.js'
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
@@ -31,7 +32,7 @@ interface Sample {
   readonly truth: NeedlesTruth
   readonly end: string
   readonly score: { readonly points: number; readonly outcome: string }
-  readonly details?: { readonly contextTokens?: number; readonly passageTokens?: number }
+  readonly details: { readonly contextTokens?: number; readonly passageTokens?: number }
   readonly talks: readonly {
     readonly messages: readonly { readonly content: string }[]
     readonly steps: readonly { readonly ledger?: { readonly shown: number } }[]
@@ -129,7 +130,7 @@ function rowOf(of: readonly (Sample & { readonly facts: number | null })[]): Row
   const points = of.map(({ score }) => score.points)
   const facts = of.flatMap((one) => one.facts ?? [])
   const passages = of.flatMap(({ details }) =>
-    details?.passageTokens === undefined ? [] : [details.passageTokens / (details.contextTokens ?? Number.NaN)],
+    details.passageTokens === undefined ? [] : [details.passageTokens / (details.contextTokens ?? Number.NaN)],
   )
   return {
     agent,
@@ -141,7 +142,7 @@ function rowOf(of: readonly (Sample & { readonly facts: number | null })[]): Row
     facts: facts.length === 0 ? null : mean(facts),
     factsInterval: facts.length === 0 ? null : shareInterval(facts),
     passages: passages.length === 0 ? null : mean(passages),
-    shown: Math.round(mean(of.map(({ talks }) => talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0))),
+    shown: Math.round(mean(of.filter(fitted).map(({ talks }) => talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0))),
   }
 }
 

@@ -1,7 +1,8 @@
 /**
  * What folds cost a model under each contract: the answer's distance from an exact prefill of the same shown text, right and outdated
  * answers, tokens computed and time. Controls: the whole text, an exact fold, and as many tokens computed again at even distances. It prints a
- * table; `--out` keeps every answer, and a second run with the same file goes on there; `--write` writes a record.
+ * table; `--out` keeps every answer, and a second run with the same file goes on there; `--write` writes a record, which names the commits
+ * that computed the answers.
  * `npm run --silent bench -- fidelity --model PATH [--kinds "stale, within;agent"] [--questions 100] [--ways splice,blend] [--seed 2026]
  * [--threads 1] [--out FILE] [--json] [--write name]`
  */
@@ -13,8 +14,9 @@ import { type FidelityAnswer, type FidelityWay, measureCase } from '../../src/ru
 import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal, type Table } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
+import { computersOf, type SampleOrigin } from '../lab/logs.js'
 import { Watch } from '../lab/contracts/watch.js'
-import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS, SEED } from '../record.js'
+import { beginRecord, fileOf, keep, oneOf, OPTIONS, SEED } from '../record.js'
 import { bootstrap, mean, rankCorrelation, type Interval } from '../statistics.js'
 
 const CELLS = 24_576
@@ -36,9 +38,11 @@ export const WAYS: readonly FidelityWay[] = [
   { name: 'as many, spread', contract: 'blend', blend: asManyAsBlend },
 ]
 
-interface Measured {
+/** A line of `--out`: the answers to one question, and who computed them. */
+interface Measured extends SampleOrigin {
   readonly model: string
   readonly seed: number
+  readonly threads: number
   readonly kind: CaseKind
   readonly index: number
   readonly text: number
@@ -71,8 +75,11 @@ export async function fidelity(args: readonly string[]): Promise<void> {
   const native = await openNative({ gpu: 'cpu' })
   const path = fileOf(values.model)
   const origin = beginRecord(['fidelity', ...args], path, native.backend.release, threads)
-  const model = modelNow(path).sha256.slice(0, 16)
-  const known = values.out === undefined ? [] : readMeasured(values.out).filter((one) => one.model === model && one.seed === seed)
+  const begun = origin()
+  const { commit, date } = begun
+  const { cpu } = begun.machine
+  const like = { model: begun.model.sha256.slice(0, 16), seed, threads }
+  const known = values.out === undefined ? [] : readMeasured(values.out, like)
   const engine = await LlamaEngine.load(native, path, { cells: CELLS, threads, batchThreads: threads, slots: 1, hostBytes: 0 })
   const watch = new Watch()
   const measured: Measured[] = []
@@ -81,10 +88,12 @@ export async function fidelity(args: readonly string[]): Promise<void> {
       for (const [index, one] of fidelityCases(kind, Number(values.questions), seed).entries()) {
         if (watch.over()) break
         watch.say(`${kind}: question ${index + 1} of ${values.questions}`)
-        let found = known.find((other) => other.kind === kind && other.index === index)
-        if (found === undefined || ways.some(({ name }) => found?.answers[name] === undefined)) {
+        let found = known.find(
+          (other) => other.kind === kind && other.index === index && ways.every(({ name }) => other.answers[name] !== undefined),
+        )
+        if (found === undefined) {
           const answers = Object.fromEntries(await measureCase(engine, one, ways))
-          found = { model, seed, kind, index, text: one.text, answers }
+          found = { ...like, commit, cpu, date, kind, index, text: one.text, answers }
           if (values.out !== undefined) appendFileSync(values.out, `${JSON.stringify(found)}\n`)
         }
         measured.push(found)
@@ -96,6 +105,7 @@ export async function fidelity(args: readonly string[]): Promise<void> {
   const predicted = predictionOf(measured)
   const result = {
     ...origin(),
+    computed: computersOf(measured),
     seconds: Math.round(watch.seconds),
     interrupted: watch.over(),
     seed,
@@ -120,11 +130,13 @@ function predictionOf(measured: readonly Measured[]): { readonly questions: numb
   return pairs.length < 3 ? null : { questions: pairs.length, correlation: rankCorrelation(pairs) }
 }
 
-function readMeasured(file: string): Measured[] {
+/** Reads the lines of this model, seed and number of threads. Lines that do not say who computed them are left out. */
+function readMeasured(file: string, { model, seed, threads }: Pick<Measured, 'model' | 'seed' | 'threads'>): Measured[] {
   if (!existsSync(file)) return []
   const lines = readFileSync(file, 'utf8').split('\n')
   // An interrupted run may have left half a line at the end.
-  return lines.slice(0, -1).map((line) => JSON.parse(line) as Measured)
+  const measured = lines.slice(0, -1).map((line) => JSON.parse(line) as Measured)
+  return measured.filter((one) => one.model === model && one.seed === seed && one.threads === threads)
 }
 
 interface FidelityRow {

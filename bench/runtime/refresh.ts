@@ -1,6 +1,7 @@
 /**
  * Lists where each record comes from, which pages show it, and which records are old. A record is old when its built-in model is not the
- * shipped one, when it has no origin, when its commit is not in the history, or when it was made beside uncommitted changes.
+ * shipped one, when it has no origin or does not say who computed its samples, when its commit is not in the history, or when it was made
+ * beside uncommitted changes.
  * `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
  * are of `bench` and of the built-in or a synthetic model. Tables in the pages are then written by hand.
  */
@@ -43,16 +44,18 @@ export function refresh(args: readonly string[]): void {
       const { model: { name, sha256 } = {} } = record
       const lacks = lacking(record)
       const isOther = name === shipped.name && sha256 !== undefined && sha256 !== shipped.sha256
-      const commits = valuesOf(record, 'commit').map(String)
+      const named = valuesOf(record, 'commit')
+      const commits = named.filter((commit) => commit !== null).map(String)
       const why = [
         ...(isOther ? ['other weights'] : []),
         ...(lacks.length === 0 ? [] : [`does not say ${lacks.join(', ')}`]),
+        ...(named.includes(null) ? ['does not say which commits computed its samples'] : []),
         ...(commits.every(isInHistory) ? [] : ['its commit is not in the history']),
         ...(commits.some((commit) => commit.endsWith('+changes')) ? ['made beside changes that were not committed'] : []),
       ]
       return {
         name: file.replace(/\.json$/, ''),
-        ...{ record, old: why.join('; '), isReal: name?.startsWith('gemma') === true },
+        ...{ record, old: why.join('; '), isReal: /^(gemma|qwen2|smollm)/.test(name ?? '') },
         shownIn: pages.filter(({ text }) => text.includes(`results/${file}`)).map((page) => page.name),
       }
     })

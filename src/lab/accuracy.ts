@@ -1,5 +1,6 @@
 /** Computes the accuracy of samples with its confidence interval, and the rows of a run's result table. */
 import { bootstrap, wilson } from './attention/statistics.js'
+import { fitted } from './agent.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
 
@@ -56,7 +57,10 @@ export interface AccuracyRow {
   readonly accuracy: number | null
   /** The 95 % interval; see `accuracyOf`. */
   readonly interval: readonly [low: number, high: number] | null
-  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
+  /**
+   * Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. `tokensAfter`
+   * leaves out samples that filled the context, because no step answered them.
+   */
   readonly tokensBefore: number | null
   readonly tokensMost: number | null
   readonly tokensAfter: number | null
@@ -88,8 +92,8 @@ const inTaskOrder = (groups: readonly (readonly ItemResult[])[]) => [...groups].
 function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
   const { task, agent, contract } = of[0]!
   const answers = of.filter((result): result is SampleAnswer => result.kind === 'sample')
-  const mean = (value: (answer: SampleAnswer) => number): number | null =>
-    answers.length === 0 ? null : answers.reduce((sum, answer) => sum + value(answer), 0) / answers.length
+  const mean = (value: (answer: SampleAnswer) => number, over = answers): number | null =>
+    over.length === 0 ? null : over.reduce((sum, answer) => sum + value(answer), 0) / over.length
   const found = accuracyOf(answers.map(({ score }) => score))
   return {
     task,
@@ -102,7 +106,7 @@ function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
     interval: found?.interval ?? null,
     tokensBefore: mean(({ tokens }) => tokens.before),
     tokensMost: mean(({ tokens }) => tokens.most),
-    tokensAfter: mean(({ tokens }) => tokens.after),
+    tokensAfter: mean(({ tokens }) => tokens.after, answers.filter(fitted)),
     tokensShown: mean(({ work }) => work.shown),
     tokensComputed: mean(({ work }) => work.submitted),
     steps: mean(({ work }) => work.steps),

@@ -60,7 +60,8 @@ export const OVERFLOWED = {
 } as const satisfies Answered
 
 /** Returns whether the turn fitted into the context. Of a turn that did not, no number says how large its context was. */
-export const fitted = ({ details }: Pick<Answered, 'details'>): boolean => details['overflowed'] !== 1
+export const fitted = ({ details }: { readonly details: Readonly<Record<string, number | undefined>> }): boolean =>
+  details['overflowed'] !== 1
 
 /** An agent with its options. The log records `options`, which is plain JSON; defaults of the paper stand for options left out. */
 export interface EvalAgent {

@@ -204,7 +204,7 @@ export type RecordedConversation = Static<typeof RecordedConversation>
 // The lines of an episode's log.
 
 /** The version of an episode's log. Increase it with every change that an older reader would misread. */
-export const EPISODE_VERSION = 1
+export const EPISODE_VERSION = 2
 
 const EpisodeHeader = Type.Object({
   kind: Type.Literal('episode'),

@@ -1,5 +1,6 @@
 /** Records the requests that one sample or session makes to the engine, with their replies. Logs, costs and trajectories are made of it. */
 import type { ChatMessage } from '../runtime/chat/message.js'
+import { withoutCalls } from '../runtime/chat/parser.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
 import { definedFields } from '../runtime/core/json.js'
@@ -20,7 +21,7 @@ type RecordedStep = RecordedConversation['steps'][number]
 type RecordedMessage = RecordedConversation['messages'][number]
 
 /** A request as the agent made it. Its lists are copies, because callers append to their own lists later. */
-type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'kind'>> &
+type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'unlisted' | 'kind'>> &
   Pick<EngineRequest, 'contract' | 'maxTokens'>
 
 /** A step that has a reply. */
@@ -67,11 +68,11 @@ export class Recorder extends EngineAround {
   }
 
   respond(request: EngineRequest): Generation {
-    const { conversation, messages, edits = [], tools = [], kind = 'answer', contract, maxTokens } = request
+    const { conversation, messages, edits = [], tools = [], unlisted = [], kind = 'answer', contract, maxTokens } = request
     const asked: RecordedAsk = {
       place: this.#asked.length,
       request: {
-        ...{ conversation, messages: [...messages], edits: [...edits], tools: [...tools], kind },
+        ...{ conversation, messages: [...messages], edits: [...edits], tools: [...tools], unlisted: [...unlisted], kind },
         ...definedFields({ contract, maxTokens }),
       },
       begun: performance.now(),
@@ -109,6 +110,15 @@ export class Recorder extends EngineAround {
       messages: messages.map(recordedMessage),
       steps: steps.flatMap((asked) => (asked.end === undefined ? [] : [recordedStep(asked, asked.end, messages)])),
     }))
+  }
+
+  /**
+   * Returns what an answer says, for its score. When a model can call no more, it may write a call as text. A call says nothing, also where a
+   * right word is among its arguments.
+   */
+  saidIn(answer: string): string {
+    const last = this.done.findLast(({ request }) => request.kind !== 'summary')?.request
+    return last === undefined ? answer : withoutCalls(answer, [...last.tools, ...last.unlisted])
   }
 
   /**

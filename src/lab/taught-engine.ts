@@ -163,7 +163,7 @@ export class SpokenEngine extends EngineAround {
 }
 
 /** Returns the request without schema, grammar and `continues`, because a scripted reply need not match them. */
-export const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
+const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
 
 /** Separates the last message's content, which is the beginning of the answer, from the messages before it. */
 const split = (messages: readonly ChatMessage[]): readonly [readonly ChatMessage[], string] => [

@@ -77,6 +77,10 @@ describe('the rows of a run', () => {
       ['plain', 4, 1, null],
       ['mem0', 1, 0, null],
     ])
+    const [one, other] = [answer('plain', 0, 1, 2000), answer('plain', 2, 0, 32_000)]
+    const full = { ...other, details: { overflowed: 1 } } as ItemResult
+    expect(rowsOf([one, full])).toMatchObject([{ samples: 2, tokensBefore: 17_000, tokensMost: 17_000, tokensAfter: 1000 }])
+    expect(rowsOf([full])).toMatchObject([{ samples: 1, tokensAfter: null }])
     expect(totalOf([failure])).toMatchObject({ samples: 0, errors: 1, accuracy: null, interval: null, tokensBefore: null })
   })
 })

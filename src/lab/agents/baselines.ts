@@ -81,8 +81,8 @@ export const archive: AgentDefinition<typeof ArchiveOptions> = {
       'Searches the older parts of the text, which are in an archive, and returns those that have most of the words of the query.',
       strict({ query: Type.String({ description: 'Words of the passage, such as a name.' }) }),
       ({ query }) => {
-        const scores = new Bm25(older).scores(wordsOf(query))
-        const found = bestFirst(scores).filter((part) => scores[part]! !== 0)
+        const scores = new Bm25(older, { positive: true }).scores(wordsOf(query))
+        const found = bestFirst(scores).filter((part) => scores[part]! > 0)
         if (found.length === 0) return 'No older part has these words.'
         return found
           .slice(0, recalled)
@@ -190,18 +190,20 @@ export const editText: AgentDefinition<typeof EditOptions> = {
         (given) => replaced(given.from, given.to, [given.line]),
       ),
     ]
+    const calls: CalledTool[] = []
     const shown = (said: string): readonly ChatMessage[] => [
       {
         role: 'user',
         content: [
-          'This is your context. You may edit it before you answer; you will then see it as you left it.',
+          calls.length < maxCalls
+            ? 'This is your context. You may edit it before you answer; you will then see it as you left it.'
+            : 'This is your context as you left it. You can edit it no more; answer now.',
           lines.map(({ text }, at) => `${at + 1}: ${text}`).join('\n'),
           ...(said === '' ? [] : [`Your last edits: ${said}`]),
           sample.question,
         ].join('\n\n'),
       },
     ]
-    const calls: CalledTool[] = []
     const whole = lines.length
     let [said, refused] = ['', 0]
     for (;;) {

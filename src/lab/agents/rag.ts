@@ -102,6 +102,8 @@ export interface Bm25Options {
   readonly b?: number
   /** The weight of terms that occur in more than half of the texts, as a share of the mean idf. Default: 0.25. */
   readonly epsilon?: number
+  /** Whether a term adds to the score of every text that contains it, however common the term is. `epsilon` then has no effect. Default: false. */
+  readonly positive?: boolean
 }
 
 interface Posting {
@@ -116,11 +118,13 @@ export class Bm25 {
   readonly #commonIdf: number
   readonly #k1: number
   readonly #b: number
+  readonly #positive: boolean
 
   /** Counts the terms of all texts once, for any number of queries. @param texts the terms of each text */
-  constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25 }: Bm25Options = {}) {
+  constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25, positive = false }: Bm25Options = {}) {
     this.#k1 = k1
     this.#b = b
+    this.#positive = positive
     this.#lengths = texts.map(({ length }) => length)
     this.#meanLength = this.#lengths.reduce((sum, length) => sum + length, 0) / texts.length
     for (const [text, terms] of texts.entries())
@@ -148,9 +152,13 @@ export class Bm25 {
     return scores
   }
 
-  /** Returns the idf of a term: the rarer it is, the higher. It is negative when more than half of the texts contain the term. */
+  /**
+   * Returns the idf of a term: the rarer it is, the higher. Unless it is to be positive, it is 0 when half of the texts contain the term, and
+   * negative when more do.
+   */
   #idf({ length }: readonly Posting[]): number {
-    return Math.log(this.#lengths.length - length + 0.5) - Math.log(length + 0.5)
+    const odds = (this.#lengths.length - length + 0.5) / (length + 0.5)
+    return Math.log(this.#positive ? 1 + odds : odds)
   }
 }
 

@@ -138,7 +138,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         })
         if (outcome.end === 'cancelled') throw cancelled()
         const own = stumble ? outcome.steps.slice(1) : outcome.steps
-        const score = task.score(sample, outcome.answer)
+        const score = task.score(sample, tape.saidIn(outcome.answer))
         const before = stumble ? outcome.steps[0] : undefined
         const parts = rewardParts(score, { ...outcome, steps: own }, { maxCalls, ...definedFields({ before }) })
         const steps = trajectoryOf(

@@ -8,7 +8,7 @@ import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json.js'
-import { type Engine, EngineAround, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
 import type { Answered } from '../agent.js'
 import { EPISODE_VERSION, episodeLog, type TurnRecord } from '../log.js'
 import { Recorder, type RecorderOptions } from '../recorder.js'
@@ -16,8 +16,9 @@ import { bad, codeOf } from '../run/json-lines.js'
 import { playAll } from '../run/loop.js'
 import { LogFile } from '../run/log-file.js'
 import { occasion } from '../run/plan.js'
-import { formless, SpokenEngine, type Teacher } from '../taught-engine.js'
+import { SpokenEngine, type Teacher } from '../taught-engine.js'
 import type { Score } from '../task.js'
+import { type HeldPrompt, HoldingEngine } from './held-prompts.js'
 
 /** The messages that begin a turn; the last one is the user's. */
 export interface TurnAsk {
@@ -48,12 +49,14 @@ export interface Actor {
   readonly state: unknown
 }
 
-/** The states of environment and actor after a turn: enough to resume the episode. */
+/** The states of environment, actor and cache after a turn: enough to resume the episode. */
 export interface Checkpoint {
   /** Number of finished turns. */
   readonly turns: number
   readonly environment: unknown
   readonly actor: unknown
+  /** What the engine's cache holds. Default: unknown, so the next turn begins with an empty cache. */
+  readonly held?: readonly HeldPrompt[]
 }
 
 export interface EpisodeOptions {
@@ -83,7 +86,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
     const acted = await actor.act(asked, signal)
     if (acted.end === 'cancelled')
       throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the record has the turns before it.`)
-    const score = await environment.score(acted)
+    const score = await environment.score({ ...acted, answer: recorder.saidIn(acted.answer) })
     const { tokens, work, milliseconds } = recorder.cost(done)
     const turn: TurnRecord = {
       kind: 'turn',
@@ -127,13 +130,11 @@ export async function playEpisode(
   options: PlayOptions,
 ): Promise<{ readonly turns: readonly TurnRecord[]; readonly recorder: Recorder }> {
   const { engine, name, teacher = null, cast, start, ...episode } = options
-  const alone = new IsolatedEngine(engine, name)
-  const speaking = teacher === null ? alone : new SpokenEngine(alone, teacher)
-  // A remote engine has a cache that outlives this process, and may not take a request for no token.
-  const isCold = start?.checkpoint != null && engine.estimates !== true
-  const recorder = new Recorder(isCold ? new ResumedEngine(speaking, alone) : speaking, options)
+  const alone = new HoldingEngine(new IsolatedEngine(engine, name), start?.checkpoint?.held)
+  const recorder = new Recorder(teacher === null ? alone : new SpokenEngine(alone, teacher), options)
   const actor = await cast(recorder)
-  return { turns: await runEpisode({ ...episode, actor, recorder, before: start?.before ?? [] }), recorder }
+  const onTurn: EpisodeOptions['onTurn'] = (turn, checkpoint) => options.onTurn?.(turn, { ...checkpoint, held: alone.held })
+  return { turns: await runEpisode({ ...episode, onTurn, actor, recorder, before: start?.before ?? [] }), recorder }
 }
 
 /** The engine of one episode: its conversations share cells with each other, and with no other episode's. */
@@ -147,35 +148,6 @@ class IsolatedEngine extends EngineAround {
 
   respond(request: EngineRequest): Generation {
     return this.engine.respond({ ...request, tenant: this.tenant })
-  }
-}
-
-/**
- * The engine of a resumed episode. Before its first steps, up to the first answer, it computes on `cold` what the cache held when the episode
- * stopped. So these steps cost what they would have cost then.
- */
-class ResumedEngine extends EngineAround {
-  #isCold = true
-
-  constructor(
-    engine: Engine,
-    private readonly cold: Engine,
-  ) {
-    super(engine)
-  }
-
-  respond(request: EngineRequest): Generation {
-    const { messages, edits = [], kind = 'answer' } = request
-    const known = messages.findLastIndex(({ role }) => role === 'assistant') + 1
-    if (!this.#isCold || known === 0) return this.engine.respond(request)
-    this.#isCold = kind !== 'answer'
-    return generationOf(async (stream) => {
-      const before = { messages: messages.slice(0, known), edits: edits.filter(({ message }) => message < known) }
-      await this.cold.respond({ ...formless(request), ...before, toolChoice: 'none', maxTokens: 0 }).reply
-      const generation = this.engine.respond(request)
-      for await (const event of generation) stream.push(event)
-      return generation.reply
-    })
   }
 }
 

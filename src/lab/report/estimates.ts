@@ -6,7 +6,7 @@ import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
 import { Random } from '../../runtime/core/random.js'
 import { accuracyOf } from '../accuracy.js'
-import type { AgentKind } from '../agent.js'
+import { type AgentKind, fitted } from '../agent.js'
 import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
@@ -148,6 +148,9 @@ export interface Comparison {
   readonly with: number
   readonly difference: Difference
   readonly test: PairedTest
+  /** The measures of both conditions over the samples that both answered. */
+  readonly ours: Measures
+  readonly theirs: Measures
   /** The p of the test, with Holm's correction over all comparisons of its table. */
   readonly holm: number
 }
@@ -179,13 +182,17 @@ export type Uncorrected = Omit<Comparison, 'holm'>
 
 /** Compares two conditions on the samples that both answered; null when there are none. `index`: the place of `theirs` in the summary. */
 export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
-  const by = new Map(theirs.map((answer) => [sampleOf(answer), answer.score.points]))
-  const pairs = ours.flatMap((answer): (readonly [number, number])[] => {
+  const by = new Map(theirs.map((answer) => [sampleOf(answer), answer]))
+  const both = ours.flatMap((answer): (readonly [PrintedAnswer, PrintedAnswer])[] => {
     const other = by.get(sampleOf(answer))
-    return other === undefined ? [] : [[answer.score.points, other]]
+    return other === undefined ? [] : [[answer, other]]
   })
-  const [apart, test] = [difference(pairs), pairedTest(pairs)]
-  return apart === null || test === null ? null : { with: index, difference: apart, test }
+  const points = both.map(([one, other]) => [one.score.points, other.score.points] as const)
+  const [apart, test] = [difference(points), pairedTest(points)]
+  const [own, others] = [measure(both.map(([one]) => one)), measure(both.map(([, other]) => other))]
+  return apart === null || test === null || own === null || others === null
+    ? null
+    : { with: index, difference: apart, test, ours: own, theirs: others }
 }
 
 /** Adds the p with Holm's correction to each comparison. `family`: all comparisons of one table. */
@@ -207,9 +214,12 @@ export interface Measures {
   readonly accuracy: Estimate
   readonly outcomes: Readonly<Record<SampleAnswer['score']['outcome'], number>>
   readonly troubles: Troubles
-  /** Means over samples, in tokens: the context at the end of the first step, the largest context, and the context at the answer. */
-  readonly context: SampleAnswer['tokens']
-  /** `context.after` divided by `context.before`; null when `before` is 0. */
+  /**
+   * Means over samples, in tokens: the context at the end of the first step, the largest context, and the context at the answer. `after`
+   * leaves out samples that filled the context, because no step answered them; null when all did.
+   */
+  readonly context: Omit<SampleAnswer['tokens'], 'after'> & { readonly after: number | null }
+  /** The mean context at the answer divided by the mean one before, over the samples that `after` counts. Null without a context. */
   readonly kept: number | null
   /** Means over samples: the number of steps, and tokens summed over steps. */
   readonly work: SampleAnswer['work']
@@ -245,7 +255,9 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const total = (of: (answer: SampleAnswer) => number): number => answers.reduce((sum, answer) => sum + of(answer), 0)
   const outcomes = (of: Score['outcome']) => count(({ score }) => score.outcome === of)
   const points = total(({ score }) => score.points)
-  const context = means(answers.map(({ tokens }) => tokens))
+  const { before, most } = means(answers.map(({ tokens }) => tokens))
+  const ended = answers.filter(fitted).map(({ tokens }) => tokens)
+  const whole = ended.length === 0 ? null : means(ended)
   const work = means(answers.map((answer) => answer.work))
   const time = means(answers.map(({ milliseconds }) => milliseconds))
   return {
@@ -262,8 +274,8 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
       refusedSamples: count(({ refusedCalls }) => refusedCalls > 0),
       failedCalls: total(({ calls }) => calls.filter(({ failed }) => failed).length),
     },
-    context,
-    kept: context.before === 0 ? null : context.after / context.before,
+    context: { before, most, after: whole?.after ?? null },
+    kept: whole === null || whole.before === 0 ? null : whole.after / whole.before,
     work,
     reused: work.shown === 0 ? null : work.reused / work.shown,
     milliseconds: { ...time, other: Math.max(0, time.total - time.cache - time.prefill - time.decode) },

@@ -196,24 +196,25 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
 }
 
 /**
- * Says for every task whether agents give better answers than the baseline, from a smaller context, at less cost. Leaves out agents for
- * whose prompts the model is known to be untrained.
+ * Says for every task whether agents give better answers than the baseline, from a smaller context, at less cost. All numbers are of the
+ * samples that both answered. Leaves out agents for whose prompts the model is known to be untrained.
  */
 export function claims(summary: Summary): string[] {
   const labels = new Labels(summary)
   return summary.conditions.flatMap((condition) => {
-    const { against, measures, trained, task } = condition
-    if (against === null || measures === null || trained === false) return []
+    const { against, trained, task } = condition
+    if (against === null || trained === false) return []
     const other = summary.conditions[against.with]!
-    const theirs = other.measures!
-    const { test, difference, holm } = against
+    const { test, difference, ours, theirs, holm } = against
     const chance = holm < 0.05 || points(difference.value) === points(0) ? '' : ', which may be chance'
     return [
       [
-        `${labels.task(task)}: ${labels.condition(condition)} reaches ${percent(measures.accuracy.value)} %, ${labels.condition(other)} ${percent(theirs.accuracy.value)} %;`,
-        `on the ${plural(test.pairs, 'sample')} that both answered, the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
-        `Context at the answer: ${count(measures.context.after)} tokens against ${count(theirs.context.after)}.`,
-        `A sample: ${count(measures.work.submitted)} tokens computed against ${count(theirs.work.submitted)}, ${seconds(measures.milliseconds.total)} s against ${seconds(theirs.milliseconds.total)} s.`,
+        `${labels.task(task)}, on the ${plural(test.pairs, 'sample')} that both answered: ${labels.condition(condition)} reaches ${percent(ours.accuracy.value)} %, ${labels.condition(other)} ${percent(theirs.accuracy.value)} %;`,
+        `the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
+        ...(ours.context.after === null || theirs.context.after === null
+          ? []
+          : [`Context at the answer: ${count(ours.context.after)} tokens against ${count(theirs.context.after)}.`]),
+        `A sample: ${count(ours.work.submitted)} tokens computed against ${count(theirs.work.submitted)}, ${seconds(ours.milliseconds.total)} s against ${seconds(theirs.milliseconds.total)} s.`,
       ].join(' '),
     ]
   })

@@ -178,7 +178,8 @@ export const POLICY = `You are the agent of an order desk and help one customer.
 Look the customer up by e-mail before anything else. Read from the tools and never guess: what you say and what you change must stand in a result.
 Only pending orders can be changed or cancelled. If the customer names the wrong order, say which one is right and change nothing before they agree.
 Before an address is changed, repeat order and address and ask for a yes. A limit on the price holds until the customer takes it back.
-Answer in one or two sentences with the ids, prices and numbers asked for. Call no tool when you need none.`
+When the customer asks whether an item can be exchanged, name the other item; exchange only when told to.
+Answer in one or two sentences with the prices and numbers asked for, and name the ids of the orders and items that you speak of. Call no tool when you need none.`
 
 /** Carries out a call and changes `desk`. Returns the result, or the reason why the call is refused. */
 export function carryOut(

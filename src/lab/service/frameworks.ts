@@ -88,7 +88,7 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
     case 'memtool': {
       const tools = new Map(clientTools.map((tool) => [tool.definition.name, tool]))
       const session = new MemToolSession({
-        ...{ engine, id, mode: 'autonomous', purpose: system, generation: common.generation },
+        ...{ engine, id, mode: 'hybrid', purpose: system, generation: common.generation },
         catalogue: await Catalogue.of(clientTools.map(({ definition }) => definition)),
         removal: { by: 'unused', turns: 2 },
         execute: (call, signal) => tools.get(call.name)!.execute(call.arguments, signal),

@@ -11,6 +11,7 @@ import { grouped } from '../accuracy.js'
 import { fitted } from '../agent.js'
 import { SampleEngine } from '../agents/define.js'
 import { type Actor, type KeptEpisode, playEpisode, playKept, type PlayOptions } from '../episode/episode.js'
+import { type HeldPrompt, HoldingEngine } from '../episode/held-prompts.js'
 import type { TurnRecord } from '../log.js'
 import { costOf, type DoneStep, Recorder } from '../recorder.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
@@ -99,6 +100,12 @@ export interface ScenarioSetting
     Pick<ServiceRunOptions, 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'>,
     Pick<PlayOptions, 'engine' | 'name' | 'start' | 'asks' | 'onStep' | 'onTurn'> {}
 
+interface DialogueState {
+  readonly framework: unknown
+  /** What the cache of the separate folder model holds. */
+  readonly folder: readonly HeldPrompt[]
+}
+
 /** Plays one dialogue to its end. @returns its turns and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
 export async function playScenario(
   framework: FrameworkName,
@@ -107,16 +114,18 @@ export async function playScenario(
 ): ReturnType<typeof playEpisode> {
   const { name, start, window, contract, temperature, maxTokens, fold, folder, signal } = setting
   const { environment, system, tools, teacher } = scenario.open(start?.checkpoint?.environment)
+  const state = start?.checkpoint?.actor as DialogueState | undefined
   // A separate folder model has a recorder of its own, so the costs of the episode leave it out.
-  const helper = folder === undefined ? null : new Recorder(teacher === null ? folder : new SpokenEngine(folder, teacher))
+  const holding = folder === undefined ? null : new HoldingEngine(folder, state?.folder)
+  const helper = holding === null ? null : new Recorder(teacher === null ? holding : new SpokenEngine(holding, teacher))
   let own: SampleEngine | null = null
   const cast = async (recorder: Recorder): Promise<Actor> => {
     own = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed: scenario.seed, window, signal })
-    const given = { engine: own, system, tools, maxTokens, fold, state: start?.checkpoint?.actor ?? null }
+    const given = { engine: own, system, tools, maxTokens, fold, state: state?.framework ?? null }
     const kept = await openFramework(framework, { ...given, ...(helper === null ? {} : { folder: helper }) })
     return {
-      get state() {
-        return kept.state
+      get state(): DialogueState {
+        return { framework: kept.state, folder: holding?.held ?? [] }
       },
       act: async (...asked) => {
         const from = [recorder.done.length, helper?.done.length] as const

@@ -21,27 +21,43 @@ import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
 export const memToolModes = ['autonomous', 'workflow', 'hybrid'] as const
 export type MemToolMode = (typeof memToolModes)[number]
 
-const SHARED =
-  'There are thousands of tools, and only a few of them are loaded. The result of a search shows the definitions of tools that were loaded by it; ' +
-  'you can call them from then on, in this turn and in later ones, until they are removed. '
+export interface MemToolPrompting {
+  readonly mode: MemToolMode
+  /** Who removes tools. Default: the model. */
+  readonly removes?: 'model' | 'rule' | 'never'
+  /** Whether the list at the top of the prompt has the definitions of loaded tools. Default: the results of searches have them. */
+  readonly listed?: boolean
+}
 
 /**
- * Same meaning as the paper's prompts (MemTool, figures 5 to 7), in our words. They leave out the number of tools, which would change the
- * beginning of every prompt.
+ * Returns the system prompt of a mode: the meaning of the paper's (MemTool, figures 5 to 7) in our words. It leaves out the number of tools,
+ * which would change the beginning of every prompt. Its sentences are true for who removes tools, and for where definitions are shown.
  */
-export const memToolPrompts: Readonly<Record<MemToolMode, string>> = {
-  autonomous:
-    `You are an assistant that answers by calling tools. ${SHARED}` +
-    'When a request comes for which the loaded tools will not do, first remove with remove_tools those that it does not need, at the latest when two ' +
-    'more requests have not used them; then load what is missing with search_tools, all keywords in one call. Search again with other words where ' +
-    'nothing fits, and say so when it cannot be answered. Answer in few words.',
-  workflow:
-    `You are an assistant that answers by calling tools. ${SHARED}` +
-    'Searching and removing is done for you before every request. Call the tools that you see, and say so when they do not suffice. Answer in few words.',
-  hybrid:
-    `You are an assistant that answers by calling tools. ${SHARED}` +
-    'Tools that are no longer needed are removed for you before every request. Load what is missing with search_tools, all keywords in one call. ' +
-    'Search again with other words where nothing fits, and say so when it cannot be answered. Answer in few words.',
+export function memToolPrompt({ mode, removes = 'model', listed = false }: MemToolPrompting): string {
+  const until = removes === 'never' ? '. ' : ', until they are removed. '
+  const shared =
+    'There are thousands of tools, and only a few of them are loaded. ' +
+    (listed
+      ? 'The list of tools has the definitions of those that are loaded now; you can call them. '
+      : 'The result of a search shows the definitions of tools that were loaded by it; ' +
+        `you can call them from then on, in this turn and in later ones${until}`)
+  return `You are an assistant that answers by calling tools. ${shared}${workOf(mode, removes)} Answer in few words.`
+}
+
+function workOf(mode: MemToolMode, removes: NonNullable<MemToolPrompting['removes']>): string {
+  if (mode === 'workflow') {
+    const done = removes === 'never' ? 'Searching is done' : 'Searching and removing is done'
+    return `${done} for you before every request. Call the tools that you see, and say so when they do not suffice.`
+  }
+  const again =
+    'all keywords in one call. Search again with other words where nothing fits, and say so when it cannot be answered.'
+  if (mode === 'autonomous' && removes === 'model')
+    return (
+      'When a request comes for which the loaded tools will not do, first remove with remove_tools those that it does not need, at the latest when two ' +
+      `more requests have not used them; then load what is missing with search_tools, ${again}`
+    )
+  const removed = removes === 'never' ? '' : 'Tools that are no longer needed are removed for you before every request. '
+  return `${removed}Load what is missing with search_tools, ${again}`
 }
 
 /** A question asked beside the conversation, and the JSON schema of its answer. */

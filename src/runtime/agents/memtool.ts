@@ -15,7 +15,7 @@ import type { Catalogue } from '../tools/catalogue.js'
 import { LateDefinitions, lineOf } from '../tools/late-definitions.js'
 import { heldRemoval, managementTools, removeTools, SEARCH_TOOLS, standing } from '../tools/management.js'
 import { type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool-memory.js'
-import { MemToolAsides, type MemToolMode, memToolPrompts } from './memtool-asides.js'
+import { MemToolAsides, type MemToolMode, memToolPrompt } from './memtool-asides.js'
 import type { AskOptions } from './session.js'
 import { Toolbox } from './toolbox.js'
 import { Turn, type TurnOutcome } from './tool-loop.js'
@@ -108,7 +108,12 @@ export class MemToolSession {
       state?.asides,
     )
     if (state !== undefined) this.memory.resume(state.memory)
-    else this.conversation.add({ role: 'system', content: [options.purpose ?? [], memToolPrompts[mode]].flat().join('\n\n') })
+    else {
+      const { by } = options.removal ?? { by: 'model' }
+      const removes = by === 'unused' || by === 'lru' ? 'rule' : by
+      const prompt = memToolPrompt({ mode, removes, listed: placement === 'list' })
+      this.conversation.add({ role: 'system', content: [options.purpose ?? [], prompt].flat().join('\n\n') })
+    }
   }
 
   get state(): MemToolState {
@@ -188,7 +193,7 @@ export class MemToolSession {
   #toolboxOf(mode: MemToolMode, placement: Placement): Toolbox {
     const { memory } = this
     const { contextTools = [], execute, removal = { by: 'model' } } = this.options
-    const { search, remove } = managementTools(() => this.#asides.managed)
+    const { search, remove } = managementTools(() => this.#asides.managed, placement === 'list')
     // In workflow mode the session searches. The model sees the search results, so it must know the tool.
     const removes = mode === 'autonomous' && removal.by === 'model'
     const own = removes ? [search, remove] : [search]

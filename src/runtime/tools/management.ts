@@ -31,13 +31,20 @@ export interface ManagedTools {
   readonly makeRoom?: (found: SearchedTools, signal?: AbortSignal) => Promise<void>
 }
 
-/** Makes the two tools. The search never finds them, and they cannot be removed. */
-export function managementTools(managed: () => ManagedTools): { readonly search: ContextTool; readonly remove: ContextTool } {
+/**
+ * Makes the two tools. The search never finds them, and they cannot be removed. `listed`: whether the list at the top of the prompt has the
+ * definitions of loaded tools. Default: the results of searches have them.
+ */
+export function managementTools(
+  managed: () => ManagedTools,
+  listed = false,
+): { readonly search: ContextTool; readonly remove: ContextTool } {
+  const shown = listed ? 'The list of tools then has their definitions.' : 'The result shows the definitions that were added.'
   const search = defineTool({
     name: SEARCH_TOOLS,
     description:
       'Finds tools and loads them, so that you can call them from then on. Give one keyword for each tool you want: what it does, and for whom or ' +
-      'what. The result shows the definitions that were added. Tools stay loaded until they are removed.',
+      `what. ${shown} Tools stay loaded until they are removed.`,
     arguments: strict({
       keywords: Type.Array(Type.String(), {
         minItems: 1,

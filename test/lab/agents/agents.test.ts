@@ -159,6 +159,23 @@ describe('baselines with tools of their own', () => {
     expect(answered.calls.map(({ failed }) => failed)).toEqual([false, false, true])
   })
 
+  it.each([
+    ['a word that half of the older parts have', ['Red is the hat.', 'Blue is the boat.', 'The end is near.'], 'Part 1 of 3:'],
+    [
+      'the part that has a common word most often',
+      ['Is the hat red?', 'Hat is the hat.', 'The hat is the boat.', 'The end is near.'],
+      'Part 2 of 4:',
+    ],
+  ])('archive: recalls %s', async (_, sentences, part) => {
+    const { answered, engine } = await run(
+      'archive',
+      [{ calls: [{ name: 'recall', arguments: { query: 'hat' } }] }, { content: 'Orla.' }],
+      { options: { chunkTokens: 5, shownTokens: 5, recalled: 1 }, sample: { ...sample, context: sentences.join(' ') } },
+    )
+    expect(answered.details).toEqual({ parts: sentences.length, archived: sentences.length - 1 })
+    expect(engine.requests[1]!.messages.at(-1)!.content.split('\n')[0]).toBe(part)
+  })
+
   it('archive: shows all of a short text, without a tool', async () => {
     const { engine } = await run('archive', [{ content: 'Orla.' }], { options: { shownTokens: 1000 } })
     expect(engine.requests[0]!.tools).toBeUndefined()
@@ -220,6 +237,8 @@ describe('baselines with tools of their own', () => {
     const calls = Array.from({ length: 3 }, () => ({ name: 'delete_lines', arguments: { from: 1, to: 1 } }))
     const { answered, engine } = await run('edit-text', [{ calls }, { content: 'Orla.' }], { options: { maxCalls: 2 } })
     expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['required', 'none'])
+    expect([0, 1].map((step) => shownIn(engine, step).includes('You may edit'))).toEqual([true, false])
+    expect(shownIn(engine, 1)).toContain('You can edit it no more')
     expect(answered).toMatchObject({ refusedCalls: 1, details: { left: 39 } })
   })
 })

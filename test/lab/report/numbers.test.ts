@@ -14,10 +14,11 @@ import {
   estimate,
   holm,
   mcnemar,
+  measure,
   pairedTest,
   toolUse,
 } from '../../../src/lab/report/estimates.js'
-import { summaryOf } from '../../../src/lab/report/publish.js'
+import { claims, summaryOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from '../support/report-logs.js'
@@ -223,6 +224,28 @@ describe('a summary', () => {
       }),
       { numRuns: 5 },
     )
+  })
+
+  it('leaves samples that filled the context out of the context at the answer', () => {
+    const whole = sample({ tokens: { before: 2000, most: 2000, after: 1000 } })
+    const full = sample({ tokens: { before: 4000, most: 16_000, after: 16_000 }, details: { overflowed: 1 } })
+    expect(measure([whole, full])).toMatchObject({ context: { before: 3000, most: 9000, after: 1000 }, kept: 0.5 })
+    expect(measure([full])).toMatchObject({ context: { after: null }, kept: null })
+  })
+
+  it('says of two conditions what the samples show that both answered', async () => {
+    const large = sample({
+      ...{ agent: 'sculptor', index: 1, id: 'pi-llm-4-1', score: { points: 0, outcome: 'wrong', details: {} } },
+      tokens: { before: 10_000, most: 10_000, after: 10_000 },
+      work: { steps: 1, shown: 10_000, reused: 0, submitted: 10_000, generated: 100 },
+      milliseconds: { cache: 0, prefill: 6000, decode: 3000, total: 10_000 },
+    })
+    const { conditions, ...rest } = await summary([[header(), sample(), sample({ agent: 'sculptor' }), large]])
+    expect(conditions.map(({ measures }) => measures!.context.after)).toEqual([1000, 5500])
+    const [said] = claims({ ...rest, conditions })
+    expect(said).toMatch(/on the 1 sample that both answered: Sculptor reaches 100\.0 %, Plain 100\.0 %;/u)
+    expect(said).toContain('Context at the answer: 1,000 tokens against 1,000.')
+    expect(said).toContain('A sample: 1,000 tokens computed against 1,000, 1.00 s against 1.00 s.')
   })
 
   it('takes the later answer of a sample, and an answer over an error that was tried again', async () => {

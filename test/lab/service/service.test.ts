@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { makeStory } from '../../../src/lab/service/customer.js'
-import { carryOut } from '../../../src/lab/service/desk.js'
+import { carryOut, POLICY } from '../../../src/lab/service/desk.js'
 import { type DeskCells, deskScenarios, ServiceEnvironment } from '../../../src/lab/service/dialogue.js'
 import { frameworkNames } from '../../../src/lab/service/frameworks.js'
 import { publishService } from '../../../src/lab/service/report.js'
 import { rowsOf, type ServiceRunOptions } from '../../../src/lab/service/run.js'
-import { scriptedRun } from './support/scripted-run.js'
+import { scriptedEngine, scriptedRun } from './support/scripted-run.js'
 
 const run = ({
   agent = 'taught',
@@ -41,6 +41,23 @@ describe('the story', () => {
 })
 
 describe('the order desk', () => {
+  it('has rules that ask for what an answer must contain, and for when to exchange', () => {
+    expect(POLICY).toContain('name the ids of the orders and items that you speak of')
+    expect(POLICY).toContain('exchange only when told to')
+    for (let seed = 0; seed < 20; seed++) {
+      const { desk, goals } = makeStory({ seed, turns: 20 })
+      const variants = desk.products.flatMap((product) => product.variants.map(({ item_id }) => item_id))
+      const known = new Set<string>([...desk.orders.map(({ order_id }) => order_id), ...variants])
+      for (const { says, told, acts } of goals) {
+        // What is no id is asked for, given by the customer, or the reason of a refusal.
+        const others = told.filter((words) => !known.has(words) && !says.includes(words) && words !== 'shipped')
+        if (others.length > 0) expect(says).toMatch(/Where is my order|What did I pay|What was the tracking number/u)
+        if (says.includes('can I have it in')) expect(acts).toEqual([])
+        if (acts.some(({ name }) => name === 'exchange_item')) expect(says).toContain('please exchange it')
+      }
+    }
+  })
+
   it('scores an agent that does not look, and one that does not remember, below one that does both', async () => {
     const rewards = async (agent: DeskCells['agent']) => {
       const [row] = rowsOf(await run({ agent, samples: 2 }))
@@ -99,24 +116,48 @@ describe('the order desk', () => {
     expect([1, 2, 3].filter((turn) => drawn.includes(`react, turn ${turn}: `))).toEqual([1, 2])
   })
 
-  it('continues at the turn where it was stopped, with the same result', async () => {
-    for (const framework of ['u-fold', 'u-fold-printed'] as const) {
-      const log = await mkdtemp(join(tmpdir(), 'service-'))
-      const stop = new AbortController()
-      const onTurn: ServiceRunOptions['onTurn'] = (_, __, turn) => {
-        if (turn === 6) stop.abort()
+  it.each([
+    ...frameworkNames.map((framework) => [framework, {}] as const),
+    ['react', { window: 1600 }],
+    ['u-fold', { folder: true }],
+  ] as const)(
+    'continues %s at the turn where it was stopped, with the same result and cost (%o)',
+    async (framework, { window, folder }: { window?: number; folder?: boolean }) => {
+      const options = () => ({
+        ...{ frameworks: [framework], turns: [8], fields: [2], contract: 'exact' as const },
+        ...(window === undefined ? {} : { window }),
+        // A separate engine for the helpers has a cache of its own, which a new process begins empty.
+        ...(folder === true ? { folder: scriptedEngine() } : {}),
+      })
+      const [whole] = await run(options())
+      const said = (turns: typeof whole) =>
+        turns!.turns.map(({ answer, score, work, details }) => ({ answer, score, work, details }))
+      for (const stopAt of [2, 4, 6]) {
+        const log = await mkdtemp(join(tmpdir(), 'service-'))
+        const stop = new AbortController()
+        const onTurn: ServiceRunOptions['onTurn'] = (_, __, turn) => {
+          if (turn === stopAt) stop.abort()
+        }
+        const stopped = run({ ...options(), log, signal: stop.signal, onTurn })
+        await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
+        const resumed: [string, number][] = []
+        const onResumed = (path: string, turns: number) => resumed.push([path, turns])
+        const [again] = await run({ ...options(), log, onResumed })
+        expect(resumed).toEqual([[again!.path, stopAt]])
+        expect(said(again)).toEqual(said(whole))
+        expect((await readFile(again!.path, 'utf8')).trim().split('\n')).toHaveLength(10)
       }
-      const stopped = run({ frameworks: [framework], log, signal: stop.signal, onTurn })
-      await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
-      const resumed: [string, number][] = []
-      const onResumed = (path: string, turns: number) => resumed.push([path, turns])
-      const [again] = await run({ frameworks: [framework], log, onResumed })
-      expect(resumed).toEqual([[again!.path, 6]])
-      const [whole] = await run({ frameworks: [framework] })
-      const said = (turns: typeof whole) => turns!.turns.map(({ answer, score }) => [answer, score.points])
-      expect(said(again)).toEqual(said(whole))
-      expect((await readFile(again!.path, 'utf8')).trim().split('\n')).toHaveLength(14)
-    }
+    },
+  )
+
+  it.each(frameworkNames)('names in the system message of %s no tool that the agent does not have', async (name) => {
+    const engine = scriptedEngine()
+    await run({ frameworks: [name], turns: [1], engine })
+    const { messages, tools = [] } = engine.requests[0]!
+    expect(messages[0]!.role).toBe('system')
+    const named = messages[0]!.content.match(/\b[a-z]+_[a-z_]+\b/gu) ?? []
+    const known = tools.map((tool) => tool.name)
+    expect(named.filter((word) => !known.includes(word))).toEqual([])
   })
 
   it('plays a dialogue anew with other settings of the engine', async () => {

@@ -1,8 +1,13 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { openAgent } from '../../../src/lab/agents/open.js'
+import type { SampleRecord } from '../../../src/lab/log.js'
+import { openBench } from '../../../src/lab/run/pool.js'
+import { trial } from '../../../src/lab/run/trial.js'
 import type { TaskSample } from '../../../src/lab/task.js'
 import { logKinds, logPlaces, type LogTruth } from '../../../src/lab/tasks/logbook.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'logbook', options })
 const truthOf = ({ truth }: TaskSample) => truth as LogTruth
@@ -100,6 +105,33 @@ describe('logbook', () => {
     expect(score(others[0]!)).toEqual(wrong({ foreign: 1 }))
     for (const answer of ['', 'I do not know.', `${current}s`])
       expect(score(answer)).toMatchObject({ points: 0, outcome: 'unparsed' })
+  })
+
+  it('gives no points to an edit that the model writes as its answer when it can call no more', async () => {
+    const task = await open({ kinds: ['stale'], samples: 1 })
+    const sample = await task.sample(0)
+    const { current } = truthOf(sample)
+    const edit = (line: string) => `{"name": "replace_lines", "arguments": {"from": 1, "to": 1, "line": "${line}"}}`
+    const calls = [{ name: 'delete_lines', arguments: { from: 1, to: 1 } }]
+    const bench = openBench([task], 0)
+    const scoreOf = async (content: string) => {
+      const engine = new ScriptedEngine([{ calls }, { content }])
+      const record = await trial(sample, {
+        item: { task: 0, agent: 'edit-text', contract: 'exact', index: 0 },
+        ...{ task, engine, bench, agent: openAgent('edit-text', { maxCalls: 1 }), judge: null },
+        ...{ seed: 1, name: 'trial', window: engine.info.context, alone: true, signal: new AbortController().signal },
+      })
+      expect(record).toMatchObject({ kind: 'sample', answer: content })
+      return (record as SampleRecord).score
+    }
+    for (const looping of [
+      edit(current),
+      `<tool_call name="replace_lines" arguments={"from": 1, "to": 1, "line": "${current}"}}`,
+      `${edit(current)}\n${edit(current).slice(0, -4)}`,
+      `\`\`\`json\n${edit(current)}\n\`\`\``,
+    ])
+      expect(await scoreOf(looping)).toMatchObject({ points: 0, outcome: 'unparsed' })
+    expect(await scoreOf(`${edit('a line')} It is ${current}.`)).toMatchObject({ points: 1, outcome: 'right' })
   })
 
   it('with a rule, gives points to an answer that begins with the code word, right or not', async () => {

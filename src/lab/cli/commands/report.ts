@@ -109,8 +109,11 @@ function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Sum
 
 function lines(summary: Summary, rule: string): string[] {
   const labels = new Labels(summary)
-  const tokens = (title: string, of: (measures: Measures) => number) =>
-    number<ConditionResult>(title, ({ measures }) => (measures === null ? '' : count(of(measures))))
+  const tokens = (title: string, of: (measures: Measures) => number | null) =>
+    number<ConditionResult>(title, ({ measures }) => {
+      const found = measures === null ? null : of(measures)
+      return found === null ? '' : count(found)
+    })
   const columns: Column<ConditionResult>[] = [
     { title: 'task', text: ({ task }) => labels.task(task) },
     { title: 'agent', text: (condition) => labels.condition(condition) },

@@ -207,14 +207,11 @@ export function costPictures(summary: Summary): DrawnPicture[] {
 function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)
-  const ours = (condition: ConditionResult): PanelRow => {
+  const ours = (condition: ConditionResult): PanelRow[] => {
     const { before, after } = condition.measures!.context
-    return {
-      label: labels.condition(condition),
-      values: [before, after],
-      colour: lookOf(summary, condition).colour,
-      text: `${count(before)} → ${count(after)}${change(before, after)}`,
-    }
+    if (after === null) return []
+    const text = `${count(before)} → ${count(after)}${change(before, after)}`
+    return [{ label: labels.condition(condition), values: [before, after], colour: lookOf(summary, condition).colour, text }]
   }
   const names = new Set(callers.map(({ task }) => summary.tasks[task]!.task))
   const theirs = paperFigure6.tasks
@@ -228,7 +225,7 @@ function context(summary: Summary, labels: Labels): DrawnPicture {
     }))
   const groups = summary.tasks.map((_, task) => ({
     title: labels.task(task),
-    rows: callers.filter((condition) => condition.task === task).map(ours),
+    rows: callers.filter((condition) => condition.task === task).flatMap(ours),
   }))
   const quoted = { title: `The paper's (${paperFigure6.method}): another model, other data`, rows: theirs }
   const svg = figure({

@@ -209,7 +209,7 @@ function contexts(summary: Summary): PaperFigure[] {
     return [
       figure(source, quantity, `the paper: ${method}`, [before, after], count, true),
       ...ours.flatMap((condition) =>
-        condition.measures === null
+        condition.measures?.context.after == null
           ? []
           : [
               figure(

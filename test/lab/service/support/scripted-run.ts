@@ -5,14 +5,17 @@ import { join } from 'node:path'
 import { type Dialogue, runService, type ServiceRunOptions } from '../../../../src/lab/service/run.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
-/** The model itself says nothing. `more` replaces the usual options. */
+/** The model itself says nothing. */
+export const scriptedEngine = () => new ScriptedEngine(() => ({ content: '' }), { context: 20_000 })
+
+/** Plays the scenarios on a new engine. `more` replaces the usual options. */
 export async function scriptedRun(
   scenarios: ServiceRunOptions['scenarios'],
   more: Partial<ServiceRunOptions> = {},
 ): Promise<readonly Dialogue[]> {
   return runService({
     ...{
-      engine: new ScriptedEngine(() => ({ content: '' }), { context: 20_000 }),
+      engine: scriptedEngine(),
       weights: [null],
       frameworks: ['react'],
       scenarios,
