@@ -182,7 +182,7 @@ function rowOf(
  * Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. Samples that
  * filled the context have no answering step.
  */
-export function details(samples: readonly LoggedSample[]) {
+function details(samples: readonly LoggedSample[]) {
   const last = samples.filter(fitted).map((one) => one.talks.at(-1)?.steps.at(-1))
   const prompts = last.map((step) => (step?.ledger?.shown ?? 0) - (step?.timing?.generatedTokens ?? 0))
   return {
