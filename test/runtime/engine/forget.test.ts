@@ -10,6 +10,7 @@ import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { portsOf } from '../../../src/runtime/context/ports.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -42,9 +43,9 @@ function talk(said: readonly ChatMessage[] = messages) {
   const cut = conversation.fragment({ startMarker: 'The password', endMarker: 'coralgate.', numFragments: 1 })
   if (!cut.ok) throw new Error(cut.message)
   const { id } = cut.fragments[0]!
-  const show = async () => {
+  const show = async (more: Partial<EngineRequest> = {}) => {
     const edits = conversation.edits()
-    const { ledger } = await engine.respond({ conversation: ID, messages: said, edits, maxTokens: 4 }).reply
+    const { ledger } = await engine.respond({ conversation: ID, messages: said, edits, maxTokens: 4, ...more }).reply
     return ledger
   }
   const where = () => engine.residency(ID, messages, [], plainly(conversation.edits()))![0]!
@@ -173,6 +174,26 @@ describe('a fold that forgets', () => {
     expect(secret.length).toBeGreaterThan(5)
     await show()
     expect(engine.cacheTotals.versions).toBeGreaterThan(0)
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
+  })
+
+  it("forgets a restored text again where the client's edits are spliced", async () => {
+    await load({ contract: 'exact', disk: { folder, bytes: 2 ** 28 } })
+    const said = [...messages, { role: 'assistant', content: 'I have read it.' }, { role: 'user', content: 'Go on.' }] as const
+    const { conversation, id, show, secretOf } = talk(said)
+    const edited = { clientEdits: 'splice' } as const
+    await show(edited)
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show(edited)
+    conversation.restore(id)
+    expect(await show(edited)).toMatchObject({ contract: 'exact', approximate: 0 })
+    conversation.fold(id, { forget: true })
+    await engine.forgetHidden(ID, said, [], conversation.edits())
+    await show(edited)
     await engine.dispose()
     expect(readdirSync(folder).length).toBeGreaterThan(1)
     expect(onDisk(secret)).toBe(0)
