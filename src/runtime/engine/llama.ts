@@ -595,7 +595,7 @@ export class LlamaEngine implements Engine {
       },
     })
     await forgotElsewhere
-    if (recomputesInBackground(request, this.options) && result.ledger.approximate > 0)
+    if (recomputesInBackground(request, this.options) && this.#isSpliced(request.conversation, result))
       this.#recompute.later(request.conversation)
     const isForced = request.toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
     const parsed = isForced ? withoutHeld(parser.finish()) : parser.finish()
@@ -628,6 +628,13 @@ export class LlamaEngine implements Engine {
       ...definedFields({ endLogprob: result.endLogprob, promptLogprobs: result.promptLogprobs }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
+  }
+
+  /** Whether the step left approximate cells. A stopped answer did, too, but its ledger entry counts none. */
+  #isSpliced(name: ConversationId, { finish, tokens, ledger }: JobResult): boolean {
+    if (finish !== 'cancelled') return ledger.approximate > 0
+    const live = this.#cache.live(name)
+    return tokens.length > 0 && live !== null && live.exact < live.held
   }
 
   /**

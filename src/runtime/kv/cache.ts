@@ -311,7 +311,7 @@ export class KvCache implements StepCache {
     if (outcome === 'done') {
       record.before = step.left
       record.forgets = false
-    }
+    } else if (step.due === null && !record.forgets) record.before = step.left
     return entry
   }
 

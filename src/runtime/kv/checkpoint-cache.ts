@@ -242,7 +242,7 @@ export class CheckpointCache implements StepCache {
     this.#running.delete(step)
     this.#table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)
-    if (outcome === 'done') record.before = step.left
+    if (outcome === 'done' || (step.due === null && !this.#lost.has(step))) record.before = step.left
     return entry
   }
 

@@ -91,8 +91,8 @@ export interface CacheBooks {
   /** Returns the conversation's live sequence; null when it has none. */
   live(conversation: ConversationId): LiveSequence | null
   /**
-   * Returns the prompt of the conversation's last finished step, with generated tokens and without the edits' contracts; null before the
-   * first.
+   * Returns the prompt of the conversation's last step whose whole prompt was computed, with generated tokens and without the edits'
+   * contracts; null before the first.
    */
   prompt(conversation: ConversationId): Prompt | null
   /** Returns the conversation's steps, oldest first; an empty list for an unknown conversation. */

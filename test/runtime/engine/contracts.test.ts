@@ -330,6 +330,22 @@ describe('refresh', () => {
     expect((await show(base, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
+  it('makes the prompt of a stopped answer exact', async () => {
+    await load({ ubatch: 64 })
+    const base = text(600, 20)
+    const hole = { start: 100, end: 300, marker: text(10, 21) }
+    await show(base, [], SPLICE)
+    const controller = new AbortController()
+    const onText = () => {
+      controller.abort()
+      return false
+    }
+    const asked = { conversation: ID, ...folded(base, [hole]), terms: SPLICE, maxTokens: 50, signal: controller.signal }
+    expect(await engine.complete({ ...asked, onText })).toMatchObject({ finish: 'cancelled' })
+    expect(await engine.refresh(ID)).toMatchObject({ exact: true })
+    expect((await show(base, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
+  })
+
   it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {
     const { base, hole } = await spliced()
     const controller = new AbortController()
