@@ -109,6 +109,35 @@ describe('a fold that forgets', () => {
     expect(gone).toBe(tokens)
   })
 
+  it('ends a refresh that would compute its text again while a long prompt is rendered', async () => {
+    await load({ ubatch: 16, disk: { folder, bytes: 2 ** 28 } })
+    // The template shows no earlier reasoning.
+    const thought = { role: 'assistant', content: 'I have read it.', reasoning: 'Long. '.repeat(3000) } as const
+    const said = [...messages, thought, { role: 'user', content: 'Go on.' }] as const
+    const { conversation, id, show, secretOf } = talk(said)
+    await show()
+    const other = conversation.fragment({ startMarker: 'Line 2 is', endMarker: 'Line 4 is', numFragments: 1 })
+    conversation.fold(other.ok ? other.fragments[0]!.id : '')
+    expect((await show()).approximate).toBeGreaterThan(0)
+    const refreshing = engine.refresh(ID)
+    const turn = () => new Promise((resolve) => setImmediate(resolve))
+    await turn()
+    const { format, submitted } = engine
+    const render = format.renderInTurns.bind(format)
+    vi.spyOn(format, 'renderInTurns').mockImplementation(async (asked) => {
+      while (engine.submitted < submitted + 160) await turn()
+      return render(asked)
+    })
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show()
+    expect(await refreshing).toMatchObject({ exact: false })
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
+  })
+
   it('is exact under splice, and drops the cells that an earlier fold parked on the device', async () => {
     await load({ hostBytes: 2 ** 26 })
     const { conversation, id, show, where } = talk()
