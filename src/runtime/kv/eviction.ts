@@ -1,6 +1,7 @@
 /** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import { span } from '../core/span.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 import type { OffloadTiers } from './offload.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
@@ -99,15 +100,18 @@ export class Evictor {
   evict(victim: Sequence): number {
     const started = performance.now()
     if (victim.state === 'idle') this.conversations.views.keep(victim)
+    // Cells whose keys are still to be turned cannot be saved, but those before them can.
+    const lost = this.table.cut(victim, span(victim.settledBeginning, victim.held))
     const kept = this.keep(victim, false)
     const freed = this.table.drop(victim)
     this.conversations.unseat(victim)
+    this.#evicted += lost
     if (kept) this.#moved += freed
     else this.#evicted += freed
     const took = performance.now() - started
     this.#evicting += took
     this.spend(took)
-    return freed
+    return lost + freed
   }
 
   /**
