@@ -237,6 +237,10 @@ export class KvCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
+  fits(sequence: LiveSequence, plan: Plan): boolean {
+    return this.#evictor.fits(this.#own(sequence), plan)
+  }
+
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }

@@ -183,6 +183,10 @@ export class CheckpointCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
+  fits(sequence: LiveSequence, plan: Plan): boolean {
+    return this.#evictor.fits(this.#own(sequence), plan)
+  }
+
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }

@@ -1,11 +1,12 @@
 /** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { span } from '../core/span.js'
+import { length, span } from '../core/span.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 import type { OffloadTiers } from './offload.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
-import type { Sequence, SequenceState } from './sequence.js'
+import type { Plan } from './plan/plan.js'
+import { Sequence, type SequenceState } from './sequence.js'
 import type { Step } from './step.js'
 
 /** Whether the requested cells are free now, and how many cells were evicted for that. */
@@ -52,6 +53,20 @@ export class Evictor {
     const evicted = this.make(count, this.table.victims())
     invariant(count <= cells.free, `${count} cells were reserved, but only ${cells.free} are free`)
     return { kind: 'ok', evicted }
+  }
+
+  /** Whether running steps leave cells for all that this plan brings onto the device, beside the cells that it keeps. Evicts nothing. */
+  fits(own: Sequence, { parts }: Plan): boolean {
+    const { cells } = this.table
+    let coming = 0
+    const staying: Int32Array[] = []
+    for (const part of parts) {
+      const holder = part.kind === 'keep' ? own : part.kind === 'borrow' ? part.from : null
+      if (part.kind !== 'compute' && holder instanceof Sequence)
+        staying.push(holder.cells.subarray(part.at, part.at + length(part.span)))
+      else coming += length(part.span)
+    }
+    return coming <= cells.total - this.table.cellsOf(({ running }) => running, staying)
   }
 
   /** Evicts in the given order until `count` cells are free or no victim is left. Returns how many cells it freed. */

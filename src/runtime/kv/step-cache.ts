@@ -61,6 +61,8 @@ export interface CacheSteps {
   next(step: Step, limit: number): Chunk | null
   /** Returns where the next generated token goes. */
   seat(step: Step): WritePosition
+  /** Whether the plan, which has not begun, finds cells beside those of running steps and those that it keeps. Changes nothing. */
+  fits(sequence: LiveSequence, plan: Plan): boolean
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
    * evicted. `evicted`: number of cells freed for it, whose tokens were moved to another tier or lost. They count for the step that commits
