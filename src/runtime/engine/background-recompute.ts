@@ -57,7 +57,7 @@ export async function refresh(
   const ledger: LedgerEntry[] = []
   /**
    * Submits a step that only computes. It may wait for another step of the conversation, after which the prompt is an old one. Then it does
-   * not begin (`outdated`). `interrupted`: it was interrupted before its turn.
+   * not begin (`outdated`). `interrupted`: it was interrupted before its turn or while it ran.
    */
   const show = async (of: ConversationId, prompt: Prompt): Promise<'shown' | 'outdated' | 'interrupted'> => {
     const at = { isOutdated: false }
@@ -73,7 +73,7 @@ export async function refresh(
         ...(salt === undefined ? {} : { salt }),
       })
       ledger.push(entry)
-      return 'shown'
+      return entry.kind === 'cancelled' ? 'interrupted' : 'shown'
     } catch (error) {
       if (error instanceof KvfoldError && error.code === 'engine/cancelled') return at.isOutdated ? 'outdated' : 'interrupted'
       throw error

@@ -44,10 +44,14 @@ export class ClientEdits {
     if (parent !== undefined) this.cache.inherit?.(conversation, salt, parent)
     const plain = { salt, prompt: { tokens, messages, origin }, terms }
     if (clientEdits === undefined) return plain
+    // Text to be forgotten must not stay in a lineage, nor the text around it. A lineage of the gaps would hide the text once it is restored.
+    if (origin.base.includes(FORGOTTEN)) {
+      this.#lineages.delete(conversation)
+      return plain
+    }
     const wording = { tokens: origin.base, starts: origin.starts }
     const asked = contractOfStep(clientEdits)
-    // Text to be forgotten must not stay in a lineage, nor the text around it, so none is used.
-    const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? [] : this.#known(conversation, parent)
+    const known = asked === 'exact' ? [] : this.#known(conversation, parent)
     const { lineage, placed } = placedIn(known, wording, count)
     this.#lineages.set(conversation, [placed?.lineage ?? Lineage.of(wording), ...known.filter((each) => each !== lineage)])
     if (placed === null) return plain

@@ -539,12 +539,6 @@ export class LlamaEngine implements Engine {
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
     const sampling = this.#samplerOf(request)
     const sampler = sampling instanceof Promise ? await sampling : sampling
-    const forgets = edits.some(({ forget }) => forget)
-    if (forgets) this.#drop(shadowOf(request.conversation))
-    if (forgets && this.draft !== null)
-      await this.#scheduler.between(() => {
-        this.draft!.forget(request.conversation)
-      })
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
       ? await this.#renderedInTurns(request.conversation, format, shown)
@@ -555,10 +549,11 @@ export class LlamaEngine implements Engine {
     const rewrite = before === undefined ? null : format.check(before, rendered)
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
-    const others = forgets ? this.#adapted.names(given.conversation).filter((name) => name !== request.conversation) : []
-    const forgotElsewhere = Promise.all(others.map((name) => this.#forgetHidden(name, rendered)))
+    // The step forgets in its own cells, but not in its refresh, its drafts and the conversation's cells under other adapters.
+    const names = edits.some(({ forget }) => forget) ? this.#adapted.names(given.conversation) : []
+    const forgetting = Promise.all(names.map((name) => this.#forgetHidden(name, rendered)))
     // If the step itself fails, its error is reported, not this one.
-    forgotElsewhere.catch(() => undefined)
+    forgetting.catch(() => undefined)
 
     const allowed = allowedTools(request)
     const news = new ContinuationFilter(beginning?.text ?? '', () => format.parser(allowed, beginning?.prompt, bare))
@@ -594,8 +589,8 @@ export class LlamaEngine implements Engine {
         },
       },
     })
-    await forgotElsewhere
-    if (recomputesInBackground(request, this.options) && result.ledger.approximate > 0)
+    await forgetting
+    if (recomputesInBackground(request, this.options) && this.#isSpliced(request.conversation, result))
       this.#recompute.later(request.conversation)
     const isForced = request.toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
     const parsed = isForced ? withoutHeld(parser.finish()) : parser.finish()
@@ -628,6 +623,13 @@ export class LlamaEngine implements Engine {
       ...definedFields({ endLogprob: result.endLogprob, promptLogprobs: result.promptLogprobs }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
+  }
+
+  /** Whether the step left approximate cells. A stopped answer did, too, but its ledger entry counts none. */
+  #isSpliced(name: ConversationId, { finish, tokens, ledger }: JobResult): boolean {
+    if (finish !== 'cancelled') return ledger.approximate > 0
+    const live = this.#cache.live(name)
+    return tokens.length > 0 && live !== null && live.exact < live.held
   }
 
   /**

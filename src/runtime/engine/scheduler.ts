@@ -257,15 +257,14 @@ export class Scheduler {
     }
   }
 
-  /** Whether a prompt that was put off finds cells for all that is to be computed. A step must have ended since it was last asked. */
+  /** Whether a prompt that was put off finds cells for all that is to be computed. Its kept cells stay. A step must have ended since it was last asked. */
   #fits(job: Job, putOff: PutOff): boolean {
     if (putOff.ended === this.#ended) return false
     putOff.ended = this.#ended
     const opened = this.#open(job)
     if (opened?.kind !== 'live' || opened.sequence.running) return false
     try {
-      const plan = this.cache.plan(opened.sequence, job.request.prompt, termsOf(job))
-      return this.cache.reserve(computedIn(plan)).kind !== 'full'
+      return this.cache.fits(opened.sequence, this.cache.plan(opened.sequence, job.request.prompt, termsOf(job)))
     } catch (error) {
       this.#fail(job, error)
       return false

@@ -237,6 +237,10 @@ export class KvCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
+  fits(sequence: LiveSequence, plan: Plan): boolean {
+    return this.#evictor.fits(this.#own(sequence), plan)
+  }
+
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }
@@ -311,7 +315,7 @@ export class KvCache implements StepCache {
     if (outcome === 'done') {
       record.before = step.left
       record.forgets = false
-    }
+    } else if (step.due === null && !record.forgets) record.before = step.left
     return entry
   }
 

@@ -88,9 +88,13 @@ export class CellTable {
     this.#turning.clear()
   }
 
-  /** Whether the keys of these cells match their positions. Until they do, the cells must not be saved. */
-  areSettled(cells: Int32Array): boolean {
-    return this.#turning.size === 0 || !cells.some((cell) => this.#turning.has(cell))
+  /**
+   * Returns how many of these cells, from the first one on, have keys that match their positions. Until the others do, they must not be
+   * saved.
+   */
+  settledOf(cells: Int32Array): number {
+    const first = this.#turning.size === 0 ? -1 : cells.findIndex((cell) => this.#turning.has(cell))
+    return first < 0 ? cells.length : first
   }
 
   /** Adds one tag to each of the cells. */

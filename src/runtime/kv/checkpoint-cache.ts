@@ -183,6 +183,10 @@ export class CheckpointCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
+  fits(sequence: LiveSequence, plan: Plan): boolean {
+    return this.#evictor.fits(this.#own(sequence), plan)
+  }
+
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }
@@ -242,7 +246,7 @@ export class CheckpointCache implements StepCache {
     this.#running.delete(step)
     this.#table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)
-    if (outcome === 'done') record.before = step.left
+    if (outcome === 'done' || (step.due === null && !this.#lost.has(step))) record.before = step.left
     return entry
   }
 

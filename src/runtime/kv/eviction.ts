@@ -1,10 +1,12 @@
 /** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import { length, span } from '../core/span.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 import type { OffloadTiers } from './offload.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
-import type { Sequence, SequenceState } from './sequence.js'
+import type { Plan } from './plan/plan.js'
+import { Sequence, type SequenceState } from './sequence.js'
 import type { Step } from './step.js'
 
 /** Whether the requested cells are free now, and how many cells were evicted for that. */
@@ -53,6 +55,20 @@ export class Evictor {
     return { kind: 'ok', evicted }
   }
 
+  /** Whether running steps leave cells for all that this plan brings onto the device, beside the cells that it keeps. Evicts nothing. */
+  fits(own: Sequence, { parts }: Plan): boolean {
+    const { cells } = this.table
+    let coming = 0
+    const staying: Int32Array[] = []
+    for (const part of parts) {
+      const holder = part.kind === 'keep' ? own : part.kind === 'borrow' ? part.from : null
+      if (part.kind !== 'compute' && holder instanceof Sequence)
+        staying.push(holder.cells.subarray(part.at, part.at + length(part.span)))
+      else coming += length(part.span)
+    }
+    return coming <= cells.total - this.table.cellsOf(({ running }) => running, staying)
+  }
+
   /** Evicts in the given order until `count` cells are free or no victim is left. Returns how many cells it freed. */
   make(count: number, victims: readonly Sequence[]): number {
     let freed = 0
@@ -99,15 +115,18 @@ export class Evictor {
   evict(victim: Sequence): number {
     const started = performance.now()
     if (victim.state === 'idle') this.conversations.views.keep(victim)
+    // Cells whose keys are still to be turned cannot be saved, but those before them can.
+    const lost = this.table.cut(victim, span(victim.settledBeginning, victim.held))
     const kept = this.keep(victim, false)
     const freed = this.table.drop(victim)
     this.conversations.unseat(victim)
+    this.#evicted += lost
     if (kept) this.#moved += freed
     else this.#evicted += freed
     const took = performance.now() - started
     this.#evicting += took
     this.spend(took)
-    return freed
+    return lost + freed
   }
 
   /**

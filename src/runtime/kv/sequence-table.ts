@@ -304,7 +304,7 @@ export interface ConversationRecord {
   readonly salt: CacheSalt
   sequence: Sequence | null
   readonly ledger: LedgerEntry[]
-  /** The prompt of the last step that ended as `done`. */
+  /** The prompt of the last step whose whole prompt was computed. */
   before: Prompt | null
   /** Whether that prompt holds text that was forgotten since. Then it must not be computed again. */
   forgets: boolean
@@ -353,7 +353,7 @@ export class Conversations {
     return this.#records.get(conversation)?.sequence ?? null
   }
 
-  /** Returns the unedited prompt of the last step that ended as `done`, its answer included; null when there is none. */
+  /** Returns the unedited prompt of the last step whose whole prompt was computed, its answer included; null when there is none. */
   before(conversation: ConversationId): Int32Array | null {
     const before = this.#records.get(conversation)?.before ?? null
     return before === null ? null : uneditedOf(before)

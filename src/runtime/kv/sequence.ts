@@ -250,9 +250,14 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(entries.start)
   }
 
-  /** Whether the attention keys of all its cells are rotated to their positions already (CellTable.areSettled). */
+  /** Whether the attention keys of all its cells are rotated to their positions already (CellTable.settledOf). */
   get settled(): boolean {
-    return this.book.areSettled(this.cells)
+    return this.settledBeginning === this.#held
+  }
+
+  /** Number of entries at the beginning whose attention keys are rotated to their positions already. */
+  get settledBeginning(): number {
+    return this.book.settledOf(this.cells)
   }
 
   /**

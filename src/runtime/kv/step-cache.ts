@@ -61,6 +61,8 @@ export interface CacheSteps {
   next(step: Step, limit: number): Chunk | null
   /** Returns where the next generated token goes. */
   seat(step: Step): WritePosition
+  /** Whether the plan, which has not begun, finds cells beside those of running steps and those that it keeps. Changes nothing. */
+  fits(sequence: LiveSequence, plan: Plan): boolean
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
    * evicted. `evicted`: number of cells freed for it, whose tokens were moved to another tier or lost. They count for the step that commits
@@ -91,8 +93,8 @@ export interface CacheBooks {
   /** Returns the conversation's live sequence; null when it has none. */
   live(conversation: ConversationId): LiveSequence | null
   /**
-   * Returns the prompt of the conversation's last finished step, with generated tokens and without the edits' contracts; null before the
-   * first.
+   * Returns the prompt of the conversation's last step whose whole prompt was computed, with generated tokens and without the edits'
+   * contracts; null before the first.
    */
   prompt(conversation: ConversationId): Prompt | null
   /** Returns the conversation's steps, oldest first; an empty list for an unknown conversation. */

@@ -10,6 +10,7 @@ import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { portsOf } from '../../../src/runtime/context/ports.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -42,9 +43,9 @@ function talk(said: readonly ChatMessage[] = messages) {
   const cut = conversation.fragment({ startMarker: 'The password', endMarker: 'coralgate.', numFragments: 1 })
   if (!cut.ok) throw new Error(cut.message)
   const { id } = cut.fragments[0]!
-  const show = async () => {
+  const show = async (more: Partial<EngineRequest> = {}) => {
     const edits = conversation.edits()
-    const { ledger } = await engine.respond({ conversation: ID, messages: said, edits, maxTokens: 4 }).reply
+    const { ledger } = await engine.respond({ conversation: ID, messages: said, edits, maxTokens: 4, ...more }).reply
     return ledger
   }
   const where = () => engine.residency(ID, messages, [], plainly(conversation.edits()))![0]!
@@ -106,6 +107,35 @@ describe('a fold that forgets', () => {
     expect(await refreshing).toMatchObject({ exact: false })
     const { tokens, gone } = engine.residency(ID, messages, [], plainly(conversation.edits()))!.at(-1)!
     expect(gone).toBe(tokens)
+  })
+
+  it('ends a refresh that would compute its text again while a long prompt is rendered', async () => {
+    await load({ ubatch: 16, disk: { folder, bytes: 2 ** 28 } })
+    // The template shows no earlier reasoning.
+    const thought = { role: 'assistant', content: 'I have read it.', reasoning: 'Long. '.repeat(3000) } as const
+    const said = [...messages, thought, { role: 'user', content: 'Go on.' }] as const
+    const { conversation, id, show, secretOf } = talk(said)
+    await show()
+    const other = conversation.fragment({ startMarker: 'Line 2 is', endMarker: 'Line 4 is', numFragments: 1 })
+    conversation.fold(other.ok ? other.fragments[0]!.id : '')
+    expect((await show()).approximate).toBeGreaterThan(0)
+    const refreshing = engine.refresh(ID)
+    const turn = () => new Promise((resolve) => setImmediate(resolve))
+    await turn()
+    const { format, submitted } = engine
+    const render = format.renderInTurns.bind(format)
+    vi.spyOn(format, 'renderInTurns').mockImplementation(async (asked) => {
+      while (engine.submitted < submitted + 160) await turn()
+      return render(asked)
+    })
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show()
+    expect(await refreshing).toMatchObject({ exact: false })
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
   })
 
   it('is exact under splice, and drops the cells that an earlier fold parked on the device', async () => {
@@ -173,6 +203,26 @@ describe('a fold that forgets', () => {
     expect(secret.length).toBeGreaterThan(5)
     await show()
     expect(engine.cacheTotals.versions).toBeGreaterThan(0)
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
+  })
+
+  it("forgets a restored text again where the client's edits are spliced", async () => {
+    await load({ contract: 'exact', disk: { folder, bytes: 2 ** 28 } })
+    const said = [...messages, { role: 'assistant', content: 'I have read it.' }, { role: 'user', content: 'Go on.' }] as const
+    const { conversation, id, show, secretOf } = talk(said)
+    const edited = { clientEdits: 'splice' } as const
+    await show(edited)
+    conversation.fold(id, { forget: true })
+    const secret = secretOf()
+    expect(secret.length).toBeGreaterThan(5)
+    await show(edited)
+    conversation.restore(id)
+    expect(await show(edited)).toMatchObject({ contract: 'exact', approximate: 0 })
+    conversation.fold(id, { forget: true })
+    await engine.forgetHidden(ID, said, [], conversation.edits())
+    await show(edited)
     await engine.dispose()
     expect(readdirSync(folder).length).toBeGreaterThan(1)
     expect(onDisk(secret)).toBe(0)

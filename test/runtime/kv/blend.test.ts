@@ -125,6 +125,19 @@ describe('a blend', () => {
     expect(contract(30)).toBe('exact')
   })
 
+  it.each([1, 2, 3, 4])('recomputes the same tokens after it was cancelled in pass %i', async (passes) => {
+    const choice = { first: 3, messages: 1, spread: 0, decode: 0 }
+    const { harness, prompt } = begun([text(100, 10), text(200, 40), text(300, 15), text(400, 15), text(500, 6)])
+    prompt.fold(20, 40, marker)
+    harness.terms = { contract: 'blend', blend: choice }
+    const running = (await harness.fetch('a', prompt.shown))!
+    for (let pass = 0; pass < passes; pass++) harness.decode(running, 2)
+    harness.finish('a', 'cancelled')
+    const { contract } = harness.step('a', prompt.shown)
+    const { harness: other } = blended(choice, [text(100, 10), text(200, 40), text(300, 15), text(400, 15), text(500, 6)])
+    expect([contract, computedPlaces(harness, 88)]).toEqual(['blend', computedPlaces(other, 88)])
+  })
+
   it('recomputes nothing in a step that hides and restores nothing', () => {
     const { harness, prompt } = blended({ first: 5 })
     prompt.say([50])

@@ -45,6 +45,20 @@ describe('when room runs out', () => {
     expect(harness.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
   })
 
+  it('tells whether a step fits beside its kept cells and those of running steps, and drops none to find out', () => {
+    const harness = new CacheHarness({ cells: 100, sequences: 10 })
+    harness.step('idle', shownOf(solo(2)))
+    harness.step('a', shownOf(text(1100, 40)))
+    const running = harness.start('b', shownOf(text(5000, 40)))!
+    harness.decode(running, 40)
+    const sequence = harness.cache.live(conversationId('a'))!
+    const fits = (count: number) => harness.cache.fits(sequence, harness.cache.plan(sequence, shownOf(text(1100, count))))
+    expect([fits(60), fits(61)]).toEqual([true, false])
+    expect(sequence.held).toBe(40)
+    expect(harness.cache.totals.used).toBe(100)
+    harness.finish('b')
+  })
+
   it('loses a sequence that memory has no room to save, and goes on', () => {
     const offload = new OffloadTiers({ hostBytes: 1e6 })
     const wrap = (memory: NaiveMemory) =>

@@ -462,16 +462,16 @@ describe('a marker that is longer than the hidden text', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('moved cells without a decode are not saved, and are lost with their sequence', () => {
+  it('moved cells without a decode are not saved, and are lost with their sequence; those before them are saved', () => {
     const offload = new OffloadTiers({ hostBytes: 1e6 })
     const { harness, prompt } = begun({ cells: 130, options: { offload } })
     prompt.fold(20, 22, marker)
     harness.start('a', prompt.shown)
     harness.finish('a', 'cancelled')
     expect(harness.compact('a')).toBe(0)
-    // The parked cells go to host memory; the live sequence is gone.
-    expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 47, evicted: 64 })
-    expect(offload.totals.host.tokens).toBe(47)
+    // The parked cells and the first 20 of the live sequence go to host memory; the rest is gone.
+    expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 47 + 20, evicted: 44 })
+    expect(offload.totals.host.tokens).toBe(67)
   })
 })
 

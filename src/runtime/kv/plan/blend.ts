@@ -3,7 +3,7 @@ import type { BlendChoice } from '../../core/contract.js'
 import { placesOf, span, type Span } from '../../core/span.js'
 import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
-import type { Part } from './parts.js'
+import type { Lenders, Part } from './parts.js'
 
 /** The choice of tokens if the caller makes none. It was tuned on Qwen2.5-Coder-Instruct 0.5B with `npm run bench -- fidelity`. */
 export const BLEND_DEFAULT = { echo: 3, asked: 6, first: 4, ending: 24, most: 0.4 } as const satisfies BlendChoice
@@ -38,18 +38,18 @@ export interface Repair {
  *
  * @param parts the parts of a plan under `splice`
  * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
- * @param before the prompt of the conversation's last step
+ * @param lenders the prompt of the conversation's last step, and the sequences that may hold the hidden text
  */
 export function chooseRepair(
   sequence: HeldSequence,
   prompt: Prompt,
   parts: readonly Part[],
   known: number,
-  before: Prompt | null,
+  lenders: HiddenLenders,
   choice: BlendChoice,
 ): Repair | null {
   const { tokens, messages } = prompt
-  const holes = newHoles(sequence, prompt, parts, before)
+  const holes = newHoles(sequence, prompt, parts, lenders)
   const from = Math.max(known, holes[0]?.behind ?? tokens.length)
   const tail = parts.flatMap(({ kind, span: { start, end } }): number[] =>
     kind === 'compute' || end <= from ? [] : placesOf(span(Math.max(start, from), end)),
@@ -110,12 +110,15 @@ interface NewHole extends ReplacedSpan {
   readonly behind: number
 }
 
+type HiddenLenders = Pick<Lenders, 'before' | 'parked'>
+
 /**
- * Returns the holes that are new in this step. A hole counts only if the sequence that holds the tokens behind it still holds its hidden
- * text.
+ * Returns the holes that are new in this step. A hole counts only if its hidden text is still held by the sequence that holds the tokens
+ * behind it, or by a lender. A step that was cancelled has moved the hidden text to a parked sequence.
  */
-function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): NewHole[] {
-  const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
+function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], { before, parked }: HiddenLenders): NewHole[] {
+  const base = uneditedOf(prompt)
+  const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), base)
   const hiddenBefore = before?.origin?.holes ?? []
   const isNew = ({ start, end }: Span) => end > agrees || !hiddenBefore.some(({ span: of }) => of.start <= start && end <= of.end)
   const found: NewHole[] = []
@@ -127,11 +130,16 @@ function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[]
     const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > behind)
     if (next === undefined || next.kind === 'compute') break
     const holder = next.kind === 'keep' ? sequence : next.from
-    // Only the hole's own text counts, not the marker of a hole right behind it.
-    if (isNew(hole.span) && holder.atKey(tokenSource(start)) < holder.atKey(markerSource(end))) found.push({ ...hole, behind })
+    const isLent = () => parked.some((each) => commonPrefix(each.unedited, base) >= end && holdsText(each, hole.span))
+    const isHeld = () => holdsText(holder, hole.span) || isLent()
+    if (isNew(hole.span) && isHeld()) found.push({ ...hole, behind })
   }
   return found
 }
+
+/** Whether the sequence has tokens of this hidden text. The marker of a hole right behind it does not count. */
+const holdsText = (holder: HeldSequence, { start, end }: Span): boolean =>
+  holder.atKey(tokenSource(start)) < holder.atKey(markerSource(end))
 
 /** More than the number of tokens of any vocabulary, so that a pair of tokens is one number. */
 const PAIR = 2 ** 26

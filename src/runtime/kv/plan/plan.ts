@@ -140,7 +140,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   if (asked === 'blend') {
     const { parts } = placed(placing)
     const known = Math.max(exactIn(sequence, parts, text), last?.places ?? 0)
-    repair = chooseRepair(sequence, prompt, parts, known, lenders.before, terms.blend ?? {})
+    repair = chooseRepair(sequence, prompt, parts, known, lenders, terms.blend ?? {})
     if (repair?.isTooMuch === true) {
       const { count, decodes, tail } = repair
       return {
