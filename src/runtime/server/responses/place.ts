@@ -1,5 +1,6 @@
 /**
  * The ids of responses. An id has the thread and the place in it, so that a response can be continued and deleted without further records.
+ * Its end is random, because a thread that a client shortens has another response at the same place later.
  */
 import { randomUUID } from 'node:crypto'
 import type { ChatMessage } from '../../chat/message.js'
@@ -19,14 +20,14 @@ export interface ResponsePlace {
 }
 
 export const responseId = ({ thread, messages, instructed, compacted }: ResponsePlace): string =>
-  `resp_${thread}_${messages}${instructed ? 'i' : ''}${compacted ? 'c' : ''}`
+  `resp_${thread}_${messages}${instructed ? 'i' : ''}${compacted ? 'c' : ''}x${randomUUID().slice(0, 8)}`
 
 /** Makes the id of a response that is not stored and so cannot be continued. */
 export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
 
 /** Reads the place in a thread from a response's id. Returns null for an id of another form, or of a response that was not stored. */
 export function placeOf(id: string): ResponsePlace | null {
-  const [, thread, messages, instructed, compacted] = /^resp_(.+)_(\d{1,9})(i?)(c?)$/.exec(id) ?? []
+  const [, thread, messages, instructed, compacted] = /^resp_(.+)_(\d{1,9})(i?)(c?)(?:x[0-9a-f]+)?$/.exec(id) ?? []
   return thread === undefined
     ? null
     : { thread, messages: Number(messages), instructed: instructed === 'i', compacted: compacted === 'c' }
