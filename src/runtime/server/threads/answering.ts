@@ -379,7 +379,9 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
     thread.answered(from, null, { isSearch })
     throw error
   }
-  const kept = conversation.messages[outcome.steps.at(-1)!.message]
+  const last = conversation.messages[outcome.steps.at(-1)!.message]
+  // A turn that was cancelled during the server's own calls has no answer.
+  const kept = outcome.end === 'cancelled' && last?.cut !== true ? undefined : last
   const message: ChatMessage = { ...events.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
   thread.answered(from, kept === undefined ? null : known, { held: outcome.held, isSearch })
