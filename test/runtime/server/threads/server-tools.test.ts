@@ -327,6 +327,35 @@ it('calls that the server carried out before its client left are in the thread, 
   expect(engine.requests.at(-1)!.messages.at(-1)).toMatchObject({ role: 'tool', content: 'It is 7.' })
 })
 
+it.each<[MemToolMode, readonly string[]]>([
+  ['autonomous', ['search_tools', 'remove_tools']],
+  ['workflow', ['search_tools']],
+])('%s: a request that forbids calls has the same tools at the top, and no search', async (mode, own) => {
+  const engine = new ScriptedEngine(({ schema }) => ({ content: schema === undefined ? 'Yes.' : '{"keywords": []}' }))
+  const service = await memtool(engine, mode)
+  const commons = { tenant: 't', tools } as const
+  const messages: ChatMessage[] = [{ role: 'user', content: 'size moon' }]
+  messages.push((await service.ask({ ...commons, messages, toolChoice: 'auto' }).answer).message)
+  const before = engine.requests.length
+  messages.push({ role: 'user', content: 'Now in words.' })
+  await service.ask({ ...commons, messages, toolChoice: 'none' }).answer
+  const [asked, ...more] = engine.requests.slice(before)
+  expect([namesOf(asked!.tools), asked!.toolChoice, more]).toEqual([own, 'none', []])
+})
+
+it('searches for deferred tools stay at the top of a request that forbids calls, and cannot be called', async () => {
+  const engine = new ScriptedEngine(() => ({ content: 'Yes.', calls: [{ name: 'find', arguments: { query: 'moon' } }] }))
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const deferred = { tools, searches: [{ name: 'find', by: 'words' }] } as const
+  const messages = [{ role: 'user', content: 'hello' }] as const
+  for (const acm of ['off', 'tools'] as const) {
+    const { message, searched } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'none', deferred, acm })
+      .answer
+    expect([message, searched]).toEqual([{ role: 'assistant', content: 'Yes.' }, undefined])
+    expect(namesOf(engine.requests.at(-1)!.tools)).toContain('find')
+  }
+})
+
 it.each(['memtool', 'deferred'] as const)(
   '%s: a model for embeddings finds tools that share no word with the search',
   async (way) => {
