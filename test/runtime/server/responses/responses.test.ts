@@ -132,7 +132,7 @@ describe('the ids of a thread that its client shortens', () => {
     try {
       const client = clientOf(served)
       const input: OpenAI.Responses.ResponseInputItem[] = []
-      const told: Awaited<ReturnType<typeof client.responses.create>>[] = []
+      const told: OpenAI.Responses.Response[] = []
       for (let at = 0; at < 4; at++) {
         input.push({ role: 'user', content: `Question ${at}?` })
         const response = await client.responses.create({ model, input: input.slice(-3) })
