@@ -43,23 +43,40 @@ interface ResponseRange {
   readonly end: number
 }
 
+/** Returns how many searches of the server the stored response has. A client's function may have the same name, so names do not tell. */
+export function searchesIn(response: object): number {
+  const { output = [] } = response as { readonly output?: readonly { readonly type: string; readonly execution?: string }[] }
+  return output.filter(({ type, execution }) => type === 'tool_search_output' && execution === 'server').length
+}
+
 /**
  * Returns the response's messages among those of its thread, as clients see them. Returns null if the thread has them no more: a summary
  * stands for the answer, or the thread is shorter.
+ * @param searches how many searches the response has at most (`searchesIn`)
  */
-export function rangeOf(view: readonly ChatMessage[], { messages, instructed, compacted }: ResponsePlace): ResponseRange | null {
+export function rangeOf(
+  view: readonly ChatMessage[],
+  { messages, instructed, compacted }: ResponsePlace,
+  searches = Infinity,
+): ResponseRange | null {
   const count = messages - Number(instructed)
   // A later response may have brought instructions or taken them out, so a first message of the system may be instructions or input.
   const [first, second] = view[0]?.role !== 'system' ? [0] : instructed ? [1, 0] : [0, 1]
-  const range = rangeFrom(first, view, count, compacted)
+  const range = rangeFrom(first, view, count, compacted, searches)
   if (range !== null || second === undefined || compacted) return range
-  const other = rangeFrom(second, view, count, compacted)
+  const other = rangeFrom(second, view, count, compacted, searches)
   // A summary there stands for other messages than those of the response.
   return other === null || view[other.answer]!.stands !== undefined ? null : other
 }
 
 /** Returns the range of a response whose messages begin at `from`; null when no answer ends its `count` messages. */
-function rangeFrom(from: number, view: readonly ChatMessage[], count: number, compacted: boolean): ResponseRange | null {
+function rangeFrom(
+  from: number,
+  view: readonly ChatMessage[],
+  count: number,
+  compacted: boolean,
+  searches: number,
+): ResponseRange | null {
   let left = count
   const answer = view.findIndex(({ stands = 1 }, at) => at >= from && (left -= stands) <= 0)
   const last = view[answer]
@@ -67,6 +84,7 @@ function rangeFrom(from: number, view: readonly ChatMessage[], count: number, co
   // A compaction that keeps the user's messages may leave one of them at the answer's place.
   if (!compacted && last.role !== 'assistant' && last.stands === undefined) return null
   let end = answer + 1
-  while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2
+  const isSearch = () => view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH
+  for (let more = searches; more > 0 && isSearch(); more--) end += 2
   return { from, answer, end }
 }

@@ -10,7 +10,7 @@ import { CompactBody, LOGPROBS, messagesOfItems, ResponseBody, type ResponseRequ
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { inputItems, pageOf } from './response-input-items.js'
-import { placeOf, rangeOf } from '../../responses/place.js'
+import { placeOf, rangeOf, searchesIn } from '../../responses/place.js'
 import { flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -219,7 +219,7 @@ async function before(
   if (place === null || kept === null) throw missing()
   const { thread } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  const range = rangeOf(view, place)
+  const range = rangeOf(view, place, searchesIn(kept))
   if (range === null) throw missing()
   const { from, answer, end } = range
   if (!place.compacted && !isAnswer(view.slice(answer, end), kept)) throw missing()
