@@ -151,8 +151,8 @@ export class RequestRun {
   }
 
   /**
-   * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
-   * stream.
+   * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors, and those
+   * after the client left a stream that is kept, end the stream.
    * @param ping seconds between comments that keep the connection open while there are no tokens yet; undefined for none
    * @param conversation the name of a conversation whose client may come back to read on (`Replays`); undefined for none
    */
@@ -188,7 +188,8 @@ export class RequestRun {
     } catch (error) {
       quiet()
       const problem = problemOf(error)
-      const frames = writer.begun ? shape.failed(problem) : (shape.refused?.(problem) ?? null)
+      // A client that reads on later gets no status, so that the error must be in its stream.
+      const frames = writer.begun || this.#detached ? shape.failed(problem) : (shape.refused?.(problem) ?? null)
       if (frames === null) throw error
       this.request.refused = problem.code
       if (problem.unexpected && !this.#gone) this.request.log.error({ err: error }, 'stream failed')

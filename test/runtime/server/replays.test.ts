@@ -1,5 +1,6 @@
 /** Tests that a client that names its conversation as llama-server's page does reads on in an answer whose connection it lost. */
 import { afterAll, beforeAll, expect, it, vi } from 'vitest'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Replays } from '../../../src/runtime/server/replays.js'
 import { endless, serving, type Serving } from './support/serving.js'
 
@@ -66,6 +67,31 @@ it('is computed for a client that left before the answer began', async () => {
   for (const slot of ['slot 1', 'slot 2']) await streamOf(`conv_id=${slot}`, { method: 'DELETE' })
   expect(await (await streamOf('conv_id=early')).text()).toContain('"finish_reason":"length"')
   expect(served.log.filter((line) => (JSON.parse(line) as { level: number }).level >= 50)).toEqual([])
+})
+
+it('tells an error that came before its first byte', async () => {
+  let fail = (_: Error): void => undefined
+  const failing = await serving({ engine: () => new Promise<never>((_, reject) => (fail = reject)) })
+  try {
+    const leaving = new AbortController()
+    const waiting = fetch(`${failing.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'x-conversation-id': 'reloaded' },
+      body: JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], stream: true }),
+      signal: leaving.signal,
+    })
+    await expect.poll(() => failing.service.model().state).toBe('loading')
+    leaving.abort()
+    await expect(waiting).rejects.toThrow()
+    // The server notices that the client left.
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    const read = fetch(`${failing.url}/v1/stream?conv_id=reloaded`)
+    fail(new KvfoldError('memory/insufficient', 'The model does not fit.'))
+    expect(await (await read).text()).toMatch(/^data: .*The model does not fit[^]*data: \[DONE\]\n\n$/)
+    expect(await (await fetch(`${failing.url}/v1/stream?conv_id=reloaded`)).text()).toContain('memory/insufficient')
+  } finally {
+    await failing.close()
+  }
 })
 
 it('ends when the client says so', async () => {

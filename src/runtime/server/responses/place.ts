@@ -1,5 +1,6 @@
 /**
  * The ids of responses. An id has the thread and the place in it, so that a response can be continued and deleted without further records.
+ * Its end is random, because a thread that a client shortens has another response at the same place later.
  */
 import { randomUUID } from 'node:crypto'
 import type { ChatMessage } from '../../chat/message.js'
@@ -19,14 +20,14 @@ export interface ResponsePlace {
 }
 
 export const responseId = ({ thread, messages, instructed, compacted }: ResponsePlace): string =>
-  `resp_${thread}_${messages}${instructed ? 'i' : ''}${compacted ? 'c' : ''}`
+  `resp_${thread}_${messages}${instructed ? 'i' : ''}${compacted ? 'c' : ''}x${randomUUID().slice(0, 8)}`
 
 /** Makes the id of a response that is not stored and so cannot be continued. */
 export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
 
 /** Reads the place in a thread from a response's id. Returns null for an id of another form, or of a response that was not stored. */
 export function placeOf(id: string): ResponsePlace | null {
-  const [, thread, messages, instructed, compacted] = /^resp_(.+)_(\d{1,9})(i?)(c?)$/.exec(id) ?? []
+  const [, thread, messages, instructed, compacted] = /^resp_(.+)_(\d{1,9})(i?)(c?)(?:x[0-9a-f]+)?$/.exec(id) ?? []
   return thread === undefined
     ? null
     : { thread, messages: Number(messages), instructed: instructed === 'i', compacted: compacted === 'c' }
@@ -42,23 +43,40 @@ interface ResponseRange {
   readonly end: number
 }
 
+/** Returns how many searches of the server the stored response has. A client's function may have the same name, so names do not tell. */
+export function searchesIn(response: object): number {
+  const { output = [] } = response as { readonly output?: readonly { readonly type: string; readonly execution?: string }[] }
+  return output.filter(({ type, execution }) => type === 'tool_search_output' && execution === 'server').length
+}
+
 /**
  * Returns the response's messages among those of its thread, as clients see them. Returns null if the thread has them no more: a summary
  * stands for the answer, or the thread is shorter.
+ * @param searches how many searches the response has at most (`searchesIn`)
  */
-export function rangeOf(view: readonly ChatMessage[], { messages, instructed, compacted }: ResponsePlace): ResponseRange | null {
+export function rangeOf(
+  view: readonly ChatMessage[],
+  { messages, instructed, compacted }: ResponsePlace,
+  searches = Infinity,
+): ResponseRange | null {
   const count = messages - Number(instructed)
   // A later response may have brought instructions or taken them out, so a first message of the system may be instructions or input.
   const [first, second] = view[0]?.role !== 'system' ? [0] : instructed ? [1, 0] : [0, 1]
-  const range = rangeFrom(first, view, count, compacted)
+  const range = rangeFrom(first, view, count, compacted, searches)
   if (range !== null || second === undefined || compacted) return range
-  const other = rangeFrom(second, view, count, compacted)
+  const other = rangeFrom(second, view, count, compacted, searches)
   // A summary there stands for other messages than those of the response.
   return other === null || view[other.answer]!.stands !== undefined ? null : other
 }
 
 /** Returns the range of a response whose messages begin at `from`; null when no answer ends its `count` messages. */
-function rangeFrom(from: number, view: readonly ChatMessage[], count: number, compacted: boolean): ResponseRange | null {
+function rangeFrom(
+  from: number,
+  view: readonly ChatMessage[],
+  count: number,
+  compacted: boolean,
+  searches: number,
+): ResponseRange | null {
   let left = count
   const answer = view.findIndex(({ stands = 1 }, at) => at >= from && (left -= stands) <= 0)
   const last = view[answer]
@@ -66,6 +84,7 @@ function rangeFrom(from: number, view: readonly ChatMessage[], count: number, co
   // A compaction that keeps the user's messages may leave one of them at the answer's place.
   if (!compacted && last.role !== 'assistant' && last.stands === undefined) return null
   let end = answer + 1
-  while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2
+  const isSearch = () => view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH
+  for (let more = searches; more > 0 && isSearch(); more--) end += 2
   return { from, answer, end }
 }

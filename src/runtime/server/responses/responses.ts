@@ -4,7 +4,7 @@ import type { Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadApi } from '../threads/thread-api.js'
-import { placeOf, rangeOf, type ResponsePlace } from './place.js'
+import { placeOf, rangeOf, searchesIn, type ResponsePlace } from './place.js'
 
 /** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
 const MOST_DELETED = 1000
@@ -110,8 +110,11 @@ export class Responses {
     const { tenant, thread } = responses[0]!
     try {
       const view = await this.threads.reading(() => this.threads.view(tenant, thread))
-      const places = responses.flatMap(({ id }) => placeOf(id) ?? [])
-      return places.some((place) => rangeOf(view, place)?.end === view.length)
+      return responses.some(({ id, body }) => {
+        const place = placeOf(id)
+        const searches = body === null ? undefined : searchesIn(readJson(body) as object)
+        return place !== null && rangeOf(view, place, searches)?.end === view.length
+      })
     } catch (error) {
       if (error instanceof KvfoldError && error.code === 'server/no-thread') return false
       throw error

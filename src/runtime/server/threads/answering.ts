@@ -141,7 +141,6 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
   if (ask.promptLogprobs !== undefined && engine.model === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${engine.info.model} reports no log-probabilities of prompts.`)
   const acm = ask.acm ?? defaults.acm
-  const isAllowed = ask.toolChoice !== 'none'
   const contract = ask.contract ?? thread.contract
   const variables = variablesOf(ask.template)
   const adapted = definedFields({ lora: ask.lora })
@@ -149,7 +148,7 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
   const generation = generationFor(engine, ask, contract)
   const helpers = definedFields({ sampling: generation.sampling, contract: generation.contract })
   const managed =
-    acm !== 'memtool' || !isAllowed
+    acm !== 'memtool'
       ? null
       : await ManagedThread.of(thread, {
           ...{ engine, generation: helpers, scope, operatorTools, embedder },
@@ -161,11 +160,11 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
           },
         })
   const deferred = managed === null ? ask.deferred : undefined
-  const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred, embedder)
+  const searches = deferred === undefined ? [] : searchTools(deferred, embedder)
   const more = [...searches, ...(managed?.own ?? [])]
   const external = {
     definitions: managed === null ? thread.tools : [],
-    allowed: isAllowed,
+    allowed: ask.toolChoice !== 'none',
     get unlisted() {
       return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
@@ -178,12 +177,22 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
     ...{ acm, contract, generation, helpers, scope, managed, toolbox },
     clientEdits: taken.isOwn ? wanted : 'exact',
     callable: callableOf(ask, [...more.map(({ definition }) => definition), ...toolbox.unlisted]),
-    among:
-      typeof ask.toolChoice === 'object' && 'names' in ask.toolChoice
-        ? [...ask.toolChoice.names, ...own.map(({ definition }) => definition.name)]
-        : undefined,
+    among: amongOf(
+      ask,
+      own.map(({ definition }) => definition.name),
+      searches.map(({ definition }) => definition.name),
+    ),
     isSearch: ({ name }) => searches.some(({ definition }) => definition.name === name),
   }
+}
+
+/**
+ * Returns the names that calls are kept to. A client that forbids calls forbids searches for tools, too, but not context tools.
+ * @param own names of the server's own tools @param searches names of those that search for deferred tools
+ */
+function amongOf({ toolChoice }: Ask, own: readonly string[], searches: readonly string[]): readonly string[] | undefined {
+  if (typeof toolChoice === 'object' && 'names' in toolChoice) return [...toolChoice.names, ...own]
+  return toolChoice === 'none' && searches.length > 0 ? own.filter((name) => !searches.includes(name)) : undefined
 }
 
 /** Records an event of the thread that says what was folded and why, and tells the client. Does nothing when nothing was folded. */
@@ -243,7 +252,7 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
 async function findTools(options: AnsweringOptions, { managed, scope, toolbox }: PreparedAnswer): Promise<void> {
   const { ask, taken, engine, defaults, signal, save } = options
   const { thread } = taken
-  if (managed === null) return
+  if (managed === null || ask.toolChoice === 'none') return
   const from = thread.seen.length
   await managed.begin(signal)
   // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
@@ -379,7 +388,9 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
     thread.answered(from, null, { isSearch })
     throw error
   }
-  const kept = conversation.messages[outcome.steps.at(-1)!.message]
+  const last = conversation.messages[outcome.steps.at(-1)!.message]
+  // A turn that was cancelled during the server's own calls has no answer.
+  const kept = outcome.end === 'cancelled' && last?.cut !== true ? undefined : last
   const message: ChatMessage = { ...events.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
   thread.answered(from, kept === undefined ? null : known, { held: outcome.held, isSearch })

@@ -155,6 +155,23 @@ it('leaves out the end of a text to embed that is too long, unless the request f
   expect((await api.post('/api/embeddings', { model: 'builtin', prompt: long.input[1] })).status).toBe(200)
 })
 
+it.each([
+  ['/api/chat', HELLO],
+  ['/api/generate', { model: 'builtin', prompt: 'Once' }],
+])('keeps a model loaded after a refused request that would unload it: %s', async (route, body) => {
+  const scripted = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Hi.' })) })
+  try {
+    const asked = new Api(scripted.url)
+    expect((await asked.post(route, { ...body, keep_alive: 0, options: { num_predict: 0 } })).status).toBe(400)
+    expect((await asked.post(route, { ...body, stream: false })).status).toBe(200)
+    expect(scripted.service.model().state).toBe('loaded')
+    expect((await asked.post(route, { ...body, stream: false, keep_alive: 0 })).status).toBe(200)
+    await expect.poll(() => scripted.service.model().state).toBe('unloaded')
+  } finally {
+    await scripted.close()
+  }
+})
+
 it('finds a model by an alias that ends in :latest', async () => {
   const load = () => Promise.resolve(new ScriptedEngine(() => ({ content: 'Hi.' })))
   const model = { name: 'gpt-oss', aliases: ['small:latest'], slots: 1, load }

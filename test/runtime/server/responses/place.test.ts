@@ -21,6 +21,9 @@ describe('the range of a response', () => {
     // A summary stands for five messages after that of the system, the response's answer among them.
     ['resp_t_5', [...said('system'), { ...said('user')[0]!, stands: 5 }, ...said('assistant')], null],
     ['resp_t_2', said('user', 'user', 'assistant'), null],
+    // Ids have a random end, older ones have none.
+    ['resp_t_2x12345678', said('user', 'assistant'), { from: 0, answer: 1, end: 2 }],
+    ['resp_t_3ix0a1b2c3d', said('system', 'user', 'assistant'), { from: 1, answer: 2, end: 3 }],
   ])('%s in %j', (id, view, range) => {
     expect(rangeOf(view, placeOf(id)!)).toEqual(range)
   })

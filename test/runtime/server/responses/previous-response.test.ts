@@ -71,6 +71,28 @@ describe('previous_response_id', () => {
   })
 })
 
+it("ends a response before the result of the client's own function tool_search", async () => {
+  const engine = new ScriptedEngine(({ messages }) =>
+    messages.at(-1)!.role === 'tool' ? { content: 'Found.' } : { calls: [{ name: 'tool_search' }] },
+  )
+  const served = await serving({ engine: () => engine })
+  try {
+    const { responses } = new OpenAI({ baseURL: `${served.url}/v1`, apiKey: 'none', maxRetries: 0 })
+    const tools = [{ ...weather, type: 'function' as const, name: 'tool_search', strict: false }]
+    const asked = { model: 'builtin', tools }
+    const first = await responses.create({ ...asked, input: 'Find it.' })
+    const [call] = first.output as OpenAI.Responses.ResponseFunctionToolCall[]
+    const input = [{ type: 'function_call_output' as const, call_id: call!.call_id, output: 'it' }]
+    for (let times = 0; times < 2; times++) {
+      const next = await responses.create({ ...asked, input, previous_response_id: first.id })
+      expect(next.output_text).toBe('Found.')
+      expect(engine.requests.at(-1)!.messages.map(({ role }) => role)).toEqual(['user', 'assistant', 'tool'])
+    }
+  } finally {
+    await served.close()
+  }
+})
+
 describe('a streamed answer of several steps that think', () => {
   const threadsAfter = async (turns: (url: string) => Promise<unknown>) => {
     const engine = new ScriptedEngine(thinking)

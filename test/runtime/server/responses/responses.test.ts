@@ -125,6 +125,36 @@ describe('a response', () => {
   })
 })
 
+describe('the ids of a thread that its client shortens', () => {
+  it('are all different, and each gives its own response', async () => {
+    let said = 0
+    const served = await serving({ engine: () => new ScriptedEngine(() => ({ content: `Answer ${++said}.` })) })
+    try {
+      const client = clientOf(served)
+      const input: OpenAI.Responses.ResponseInputItem[] = []
+      const told: OpenAI.Responses.Response[] = []
+      for (let at = 0; at < 4; at++) {
+        input.push({ role: 'user', content: `Question ${at}?` })
+        const response = await client.responses.create({ model, input: input.slice(-3) })
+        told.push(response)
+        input.push({ role: 'assistant', content: response.output_text })
+      }
+      expect(served.service.threads.list(PUBLIC)).toHaveLength(1)
+      expect(new Set(told.map(({ id }) => id)).size).toBe(4)
+      expect(new Set(told.flatMap(({ output }) => output.map(({ id }) => id))).size).toBe(4)
+      for (const response of told) expect(bare(await client.responses.retrieve(response.id))).toEqual(bare(response))
+      await expect(client.responses.create({ model, input: 'x', previous_response_id: told[1]!.id })).rejects.toMatchObject({
+        status: 404,
+      })
+      await client.responses.delete(told[1]!.id)
+      const last = await client.responses.create({ model, input: 'And now?', previous_response_id: told[3]!.id })
+      expect(last.output_text).toBe('Answer 5.')
+    } finally {
+      await served.close()
+    }
+  })
+})
+
 describe('whose store is full', () => {
   const full = () => {
     throw new KvfoldError('store/full', 'The disk has no room left.')

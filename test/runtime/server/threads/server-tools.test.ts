@@ -13,6 +13,7 @@ import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { Embedder } from '../../../../src/runtime/engine/embedder.js'
 import { openNative } from '../../../../src/runtime/native/binding.js'
 import { cutting, RecentVectors } from '../../../../src/runtime/server/text-vectors.js'
+import { Catalogue } from '../../../../src/runtime/tools/catalogue.js'
 import { TEST_GPU } from '../../../support/device.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
@@ -298,6 +299,61 @@ it('a call of a tool that is not loaded gets an error, and no tool can be forced
     acm: 'memtool',
   } as const
   await expect(service.ask(forced).answer).rejects.toThrow('With acm: memtool calls cannot be kept to named tools')
+})
+
+it('calls that the server carried out before its client left are in the thread, and are not made again', async () => {
+  const [tool] = tools
+  const gone = new AbortController()
+  const execute = () => {
+    gone.abort()
+    return Promise.resolve('It is 7.')
+  }
+  const engine = new ScriptedEngine([
+    { calls: [{ name: 'search_tools', arguments: { keywords: ['size moon'] } }] },
+    { calls: [{ name: 'size_moon' }] },
+    { content: 'So it is 7.' },
+  ])
+  const service = await ThreadService.open({
+    models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
+    defaults: { acm: 'memtool', memToolMode: 'autonomous' },
+    operatorTools: { tools: [tool!], catalogue: await Catalogue.of([tool!]), servers: [], execute },
+  })
+  const messages = [{ role: 'user', content: 'How large is it?' }] as const
+  const ask = { tenant: 't', messages, tools: [], toolChoice: 'auto', streamed: true } as const
+  const { finish, thread } = await service.ask({ ...ask, signal: gone.signal }).answer
+  expect([finish, service.threads.view('t', thread)]).toEqual(['cancelled', messages])
+  const again = await service.ask(ask).answer
+  expect([again.thread, again.message.content]).toEqual([thread, 'So it is 7.'])
+  expect(engine.requests.at(-1)!.messages.at(-1)).toMatchObject({ role: 'tool', content: 'It is 7.' })
+})
+
+it.each<[MemToolMode, readonly string[]]>([
+  ['autonomous', ['search_tools', 'remove_tools']],
+  ['workflow', ['search_tools']],
+])('%s: a request that forbids calls has the same tools at the top, and no search', async (mode, own) => {
+  const engine = new ScriptedEngine(({ schema }) => ({ content: schema === undefined ? 'Yes.' : '{"keywords": []}' }))
+  const service = await memtool(engine, mode)
+  const commons = { tenant: 't', tools } as const
+  const messages: ChatMessage[] = [{ role: 'user', content: 'size moon' }]
+  messages.push((await service.ask({ ...commons, messages, toolChoice: 'auto' }).answer).message)
+  const before = engine.requests.length
+  messages.push({ role: 'user', content: 'Now in words.' })
+  await service.ask({ ...commons, messages, toolChoice: 'none' }).answer
+  const [asked, ...more] = engine.requests.slice(before)
+  expect([namesOf(asked!.tools), asked!.toolChoice, more]).toEqual([own, 'none', []])
+})
+
+it('searches for deferred tools stay at the top of a request that forbids calls, and cannot be called', async () => {
+  const engine = new ScriptedEngine(() => ({ content: 'Yes.', calls: [{ name: 'find', arguments: { query: 'moon' } }] }))
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const deferred = { tools, searches: [{ name: 'find', by: 'words' }] } as const
+  const messages = [{ role: 'user', content: 'hello' }] as const
+  for (const acm of ['off', 'tools'] as const) {
+    const { message, searched } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'none', deferred, acm })
+      .answer
+    expect([message, searched]).toEqual([{ role: 'assistant', content: 'Yes.' }, undefined])
+    expect(namesOf(engine.requests.at(-1)!.tools)).toContain('find')
+  }
 })
 
 it.each(['memtool', 'deferred'] as const)(

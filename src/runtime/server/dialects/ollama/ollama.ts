@@ -63,11 +63,13 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   ) => {
     const { tenant } = request
     const { model, dimensions, truncate = true } = body
-    // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
-    if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
     return exchange(request, reply).aside(
       'embeddings',
-      (signal) => service.embed({ tenant, inputs, truncate, signal, ...definedFields({ model, dimensions }) }),
+      (signal) => {
+        // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
+        if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
+        return service.embed({ tenant, inputs, truncate, signal, ...definedFields({ model, dimensions }) })
+      },
       ({ vectors }) => vectors.length,
     )
   }
@@ -89,10 +91,12 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const { messages = [] } = body
       // A request without messages only loads the model, or unloads it.
       if (messages.length === 0) return load(ports, body, request.tenant, 'chat', whileConnected(reply))
-      keep(ports, body, request.tenant)
       const ask = await translated(body, chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts))
       const streamed = body.stream !== false
-      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
+      const begin = (signal: AbortSignal) => {
+        keep(ports, body, request.tenant)
+        return [service.ask({ ...ask, signal, streamed })]
+      }
       const running = exchange(request, reply)
       const ignored = ignoredIn(body, OllamaChatBody)
       if (streamed) return running.stream(begin, new OllamaStream('chat', ignored))
@@ -109,15 +113,16 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const body = named(request.body)
       if (body.prompt === undefined || body.prompt === '')
         return load(ports, body, request.tenant, 'generate', whileConnected(reply))
-      keep(ports, body, request.tenant)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
       const { prompt, suffix = '' } = body
       const bare =
         suffix !== '' ? { prompt: '', fill: { prefix: prompt, suffix, files: [] } } : body.raw === true ? { prompt } : null
       if (bare !== null) refuseForConversations(body.kvfold)
       const streamed = body.stream !== false
-      const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
-        bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
+      const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] => {
+        keep(ports, body, request.tenant)
+        return bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
+      }
       const running = exchange(request, reply)
       // Fields of the request without effect: a completion without a template cannot show them.
       const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
@@ -174,8 +179,8 @@ async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind
 }
 
 /**
- * Carries out `keep_alive`. A time above 0 has no effect on a server without a folder of models. A key that may not manage the server
- * changes nothing.
+ * Carries out `keep_alive`. Call it when an answer begins, because a refused request changes nothing. A time above 0 has no effect on a
+ * server without a folder of models. A key that may not manage the server changes nothing.
  */
 function keep(
   { service, refuseGuests }: Ports,

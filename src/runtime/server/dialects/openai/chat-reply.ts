@@ -92,6 +92,11 @@ export class ChatStream implements StreamShape<Answer> {
     private readonly wish: ChatWish,
   ) {}
 
+  /** The model that answers; empty before the answer has begun. */
+  get model(): string {
+    return this.#model
+  }
+
   on(event: AskEvent, index: number): readonly Frame[] {
     if (event.type === 'started') this.#model = event.model
     const choice = this.#choice(index)

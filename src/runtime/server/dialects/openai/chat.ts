@@ -73,14 +73,16 @@ export function addChat(app: App, ports: Ports): void {
       const streamed = body.stream === true
       const session = sessionOf(request.headers)
       const running = exchange(request, reply)
-      const reasoning = body.reasoning_control === true ? control.enter(head.id, ask) : null
+      const stream = new ChatStream(head, wish)
+      const isControlled = streamed && body.reasoning_control === true
+      const reasoning = isControlled ? control.enter(head.id, { tenant, model: () => stream.model }) : null
       const begin = (signal: AbortSignal) => {
         const whole = { ...session, ...ask, signal, streamed, ...definedFields({ endReasoning: reasoning?.signal }) }
         return body.n === undefined || body.n === 1 ? [service.ask(whole)] : service.several(whole, body.n)
       }
       try {
         if (!streamed) return chatCompletion(head, await running.answers(begin), wish)
-        return await running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
+        return await running.stream(begin, stream, body.kvfold?.ping ?? pingOf(body), pageOf(request.headers))
       } finally {
         reasoning?.leave()
       }

@@ -1,6 +1,6 @@
 /** The route by which clients end the reasoning of a running chat, as in llama-server. The chat must ask for it by `reasoning_control`. */
 import Type from 'typebox'
-import type { Ask } from '../../ask.js'
+import type { Tenant } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 
 const ControlBody = Type.Object({
@@ -9,19 +9,20 @@ const ControlBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'has no effect; the id is enough' })),
 })
 
-interface Running {
-  readonly ask: Pick<Ask, 'tenant' | 'model'>
-  readonly end: AbortController
+interface RunningChat {
+  readonly tenant: Tenant
+  /** Returns the model that answers. A chat that names none gets any, so that its request does not say which. */
+  readonly model: () => string
 }
 
-/** The running chats whose reasoning their clients may end. */
+/** The streamed chats whose reasoning their clients may end. Clients learn the id of another chat only at its end. */
 export class ReasoningControl {
-  readonly #running = new Map<string, Running>()
+  readonly #running = new Map<string, RunningChat & { readonly end: AbortController }>()
 
   /** Remembers a chat. `signal` is aborted when its client ends the reasoning. Call `leave` once the chat has ended. */
-  enter(id: string, ask: Running['ask']): { readonly signal: AbortSignal; readonly leave: () => void } {
+  enter(id: string, chat: RunningChat): { readonly signal: AbortSignal; readonly leave: () => void } {
     const end = new AbortController()
-    this.#running.set(id, { ask, end })
+    this.#running.set(id, { ...chat, end })
     return { signal: end.signal, leave: () => this.#running.delete(id) }
   }
 
@@ -31,9 +32,9 @@ export class ReasoningControl {
       { schema: { ...described('Ends the reasoning of a running chat', 'llama-server'), body: ControlBody } },
       ({ body: { id }, tenant }) => {
         const running = this.#running.get(id)
-        if (running?.ask.tenant !== tenant)
+        if (running?.tenant !== tenant)
           return { success: false, message: 'No running completion has this id and was asked with reasoning_control: true.' }
-        const { name, loaded } = service.model(running.ask.model)
+        const { name, loaded } = service.model(running.model())
         if (loaded?.boundsReasoning === false)
           return { success: false, message: `${name} has no tag with which this server could end its reasoning.` }
         running.end.abort()

@@ -10,7 +10,7 @@ import { CompactBody, LOGPROBS, messagesOfItems, ResponseBody, type ResponseRequ
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { inputItems, pageOf } from './response-input-items.js'
-import { placeOf, rangeOf } from '../../responses/place.js'
+import { placeOf, rangeOf, searchesIn } from '../../responses/place.js'
 import { flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -206,7 +206,7 @@ async function responseAsk(
 
 /**
  * Returns the messages up to an earlier response, as the client knows them. `answered`: the messages to which the response is the answer.
- * @throws FieldError server/not-found
+ * @throws FieldError server/not-found, also when the thread has another answer in its place
  */
 async function before(
   id: string,
@@ -215,15 +215,41 @@ async function before(
   missing: () => FieldError,
 ): Promise<{ thread: string; messages: readonly ChatMessage[]; answered: readonly ChatMessage[] }> {
   const place = placeOf(id)
-  if (place === null || !(await responses.has(tenant, id))) throw missing()
+  const kept = place === null ? null : await responses.get(tenant, id)
+  if (place === null || kept === null) throw missing()
   const { thread } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  const range = rangeOf(view, place)
+  const range = rangeOf(view, place, searchesIn(kept))
   if (range === null) throw missing()
   const { from, answer, end } = range
+  if (!place.compacted && !isAnswer(view.slice(answer, end), kept)) throw missing()
   // The sampled tokens are left out, because the thread has its own.
   const messages = view.slice(from, end).map(({ sampled: _, ...message }) => message)
   return { thread, messages, answered: view.slice(from, answer) }
+}
+
+/** Whether these messages have the text of the response, as it was sent. A summary may stand for any. */
+function isAnswer(messages: readonly ChatMessage[], response: object): boolean {
+  if (messages.some(({ stands }) => stands !== undefined)) return true
+  const { output } = response as ToldAnswer
+  const sent = output.flatMap(({ type, content = [] }) => (type === 'message' ? content.map(({ text }) => text) : []))
+  const said = messages.flatMap(({ role, content }) => (role === 'assistant' ? [content] : []))
+  // Text of several steps is several items, and one message.
+  const [a, b] = [sent, said].map((texts) => texts.join('').replaceAll(/\s+/g, ''))
+  const calls = new Set(messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id)))
+  return a === b && output.every(({ type, call_id: id = '' }) => !CALLS.includes(type) || calls.has(id))
+}
+
+/** The items of calls of the client's tools. */
+const CALLS: readonly string[] = ['function_call', 'custom_tool_call', 'local_shell_call']
+
+/** The parts of a stored response that say what the model answered. */
+interface ToldAnswer {
+  readonly output: readonly {
+    readonly type: string
+    readonly call_id?: string
+    readonly content?: readonly { readonly text: string }[]
+  }[]
 }
 
 const noPrevious = (): FieldError =>
