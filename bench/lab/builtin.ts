@@ -179,8 +179,8 @@ function rowOf(
 }
 
 /**
- * Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. Samples that
- * filled the context have no answering step.
+ * Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. Samples
+ * that filled the context have no answering step.
  */
 function details(samples: readonly LoggedSample[]) {
   const last = samples.filter(fitted).map((one) => one.talks.at(-1)?.steps.at(-1))

@@ -225,6 +225,7 @@ function rowOf(cell: string, run: string, command: string, played: readonly Play
   const apart = before.size === 0 || run === BEFORE ? null : difference(pairs)
   const tools = [...new Set(played.flatMap(({ calls }) => Object.keys(calls)))].sort()
   const mean = (of: (one: Played) => number) => meanOf(played.map(of))
+  const contexts = played.flatMap(({ context }) => context ?? [])
   return {
     cell,
     run,
@@ -237,6 +238,6 @@ function rowOf(cell: string, run: string, command: string, played: readonly Play
     calls: Object.fromEntries(tools.map((tool) => [tool, mean(({ calls }) => calls[tool] ?? 0)])),
     failed: played.filter(({ failed }) => failed > 0).length,
     cutOff: played.filter(({ cutOff }) => cutOff).length,
-    context: Math.round(meanOf(played.flatMap(({ context }) => context ?? []))),
+    context: contexts.length === 0 ? null : Math.round(meanOf(contexts)),
   }
 }

@@ -53,8 +53,8 @@ interface Row {
   readonly factsInterval: Interval | null
   /** The share of the text's tokens in the passages; null when the whole text is shown. */
   readonly passages: number | null
-  /** The mean number of tokens that the answering step was shown. */
-  readonly shown: number
+  /** The mean number of tokens that the answering step was shown; null when all samples filled the context. */
+  readonly shown: number | null
 }
 
 export async function retrieval(args: readonly string[]): Promise<void> {
@@ -132,6 +132,7 @@ function rowOf(of: readonly (Sample & { readonly facts: number | null })[]): Row
   const passages = of.flatMap(({ details }) =>
     details.passageTokens === undefined ? [] : [details.passageTokens / (details.contextTokens ?? Number.NaN)],
   )
+  const shown = of.filter(fitted).map(({ talks }) => talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0)
   return {
     agent,
     needles: cell.needles,
@@ -142,7 +143,7 @@ function rowOf(of: readonly (Sample & { readonly facts: number | null })[]): Row
     facts: facts.length === 0 ? null : mean(facts),
     factsInterval: facts.length === 0 ? null : shareInterval(facts),
     passages: passages.length === 0 ? null : mean(passages),
-    shown: Math.round(mean(of.filter(fitted).map(({ talks }) => talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0))),
+    shown: shown.length === 0 ? null : Math.round(mean(shown)),
   }
 }
 
@@ -158,7 +159,7 @@ function tableOf(rows: readonly Row[]) {
     ],
     rows.map((row) => [
       ...[row.agent, String(row.needles), share(row.facts, row.factsInterval), share(row.passages, null)],
-      ...[share(row.right, row.rightInterval), `${row.unparsed} of ${row.samples}`, String(row.shown)],
+      ...[share(row.right, row.rightInterval), `${row.unparsed} of ${row.samples}`, row.shown === null ? '' : String(row.shown)],
     ]),
   )
 }

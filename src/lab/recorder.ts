@@ -113,8 +113,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns what an answer says, for its score. When a model can call no more, it may write a call as text. A call says nothing, also where a
-   * right word is among its arguments.
+   * Returns what an answer says, for its score. When a model can call no more, it may write a call as text. A call says nothing, also where
+   * a right word is among its arguments.
    */
   saidIn(answer: string): string {
     const last = this.done.findLast(({ request }) => request.kind !== 'summary')?.request

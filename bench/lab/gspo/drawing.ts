@@ -53,7 +53,7 @@ export interface Row {
   /** Samples with a call that failed. */
   readonly failed: number
   readonly cutOff: number
-  readonly context: number
+  readonly context: number | null
 }
 
 export interface GspoRecord extends Origin {

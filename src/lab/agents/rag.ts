@@ -102,7 +102,7 @@ export interface Bm25Options {
   readonly b?: number
   /** The weight of terms that occur in more than half of the texts, as a share of the mean idf. Default: 0.25. */
   readonly epsilon?: number
-  /** Whether a term adds to the score of every text that contains it, however common the term is. `epsilon` then has no effect. Default: false. */
+  /** Whether a term adds to the score of every text that contains it, however common it is. `epsilon` has no effect then. Default: no. */
   readonly positive?: boolean
 }
 
@@ -153,8 +153,8 @@ export class Bm25 {
   }
 
   /**
-   * Returns the idf of a term: the rarer it is, the higher. Unless it is to be positive, it is 0 when half of the texts contain the term, and
-   * negative when more do.
+   * Returns the idf of a term: the rarer it is, the higher. Unless it is to be positive, it is 0 when half of the texts contain the term,
+   * and negative when more do.
    */
   #idf({ length }: readonly Posting[]): number {
     const odds = (this.#lengths.length - length + 0.5) / (length + 0.5)

@@ -30,8 +30,8 @@ export interface MemToolPrompting {
 }
 
 /**
- * Returns the system prompt of a mode: the meaning of the paper's (MemTool, figures 5 to 7) in our words. It leaves out the number of tools,
- * which would change the beginning of every prompt. Its sentences are true for who removes tools, and for where definitions are shown.
+ * Returns the system prompt of a mode: the meaning of the paper's (MemTool, figures 5 to 7) in our words. It leaves out the number of
+ * tools, which would change the beginning of every prompt. Its sentences are true for who removes tools and where definitions are shown.
  */
 export function memToolPrompt({ mode, removes = 'model', listed = false }: MemToolPrompting): string {
   const until = removes === 'never' ? '. ' : ', until they are removed. '

@@ -86,7 +86,7 @@ interface Unworded extends Pick<ContextTool, 'givesIds'> {
 
 type IdsIn = (conversation: Pick<Conversation, 'fragments' | 'omitted' | 'state'>) => readonly string[]
 
-/** Returns the fragments in these states. Those of messages that are hidden as a whole are left out, because no call changes what is seen. */
+/** Returns the fragments in these states, without those of messages that are hidden as a whole: no call changes what is seen of them. */
 const fragmentsThatAre =
   (...kinds: readonly Fragment['state']['kind'][]): IdsIn =>
   ({ fragments, omitted }) =>

@@ -377,7 +377,7 @@ export function SearchPane({ thread, onChoose }: SearchPaneProps) {
                 }}
               >
                 Message {hit.message + 1}, {hit.role}
-                {hit.standing.kind === 'shown' ? null : `, ${hit.standing.kind} in ${hit.standing.fragment}`}
+                {standingText(hit.standing)}
               </button>{' '}
               <Excerpt hit={hit} text={thread.messages[hit.message]?.message.content ?? ''} />
             </li>
@@ -386,6 +386,17 @@ export function SearchPane({ thread, onChoose }: SearchPaneProps) {
       )}
     </section>
   )
+}
+
+function standingText(standing: Hit['standing']): string {
+  switch (standing.kind) {
+    case 'shown':
+      return ''
+    case 'omitted':
+      return ', hidden with the whole message'
+    default:
+      return `, ${standing.kind} in ${standing.fragment}`
+  }
 }
 
 function Excerpt({ hit: { span, excerpt }, text }: { readonly hit: Hit; readonly text: string }) {

@@ -44,7 +44,8 @@ export class ClientEdits {
     if (parent !== undefined) this.cache.inherit?.(conversation, salt, parent)
     const plain = { salt, prompt: { tokens, messages, origin }, terms }
     if (clientEdits === undefined) return plain
-    // Text to be forgotten must not stay in a lineage, nor the text around it. A lineage of the gaps would hide the text once it is restored.
+    // Text to be forgotten must not stay in a lineage, nor the text around it. A lineage of the gaps would hide the text once it is
+    // restored.
     if (origin.base.includes(FORGOTTEN)) {
       this.#lineages.delete(conversation)
       return plain

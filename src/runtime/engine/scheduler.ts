@@ -257,7 +257,10 @@ export class Scheduler {
     }
   }
 
-  /** Whether a prompt that was put off finds cells for all that is to be computed. Its kept cells stay. A step must have ended since it was last asked. */
+  /**
+   * Whether a prompt that was put off finds cells for all that is to be computed. Its kept cells stay. A step must have ended since it was
+   * last asked.
+   */
   #fits(job: Job, putOff: PutOff): boolean {
     if (putOff.ended === this.#ended) return false
     putOff.ended = this.#ended

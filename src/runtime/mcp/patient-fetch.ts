@@ -10,8 +10,8 @@ export type PatientRequest = RequestInit & { readonly body?: string | null }
 
 /**
  * Does what `fetch` does without following redirects, but waits for an answer as long as it takes. `fetch` gives up after five minutes
- * without a byte, and has no option for it. Each request has its own connection. A server may close a kept one just when a call is sent, and a
- * call is not sent twice.
+ * without a byte, and has no option for it. Each request has its own connection. A server may close a kept one just when a call is sent,
+ * and a call is not sent twice.
  */
 export async function patientFetch(
   input: string | URL,

@@ -7,8 +7,8 @@ import type { AttentionHead, Native } from './types.js'
 
 /**
  * Writes an adapter that scales the output of the named heads to the share `left` (default 0: no output). The heads' patterns stay as they
- * are. The adapter subtracts the rest of the heads' columns in `attn_output`, with the values in the model's file. So the share is exact up to
- * the rounding of the model's number format. An existing file is replaced.
+ * are. The adapter subtracts the rest of the heads' columns in `attn_output`, with the values in the model's file. So the share is exact up
+ * to the rounding of the model's number format. An existing file is replaced.
  * @param modelPath a GGUF with tensors `blk.<layer>.attn_output.weight`
  * @throws KvfoldError native/bad-argument for a head that the model does not have, or one that is named twice; native/unsupported for a
  * layer whose attention has no such tensor; model/*; the file system's error

@@ -280,7 +280,7 @@ const timeColumns: DataColumn<ResultRow>[] = [
 ]
 
 const CONTEXT_NOTES = [
-  'Numbers are tokens, as means over answered samples. Before, at most, after: all tokens in the context at the end of the first step, of the largest one, and of the one that answered. After leaves out samples that filled the context. They include system message, tools, transcript and generated text.',
+  'Numbers are tokens, as means over answered samples. Before, at most, after: all tokens in the context at the end of the first step, of the largest one, and of the one that answered. They include system message, tools, transcript and generated text. After leaves out samples that filled the context.',
   'Shown, computed, generated: sums over the steps of a sample. Reused: share of the shown tokens that were in the cache. Computed: tokens submitted to the model, by the ledger.',
 ]
 const TIME_NOTES = [

@@ -30,6 +30,9 @@ export type BeforeTurn = { readonly conversation: ConversationState } | MemToolS
 /** How many tools /tools shows for a search. */
 const FOUND = 10
 
+/** Where a hit stands that is in no fragment. */
+const WHOLE = { shown: 'shown', omitted: 'hidden with the whole message' } as const
+
 export class ChatSession {
   #session: Session | MemToolSession
 
@@ -116,8 +119,10 @@ export class ChatSession {
         this.#tell(conversation.search({ query: command.text, role: 'all', contextSize: 60 }), ({ hits, total }) =>
           [
             ...hits.map((hit) => {
-              const standing = hit.standing.kind === 'shown' ? 'shown' : `in ${hit.standing.kind} ${hit.standing.fragment}`
-              return `${hit.id}  message ${hit.message + 1} (${hit.role}), ${standing}: ${this.#excerpt(hit)}`
+              const { standing } = hit
+              const isWhole = standing.kind === 'shown' || standing.kind === 'omitted'
+              const where = isWhole ? WHOLE[standing.kind] : `in ${standing.kind} ${standing.fragment}`
+              return `${hit.id}  message ${hit.message + 1} (${hit.role}), ${where}: ${this.#excerpt(hit)}`
             }),
             hits.length < total ? `${count(total)} hits, the first ${hits.length} shown` : plural(total, 'hit'),
           ].join('\n'),

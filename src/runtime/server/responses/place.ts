@@ -1,5 +1,5 @@
 /**
- * The ids of responses. An id has the thread and the place in it, so that a response can be continued and deleted without further records.
+ * The ids of responses. An id has the thread and the place in it; the stored response says whether the thread still has the answer there.
  * Its end is random, because a thread that a client shortens has another response at the same place later.
  */
 import { randomUUID } from 'node:crypto'

@@ -78,10 +78,6 @@ export class Responses {
     return body === null ? null : (readJson(body) as object)
   }
 
-  async has(tenant: Tenant, id: string): Promise<boolean> {
-    return ((await this.#read(tenant, id))?.body ?? null) !== null
-  }
-
   /**
    * Deletes a response, so that it can neither be fetched nor continued. Its messages stay in the thread while another response or later
    * messages follow them. With the last response the thread is deleted from every tier. Returns false when there was no such response.

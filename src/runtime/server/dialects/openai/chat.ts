@@ -371,7 +371,9 @@ export const ChatBody = Type.Object({
   ),
   reasoning_format: Type.Optional(Type.String({ description: 'auto or deepseek: thoughts come apart from the answer' })),
   reasoning_control: Type.Optional(
-    Type.Boolean({ description: 'as llama-server has it: whether /v1/chat/completions/control may end the reasoning' }),
+    Type.Boolean({
+      description: 'as llama-server has it: whether /v1/chat/completions/control may end the reasoning of a stream',
+    }),
   ),
   prompt_logprobs: PromptLogprobsField,
   ...TokenFields,

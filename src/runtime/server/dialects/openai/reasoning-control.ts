@@ -33,9 +33,10 @@ export class ReasoningControl {
       ({ body: { id }, tenant }) => {
         const running = this.#running.get(id)
         if (running?.tenant !== tenant)
-          return { success: false, message: 'No running completion has this id and was asked with reasoning_control: true.' }
-        const { name, loaded } = service.model(running.model())
-        if (loaded?.boundsReasoning === false)
+          return { success: false, message: 'No running completion has this id and is streamed with reasoning_control: true.' }
+        const name = running.model()
+        // A chat that still waits has no model yet.
+        if (name !== '' && service.model(name).loaded?.boundsReasoning === false)
           return { success: false, message: `${name} has no tag with which this server could end its reasoning.` }
         running.end.abort()
         return { success: true }
