@@ -394,7 +394,8 @@ function standingText(standing: Hit['standing']): string {
       return ''
     case 'omitted':
       return ', hidden with the whole message'
-    default:
+    case 'folded':
+    case 'summarised':
       return `, ${standing.kind} in ${standing.fragment}`
   }
 }

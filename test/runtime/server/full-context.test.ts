@@ -85,9 +85,11 @@ it('a completion that waited for cells reports none of its own as cached', async
     kvfold: { ledger: true },
   })
   const first = await openai.completions.create({ ...ask(300, 1, 150), stream: true })
-  let late: Promise<OpenAI.Completion> | null = null
-  for await (const _ of first) late ??= openai.completions.create(ask(250, 2, 4))
-  const { kvfold, usage } = (await late!) as OpenAI.Completion & { kvfold: { ledger: { side: number }[] } }
+  const pieces = first[Symbol.asyncIterator]()
+  await pieces.next()
+  const late = openai.completions.create(ask(250, 2, 4))
+  for (let done = false; !done;) done = (await pieces.next()).done === true
+  const { kvfold, usage } = (await late) as OpenAI.Completion & { kvfold: { ledger: { side: number }[] } }
   expect(kvfold.ledger[0]!.side).toBeGreaterThan(0)
   expect(usage).toMatchObject({ prompt_tokens: 250, completion_tokens: 4, prompt_tokens_details: { cached_tokens: 0 } })
 })

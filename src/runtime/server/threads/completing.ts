@@ -49,7 +49,7 @@ export async function complete(
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: called })
   // A prompt that waits for cells is planned again, and then finds cells of its own.
-  let cached: number | null = null
+  const cached: number[] = []
   try {
     const result = await engine.complete({
       ...generation,
@@ -58,7 +58,7 @@ export async function complete(
       signal,
       ahead: true,
       onPlan: ({ shown, reused, compute }) => {
-        cached ??= reused
+        cached.push(reused)
         emit({ type: 'plan', step: 0, shown, reused, compute })
       },
       onPrefill: (done, total) => {
@@ -79,7 +79,7 @@ export async function complete(
       ...(result.stop === undefined ? {} : { stop: result.stop }),
       usage: {
         promptTokens: tokens.length,
-        cachedTokens: Math.min(tokens.length, cached ?? result.ledger.reused),
+        cachedTokens: Math.min(tokens.length, cached[0] ?? result.ledger.reused),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
         ...draftsIn([result.ledger]),
