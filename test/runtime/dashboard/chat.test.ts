@@ -75,7 +75,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await ask(page, 'Well?')
     const usual = (await request).postDataJSON() as Record<string, unknown>
     expect(usual['kvfold']).toEqual({ events: true })
-    expect(Object.keys(usual).sort()).toEqual(['kvfold', 'messages', 'model', 'stream', 'stream_options'])
+    expect(Object.keys(usual).sort()).toEqual(['kvfold', 'messages', 'model', 'reasoning_control', 'stream', 'stream_options'])
     await row(page, 1).waitFor()
     await page.locator('summary').filter({ hasText: 'Settings' }).click()
     await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
