@@ -9,7 +9,7 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './values.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
 const CELL_GRANULARITY = 256
