@@ -5,7 +5,8 @@
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { EngineStatus } from '../engine/elsewhere.js'
-import type { AnyAnswer, AskEvent, Service, SideModelStatus } from './ask.js'
+import type { AnyAnswer, AskEvent, SideModelStatus } from './ask.js'
+import type { ThreadService } from './service.js'
 /** Bucket limits in seconds, as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
@@ -95,7 +96,7 @@ export class Metrics {
   }
   readonly #failed = this.#counter('kvfold_failures_total', 'Requests that got no answer, by error code.', ['code'])
 
-  constructor(service: Pick<Service, 'status' | 'sideModels'>) {
+  constructor(service: Pick<ThreadService, 'status' | 'sideModels'>) {
     collectDefaultMetrics({ register: this.#registry })
     this.#gauges(service)
     this.#diskCache(service)
@@ -173,7 +174,7 @@ export class Metrics {
   }
 
   /** Adds gauges, which read the service's state at each scrape. */
-  #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
+  #gauges(service: Pick<ThreadService, 'status' | 'sideModels'>): void {
     const status = () => service.status()
     this.#gauge('kvfold_requests_running', 'Requests that are running.', () => status().running)
     this.#gauge('kvfold_requests_waiting', 'Requests in the queue.', () => status().queue.waiting)
@@ -226,7 +227,7 @@ export class Metrics {
   }
 
   /** Adds metrics of the disk tier. They count since the model was loaded, so they may start again from zero. */
-  #diskCache(service: Pick<Service, 'status'>): void {
+  #diskCache(service: Pick<ThreadService, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {
         const { refused = 0, onDisk = null } = loaded?.cache?.tiers ?? {}
@@ -250,7 +251,7 @@ export class Metrics {
   }
 
   /** Adds metrics of the cache that servers share in a folder. They count since the model was loaded. */
-  #sharedCache(service: Pick<Service, 'status'>): void {
+  #sharedCache(service: Pick<ThreadService, 'status'>): void {
     this.#counted(
       'kvfold_shared_cache_blocks_total',
       'Blocks of cells in the folder of --shared-cache: read, written, deleted for room (evicted), damaged and deleted (refused), neither readable nor writable (failed).',
@@ -265,7 +266,7 @@ export class Metrics {
   }
 
   /** Adds metrics of the servers behind `--engine`. They count since each server was added. */
-  #engines(service: Pick<Service, 'status'>): void {
+  #engines(service: Pick<ThreadService, 'status'>): void {
     const each = () =>
       service
         .status()
@@ -338,6 +339,6 @@ export class Metrics {
   }
 }
 
-type LoadedModel = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
+type LoadedModel = NonNullable<ReturnType<ThreadService['status']>['models'][number]['loaded']>
 
 const seconds = (milliseconds: number): number => milliseconds / 1000

@@ -3,7 +3,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadApi } from '../threads/thread-api.js'
+import type { Operations } from '../threads/thread-operations.js'
 import { placeOf, rangeOf, type ResponsePlace } from './place.js'
 
 /** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
@@ -20,7 +20,7 @@ export class Responses {
    */
   constructor(
     private readonly store: ResponseStore,
-    private readonly threads: Pick<ThreadApi, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
+    private readonly threads: Pick<Operations, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
     private readonly tell: (sentence: string) => void = () => undefined,
   ) {
     const live = new Map<Tenant, ReadonlySet<string>>()

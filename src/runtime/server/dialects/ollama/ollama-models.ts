@@ -6,7 +6,8 @@ import { KvfoldError } from '../../../core/errors.js'
 import { definedFields } from '../../../core/json.js'
 import { magnitude } from '../../../figures/numbers.js'
 import type { PullProgress } from '../../../models/folder.js'
-import type { ServedFile, Service } from '../../ask.js'
+import type { ServedFile } from '../../ask.js'
+import type { ThreadService } from '../../service.js'
 import { nullsDownTo } from '../fields.js'
 import { FieldError, problemOf } from '../../problem.js'
 import { type App, described, type Ports, type PullModel, whileConnected } from '../../routes/route.js'
@@ -150,7 +151,7 @@ const NEVER = Date.UTC(2300, 0)
 /** Milliseconds that a list of models waits for their hashes. */
 const PATIENCE = 1000
 
-async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
+async function tag(service: ThreadService, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
   const file = await service.file(name)
   const digest = file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)])
   return {
@@ -201,7 +202,7 @@ function shown(
 }
 
 /** Returns the server's name for a name that may end in `:latest`, as Ollama's clients write it. */
-export function nameIn(service: Service, name: string | undefined): string | undefined {
+export function nameIn(service: ThreadService, name: string | undefined): string | undefined {
   const names = [
     ...service.models().flatMap(({ name: own, aliases, adapters }) => [own, ...aliases, ...adapters]),
     ...service.sideModels().map(({ name: own }) => own),
