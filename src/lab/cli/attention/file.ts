@@ -89,7 +89,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
     })
     const report = await save(flags.out, engine, study)
     if (flags.json === true) out.print(JSON.stringify(machineView(study, flags.contract, engine, report)))
-    else for (const line of lines(study, report, out.unicode ? '─' : '-')) out.print(line)
+    else for (const line of lines(study, report, out.rule)) out.print(line)
   } finally {
     await engine.dispose()
   }
