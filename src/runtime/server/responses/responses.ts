@@ -1,6 +1,6 @@
 /** Keeps responses that clients can fetch again. They belong to threads and are deleted with them. */
 import { KvfoldError } from '../../core/errors.js'
-import type { Tenant } from '../../core/ids.js'
+import { keyOf, type Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
 import type { Operations } from '../threads/thread-operations.js'
@@ -204,5 +204,3 @@ export class MemoryResponses implements ResponseStore {
     this.#ofThreads.clear()
   }
 }
-
-const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])
