@@ -6,17 +6,9 @@ import fc from 'fast-check'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { estimate } from '../../../src/lab/accuracy.js'
 import type { ErrorRecord, LogHeader, SampleRecord } from '../../../src/lab/log.js'
-import {
-  type Baseline,
-  difference,
-  entropy,
-  estimate,
-  holm,
-  mcnemar,
-  pairedTest,
-  toolUse,
-} from '../../../src/lab/report/estimates.js'
+import { type Baseline, difference, entropy, holm, mcnemar, pairedTest, toolUse } from '../../../src/lab/report/estimates.js'
 import { summaryOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
