@@ -1,19 +1,15 @@
 /** Vectors and scores by ONNX models of Transformers.js, each model on a thread of its own. */
 import type { Piscina } from 'piscina'
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
-import { forSources } from '../core/processes.js'
+import { type Delivery, openThreads, received } from '../core/threads.js'
 import { cut, type Embeddings, type EmbedOptions, type TextVectors } from './embedder.js'
 import { BATCH } from './onnx-model.js'
-import type { OnnxAnswer, OnnxOrder } from './onnx-thread.js'
+import type { OnnxOrder } from './onnx-thread.js'
 import type { Ranking, TextScores } from './reranker.js'
 
-type Threads = Piscina<OnnxOrder, OnnxAnswer>
+type Threads = Piscina<OnnxOrder, Delivery>
 
-async function done(threads: Threads, order: OnnxOrder): Promise<unknown> {
-  const answer = await threads.run(order)
-  if (answer.ok) return answer.value
-  throw new KvfoldError(answer.code, answer.message)
-}
+const done = async (threads: Threads, order: OnnxOrder): Promise<unknown> => received(await threads.run(order))
 
 /** A thread with an open model. */
 class OwnThread {
@@ -30,14 +26,8 @@ class OwnThread {
 
   /** Starts a thread and opens the model there. @throws as openVectors */
   static async with(use: 'vectors' | 'scores', model: string, tokens?: number): Promise<OwnThread> {
-    const { Piscina: Pool } = await import('piscina')
-    const isSource = import.meta.url.endsWith('.ts')
-    const threads: Threads = new Pool<OnnxOrder, OnnxAnswer>({
-      filename: new URL(`./onnx-thread${isSource ? '.ts' : '.js'}`, import.meta.url).href,
-      minThreads: 1,
-      maxThreads: 1,
-      ...(isSource ? { execArgv: forSources() } : {}),
-    })
+    const file = import.meta.url.replace(/onnx(?=\.[jt]s$)/, 'onnx-thread')
+    const threads: Threads = await openThreads(file, { minThreads: 1, maxThreads: 1 })
     try {
       const order: OnnxOrder = { kind: 'open', use, model, tokens }
       const { name, most } = (await done(threads, order)) as { readonly name: string; readonly most: number }
