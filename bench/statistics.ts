@@ -41,7 +41,7 @@ export function bootstrap(values: readonly number[], seed = 1): Interval {
 
 /**
  * Returns a 95 % interval of the mean of shares, one for each independent sample. It is a bootstrap. Of equal shares a bootstrap is a single
- * point, so theirs is Wilson's interval with each sample as one question, which is wide (as in `accuracyOf`).
+ * point, so theirs is Wilson's interval with each sample as one question, which is wide (as in `estimate`).
  */
 export const shareInterval = (shares: readonly number[]): Interval =>
   shares.every((share) => share === shares[0]) ? wilson(mean(shares) * shares.length, shares.length) : bootstrap(shares)

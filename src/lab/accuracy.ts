@@ -1,12 +1,15 @@
 /** Computes the accuracy of samples with its confidence interval, and the rows of a run's result table. */
-import { bootstrap, wilson } from './attention/statistics.js'
+import { mean } from '../runtime/core/mean.js'
 import { fitted } from './agent.js'
+import { bootstrap, type Interval, wilson } from './attention/statistics.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
 
-export interface Accuracy extends Proportion {
-  /** The method that computed the interval. */
-  readonly by: 'wilson' | 'bootstrap'
+export interface Estimate {
+  /** The mean of the points, from 0 to 1. */
+  readonly value: number
+  readonly interval: Interval
+  readonly method: 'wilson' | 'bootstrap'
 }
 
 /**
@@ -16,28 +19,16 @@ export interface Accuracy extends Proportion {
  * A bootstrap says nothing about a single sample, or about samples with equal points. Then the interval is Wilson's, with each sample as
  * one question, which makes it wide.
  */
-export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[]): Accuracy | null {
+export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): Estimate | null {
   if (scores.length === 0) return null
   const points = scores.map((score) => score.points)
   const total = points.reduce((sum, one) => sum + one, 0)
-  const accuracy = total / scores.length
-  const questions = scores.map(({ details }) => Math.max(1, details['asked'] ?? 1))
-  const asked = questions.reduce((sum, one) => sum + one, 0)
-  if (asked === scores.length && points.every((one) => one === 0 || one === 1))
-    return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
-  if (points.every((one) => one === points[0])) return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
-  const drawn = bootstrap(points, (some) => some.reduce((sum, one) => sum + one, 0) / some.length)
-  const [low, high] = drawn ?? wilson(total, scores.length)
-  return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
-}
-
-// The share of right answers among all answers, with its interval.
-
-/** A proportion and its interval, both ends included. */
-export interface Proportion {
-  /** From 0 to 1. */
-  readonly accuracy: number
-  readonly interval: readonly [low: number, high: number]
+  const value = total / scores.length
+  const asked = scores.reduce((sum, { details }) => sum + Math.max(1, details['asked'] ?? 1), 0)
+  const isRightOrWrong = asked === scores.length && points.every((one) => one === 0 || one === 1)
+  const drawn = isRightOrWrong || points.every((one) => one === points[0]) ? null : bootstrap(points, mean)
+  if (drawn === null) return { value, interval: wilson(total, scores.length), method: 'wilson' }
+  return { value, interval: [Math.max(0, drawn[0]), Math.min(1, drawn[1])], method: 'bootstrap' }
 }
 
 // Turns the results of a run into table rows: one row for every task, cell, agent and contract, and one row over all cells.
@@ -55,7 +46,7 @@ export interface AccuracyRow {
   readonly errors: number
   /** From 0 to 1. */
   readonly accuracy: number | null
-  /** The 95 % interval; see `accuracyOf`. */
+  /** The 95 % interval; see `estimate`. */
   readonly interval: readonly [low: number, high: number] | null
   /**
    * Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. `tokensAfter`
@@ -92,9 +83,9 @@ const inTaskOrder = (groups: readonly (readonly ItemResult[])[]) => [...groups].
 function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
   const { task, agent, contract } = of[0]!
   const answers = of.filter((result): result is SampleAnswer => result.kind === 'sample')
-  const mean = (value: (answer: SampleAnswer) => number, over = answers): number | null =>
-    over.length === 0 ? null : over.reduce((sum, answer) => sum + value(answer), 0) / over.length
-  const found = accuracyOf(answers.map(({ score }) => score))
+  const meanOf = (value: (answer: SampleAnswer) => number, over = answers): number | null =>
+    over.length === 0 ? null : mean(over.map(value))
+  const found = estimate(answers.map(({ score }) => score))
   return {
     task,
     agent,
@@ -102,16 +93,16 @@ function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
     cell,
     samples: answers.length,
     errors: of.length - answers.length,
-    accuracy: found?.accuracy ?? null,
+    accuracy: found?.value ?? null,
     interval: found?.interval ?? null,
-    tokensBefore: mean(({ tokens }) => tokens.before),
-    tokensMost: mean(({ tokens }) => tokens.most),
-    tokensAfter: mean(({ tokens }) => tokens.after, answers.filter(fitted)),
-    tokensShown: mean(({ work }) => work.shown),
-    tokensComputed: mean(({ work }) => work.submitted),
-    steps: mean(({ work }) => work.steps),
-    calls: mean(({ calls }) => calls.length),
-    milliseconds: mean(({ milliseconds }) => milliseconds.total),
+    tokensBefore: meanOf(({ tokens }) => tokens.before),
+    tokensMost: meanOf(({ tokens }) => tokens.most),
+    tokensAfter: meanOf(({ tokens }) => tokens.after, answers.filter(fitted)),
+    tokensShown: meanOf(({ work }) => work.shown),
+    tokensComputed: meanOf(({ work }) => work.submitted),
+    steps: meanOf(({ work }) => work.steps),
+    calls: meanOf(({ calls }) => calls.length),
+    milliseconds: meanOf(({ milliseconds }) => milliseconds.total),
   }
 }
 

@@ -214,10 +214,11 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
 
 /**
  * Reads words from a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. The categories are the keys, and
- * a key takes its values from its own category.
+ * a key takes its values from its own category. Without a file: the project's own words.
  * @throws KvfoldError eval/bad-data when the file cannot be read
  */
-export function wordsFrom(path: string): PiWords {
+export function wordsFrom(path: string | undefined): PiWords {
+  if (path === undefined) return ownWords()
   const lists = new Map(Object.entries(jsonIn(path, Public, 'words')))
   return {
     keys: [...lists.keys()],

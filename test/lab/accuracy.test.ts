@@ -1,7 +1,7 @@
 /** Accuracy and its interval: within 0 and 1, defined for every number of samples, and wide enough. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { accuracyOf, rowsOf, totalOf, totalsOf } from '../../src/lab/accuracy.js'
+import { estimate, rowsOf, totalOf, totalsOf } from '../../src/lab/accuracy.js'
 import { wilson } from '../../src/lab/attention/statistics.js'
 import type { ItemResult } from '../../src/lab/run/plan.js'
 
@@ -11,19 +11,19 @@ describe('accuracy', () => {
   it('is the mean, inside an interval within 0 and 1', () => {
     fc.assert(
       fc.property(fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 1, maxLength: 30 }), (points) => {
-        const { accuracy, interval } = accuracyOf(scores(points))!
-        expect(accuracy).toBeCloseTo(points.reduce((sum, one) => sum + one, 0) / points.length)
+        const { value, interval } = estimate(scores(points))!
+        expect(value).toBeCloseTo(points.reduce((sum, one) => sum + one, 0) / points.length)
         expect(interval[0]).toBeGreaterThanOrEqual(0)
         expect(interval[1]).toBeLessThanOrEqual(1)
-        expect(interval[0]).toBeLessThanOrEqual(accuracy + 1e-9)
-        expect(interval[1]).toBeGreaterThanOrEqual(accuracy - 1e-9)
+        expect(interval[0]).toBeLessThanOrEqual(value + 1e-9)
+        expect(interval[1]).toBeGreaterThanOrEqual(value - 1e-9)
       }),
       { numRuns: 50 },
     )
   })
 
   it("is Wilson's interval where each sample is right or wrong", () => {
-    expect(accuracyOf(scores([1, 1, 0, 1]))).toEqual({ accuracy: 0.75, interval: wilson(3, 4), by: 'wilson' })
+    expect(estimate(scores([1, 1, 0, 1]))).toEqual({ value: 0.75, interval: wilson(3, 4), method: 'wilson' })
     // Newcombe 1998, table I: 81 of 263.
     const [low, high] = wilson(81, 263)
     expect(low).toBeCloseTo(0.2553, 4)
@@ -31,18 +31,18 @@ describe('accuracy', () => {
   })
 
   it('counts samples, not their questions, where samples differ', () => {
-    const found = accuracyOf(scores([0, 1, 0, 1, 0, 1, 0, 1], 46))!
-    expect(found.by).toBe('bootstrap')
+    const found = estimate(scores([0, 1, 0, 1, 0, 1, 0, 1], 46))!
+    expect(found.method).toBe('bootstrap')
     // As wide as for eight answers, not as for 368.
     expect(found.interval[1] - found.interval[0]).toBeGreaterThan(0.5)
   })
 
   it('is defined where all samples are equal', () => {
-    expect(accuracyOf([])).toBeNull()
-    const [low, high] = accuracyOf(scores([45 / 46], 46))!.interval
+    expect(estimate([])).toBeNull()
+    const [low, high] = estimate(scores([45 / 46], 46))!.interval
     expect([low < 0.3, high > 0.99]).toEqual([true, true])
-    expect(accuracyOf(scores([1, 1, 1, 1], 46))!.interval).toEqual(wilson(4, 4))
-    expect(accuracyOf(scores([0.5, 0.5], 1))!.interval).toEqual(wilson(1, 2))
+    expect(estimate(scores([1, 1, 1, 1], 46))!.interval).toEqual(wilson(4, 4))
+    expect(estimate(scores([0.5, 0.5], 1))!.interval).toEqual(wilson(1, 2))
   })
 })
 

@@ -3,6 +3,7 @@
  * change; otherwise the change is refused.
  */
 import { KvfoldError } from '../../runtime/core/errors.js'
+import { keyOf } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'
 import { FetchedThreads } from '../../runtime/store/fetched-threads.js'
 import type {
@@ -360,8 +361,6 @@ const named = (row: StoredRow): Pick<ThreadHead, 'tenant' | 'id'> => ({
   tenant: row['tenant'] as string,
   id: row['id'] as string,
 })
-
-const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
 /** Whether a row with this key exists. */
 const isTaken = (error: unknown): boolean =>

@@ -5,26 +5,13 @@
 import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
 import { Random } from '../../runtime/core/random.js'
-import { accuracyOf } from '../accuracy.js'
+import { type Estimate, estimate } from '../accuracy.js'
 import { type AgentKind, fitted } from '../agent.js'
 import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
 // Estimates for all possible samples: accuracy and differences, each with a 95 % interval.
-
-export interface Estimate {
-  /** The mean of the points, from 0 to 1. */
-  readonly value: number
-  readonly interval: Interval
-  readonly method: 'wilson' | 'bootstrap'
-}
-
-/** Computes accuracy as `kvfold eval` does (accuracyOf). Returns null when there are no scores. */
-export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): Estimate | null {
-  const found = accuracyOf(scores)
-  return found === null ? null : { value: found.accuracy, interval: found.interval, method: found.by }
-}
 
 interface Difference {
   readonly value: number

@@ -1,4 +1,5 @@
 /** Computes the summary of a report as plain data. The report's tables, figures, page and summary.json are all made from it. */
+import { estimate, type Estimate } from '../accuracy.js'
 import type { TaskCell } from '../task.js'
 import type { LogHeader } from '../log.js'
 import {
@@ -7,8 +8,6 @@ import {
   compared,
   type Comparison,
   corrected,
-  estimate,
-  type Estimate,
   measure,
   type Measures,
   toolUse,

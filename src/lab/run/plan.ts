@@ -8,6 +8,7 @@ import { arch, availableParallelism, cpus, platform, release, totalmem } from 'n
 import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { ContractChoice } from '../../runtime/core/contract.js'
+import { packageFacts } from '../../runtime/core/package.js'
 import type { EngineInfo } from '../../runtime/engine/engine.js'
 import type { AgentKind, EvalAgent } from '../agent.js'
 import { type ErrorRecord, LOG_VERSION, type LogHeader, type LogRecord, type SampleRecord } from '../log.js'
@@ -134,10 +135,7 @@ function agentOf(
 /** The package's root: three folders above this file, in `src` and in `dist` alike. */
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
-export function kvfoldVersion(): string {
-  const { version } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8')) as { readonly version: string }
-  return version
-}
+export const kvfoldVersion = (): string => packageFacts().version
 
 /** Returns the properties of this machine that times depend on. `memory` is in bytes. */
 function machine(): LogHeader['machine'] {

@@ -2,18 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
-import {
-  ownWords,
-  piOrders,
-  piSample,
-  type PiSample,
-  piScore,
-  piText,
-  truthOf,
-  type PiTruth,
-  type PiWords,
-  wordsFrom,
-} from '../pi-llm.js'
+import { piOrders, piSample, type PiSample, piScore, piText, truthOf, type PiTruth, type PiWords, wordsFrom } from '../pi-llm.js'
 import { nearScore, type PiWording, wordedParts, wordedTruth, wordingsIn } from '../pi-wordings.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalPiLlm, type PiPromptWriter } from './originals.js'
@@ -43,7 +32,7 @@ export async function openPiLlm(spec: TaskSpec): Promise<Task> {
   if (options.prompts !== undefined && options.wordings !== undefined)
     throw new KvfoldError('eval/bad-data', 'pi-llm has the prompts of a checkout, or wordings of a file; give one of them.')
   const prompt = options.prompts === undefined ? piText : await originalPiLlm(options.prompts)
-  const words = options.words === undefined ? ownWords() : wordsFrom(options.words)
+  const words = wordsFrom(options.words)
   const wordings: readonly (PiWording | null)[] = options.wordings === undefined ? [null] : wordingsIn(options.wordings)
   const cells = crossed(options.updates, wordings)
   const sampleOf = (index: number): TaskSample => {

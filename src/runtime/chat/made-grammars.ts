@@ -3,8 +3,7 @@
  * few milliseconds is made on another thread.
  */
 import type { Piscina } from 'piscina'
-import { forSources } from '../core/processes.js'
-import { type ErrorCode, KvfoldError } from '../core/errors.js'
+import { type Delivery, delivered, openThreads, received } from '../core/threads.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { TemplateForm } from './conversation.js'
 import { jsonSchemaGrammar, type LazyGrammar, leftOutOfTools } from './grammar.js'
@@ -116,9 +115,8 @@ async function make(text: string): Promise<unknown> {
     } catch (error) {
       if (!(error instanceof TooMuchHere)) throw error
     }
-  const done = await (await threads()).run(text)
-  if ('code' in done) throw new KvfoldError(done.code, done.message)
-  return done.made
+  pool ??= openThreads(import.meta.url, { minThreads: 0, maxThreads: 2, idleTimeout: IDLE * 1000 })
+  return received(await (await pool).run(text))
 }
 
 function carriedOut(text: string): unknown {
@@ -138,37 +136,13 @@ function carriedOut(text: string): unknown {
   }
 }
 
-/**
- * The message with which a thread returns its result. Errors lose their class and code between threads, so code and message are returned as
- * data.
- */
-type Delivery = { readonly made: unknown } | { readonly code: ErrorCode; readonly message: string }
-
 /** Seconds after which an idle thread ends. */
 const IDLE = 60
 
+/** The thread pool, started when it is first needed. */
 let pool: Promise<Piscina<string, Delivery>> | null = null
 
-/** The thread pool, started when it is first needed. It does not keep the process alive. */
-const threads = (): Promise<Piscina<string, Delivery>> =>
-  (pool ??= import('piscina').then(
-    ({ Piscina: Threads }) =>
-      new Threads<string, Delivery>({
-        filename: import.meta.url,
-        minThreads: 0,
-        maxThreads: 2,
-        idleTimeout: IDLE * 1000,
-        // If kvfold runs from its TypeScript sources, the thread must load tsx too.
-        ...(import.meta.url.endsWith('.ts') ? { execArgv: forSources() } : {}),
-      }),
-  ))
-
 /** The function that a thread runs on the text of an order. @public */
-export default function work(text: string): Delivery {
-  try {
-    return { made: carriedOut(text) }
-  } catch (error) {
-    if (!(error instanceof KvfoldError)) throw error
-    return { code: error.code, message: error.message }
-  }
+export default function work(text: string): Promise<Delivery> {
+  return delivered(() => carriedOut(text))
 }

@@ -1,6 +1,6 @@
 /** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
-import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { packageFacts } from '../core/package.js'
 import { withoutPeerFlags } from './peer-flags.js'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
 
@@ -52,10 +52,7 @@ export interface CommandLine {
 }
 
 async function programOf({ commands: all, guide }: CommandLine, shell: Shell): Promise<Command> {
-  const { version, description } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as Record<
-    'version' | 'description',
-    string
-  >
+  const { version, description } = packageFacts()
   const [called = ''] = shell.words
   const program: Command = new Command('kvfold')
     .description(description)

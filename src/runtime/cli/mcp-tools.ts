@@ -1,7 +1,7 @@
 /** MCP servers' tools on the command line: the options, starting and stopping the servers, and the session of a model with these tools. */
 import { KvfoldError } from '../core/errors.js'
 import { definedFields } from '../core/json.js'
-import { readFileSync } from 'node:fs'
+import { packageFacts } from '../core/package.js'
 import { dirname } from 'node:path'
 import { Option, type Command } from 'commander'
 import { MemToolSession, type MemToolState } from '../agents/memtool.js'
@@ -17,7 +17,7 @@ import { type McpServerConfig, parseMcpConfig } from '../mcp/config.js'
 import type { McpHost } from '../mcp/host.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../tools/management.js'
 import { LOADED_SHARE, ToolMemory } from '../tools/tool-memory.js'
-import { readText } from './options.js'
+import { collect, readText } from './options.js'
 import type { Shell } from './shell.js'
 import { printable } from './terminal.js'
 
@@ -42,11 +42,7 @@ const SHOWN_SHARE = 1 / 8
 const MOST_SHOWN = 128
 
 export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>
-  command.option(
-    '--mcp-config <file>',
-    `${whose}, as {"mcpServers": {...}}; may be given several times`,
-    (file: string, all: readonly string[] | undefined) => [...(all ?? []), file],
-  )
+  command.option('--mcp-config <file>', `${whose}, as {"mcpServers": {...}}; may be given several times`, collect)
 
 export function addMcpOptions(command: Command): Command {
   return addMcpConfig(command).addOption(
@@ -72,11 +68,10 @@ export async function openMcpHost(
   signal: AbortSignal,
 ): Promise<McpHost> {
   const { McpHost } = await import('../mcp/host.js')
-  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
   let isOpen = false
   const host = await McpHost.open({
     servers,
-    version,
+    version: packageFacts().version,
     reserved: [...contextTools.map(({ definition }) => definition.name), SEARCH_TOOLS, REMOVE_TOOLS],
     onEvent: ({ kind, text }) => {
       // At the start all tools of a server are new, so only failures are reported.

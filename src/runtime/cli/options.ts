@@ -167,6 +167,15 @@ export function integers(least: number, most: number): (text: string) => number[
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
+/** A commander parser of options that may be given several times. */
+export const collect = (text: string, all: readonly string[] = []): readonly string[] => [...all, text]
+
+/** The same, for options that must not be empty. */
+export function collectFilled(text: string, all?: readonly string[]): readonly string[] {
+  if (text === '') throw new InvalidArgumentError('It must not be empty.')
+  return collect(text, all)
+}
+
 /** A commander parser of adapters such as `policy.gguf=0.5`, or `acm`. */
 function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly AdapterFile[] {
   const [, path = '', scale] = /^(.+?)(?:=([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?$/i.exec(text) ?? []

@@ -3,8 +3,8 @@
  * the engine.
  */
 import { definedFields } from '../core/json.js'
-import { readFileSync, unwatchFile, watchFile } from 'node:fs'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { unwatchFile, watchFile } from 'node:fs'
+import { type Command, Option } from 'commander'
 import Type from 'typebox'
 import { KvfoldError } from '../core/errors.js'
 import { allInWords, checked, strict, Text } from '../core/schema.js'
@@ -12,7 +12,7 @@ import type { FlavourName } from '../engine/elsewhere.js'
 import { KEY_VARIABLE, readKey } from '../../fleet/engines/endpoint.js'
 import type { EngineEntry } from '../../fleet/engines/engine-pool.js'
 import { RemoteEngine, type RemoteEngineOptions } from '../../fleet/engines/remote.js'
-import { decimal, integer } from './options.js'
+import { collectFilled, decimal, integer, readText } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /** The flags of a command that called `addEngineOptions`. */
@@ -51,7 +51,7 @@ export function addEngineOptions(command: Command): Command {
         'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold. May be given several times; a conversation then goes to the engine that has its beginning cached',
       )
         .conflicts(['model', 'lora'])
-        .argParser(collect),
+        .argParser(collectFilled),
     )
     .addOption(
       new Option(
@@ -79,11 +79,6 @@ export function addEngineOptions(command: Command): Command {
       'delay folds until they pay for the cached tokens that the engine loses by them. price: the cost of a cached token as a share of a computed one (default: from the times that the engine reports, else 0.1)',
       decimal(0, 1),
     )
-}
-
-function collect(text: string, all: readonly string[] | undefined): readonly string[] {
-  if (text === '') throw new InvalidArgumentError('It must not be empty.')
-  return [...(all ?? []), text]
 }
 
 /**
@@ -237,12 +232,7 @@ export class EnginesFile {
   }
 
   #read(): string {
-    try {
-      return readFileSync(this.path, 'utf8')
-    } catch (error) {
-      const reason = error instanceof Error && 'code' in error ? String(error.code) : String(error)
-      throw this.#wrong(`it cannot be read (${reason})`, error)
-    }
+    return readText(this.path, '--engines')
   }
 
   #parsed(text: string): readonly EngineEntry[] {

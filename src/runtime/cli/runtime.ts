@@ -1,11 +1,12 @@
 /** Loads an engine in this process from command-line options. */
 import { definedFields } from '../core/json.js'
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { packageFacts } from '../core/package.js'
 import { calibrationFolder, loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import type { Engine } from '../engine/engine.js'
@@ -129,7 +130,7 @@ export async function provenModel(
   const path = await modelPath(model, notes, signal)
   const { backend } = await nativeLibrary(gpu)
   if (model === BUILTIN && backend.gpu === 'cpu' && options.lora === undefined) return path
-  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
+  const { version } = packageFacts()
   const onTrial = () => {
     say(`Trying ${model} in a process of its own, once for this file and these options`)
   }

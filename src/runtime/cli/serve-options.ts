@@ -16,6 +16,7 @@ import { addMcpConfig, type McpFlags } from './mcp-tools.js'
 import {
   addModelOptions,
   addSamplingOptions,
+  collectFilled,
   decimal,
   integer,
   readText,
@@ -84,7 +85,7 @@ export function addServeOptions(command: Command): Command {
     .option(
       '--alias <name>',
       'another name for the first model, or name=model for another one; * for any name; may be given several times',
-      collect,
+      collectFilled,
     )
     .option(
       '--models [folder]',
@@ -139,7 +140,7 @@ export function addServeOptions(command: Command): Command {
     .option(
       '--cors-origin <origin>',
       'origin of web pages that may send requests, * for all; may be given several times',
-      collect,
+      collectFilled,
     )
     .option('--tls-cert <file>', 'PEM certificate chain; with --tls-key')
     .option('--tls-key <file>', 'PEM key of the certificate')
@@ -147,7 +148,7 @@ export function addServeOptions(command: Command): Command {
     .option(
       '--api-key <key>',
       'a key that requests must carry; may be given several times. Each key sees its own threads',
-      collect,
+      collectFilled,
     )
     .option(
       '--api-keys-file <file>',
@@ -327,15 +328,10 @@ export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: str
 function adapt(command: Command): void {
   const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
   const model = optionOf('model')
-  model.argParser(collect).description =
+  model.argParser(collectFilled).description =
     'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
   // Without this, the default value would become the first model of the list.
   command.setOptionValueWithSource('model', undefined, 'default')
   optionOf('temperature').description =
     'for requests that do not set it; 0 always takes the likeliest token (default: as the model says, else 0.8)'
-}
-
-function collect(text: string, all: readonly string[] | undefined): readonly string[] {
-  if (text === '') throw new InvalidArgumentError('It must not be empty.')
-  return [...(all ?? []), text]
 }

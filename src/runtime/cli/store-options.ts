@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { SteadyClock, type EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Service } from '../server/ask.js'
+import type { ThreadService } from '../server/service.js'
 import { SavedToday } from '../server/threads/status.js'
 import type { ResponseStore } from '../server/responses/responses.js'
 import { damageLines } from '../store/damage.js'
@@ -135,7 +135,7 @@ const withRemedy = (error: unknown): unknown =>
 /** Deletes threads that become too old while the service runs. The caller stops the returned object. */
 export const keepRetention = (
   { store, clock }: Pick<OpenStores, 'store' | 'clock'>,
-  service: Pick<Service, 'threads'>,
+  service: Pick<ThreadService, 'threads'>,
   tell: (sentence: string) => void,
 ): Retention =>
   new Retention({

@@ -50,6 +50,11 @@ export class Terminal {
     this.unicode = output.isTTY !== true || utf8(environment)
   }
 
+  /** What the rule under the titles of a table is made of. */
+  get rule(): string {
+    return this.unicode ? '─' : '-'
+  }
+
   /** How many characters a line has, at least 20. */
   get columns(): number {
     return Math.max(20, this.output.columns ?? COLUMNS)

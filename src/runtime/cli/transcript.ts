@@ -137,8 +137,11 @@ function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
 const wrong = (source: string, why: string): KvfoldError =>
   new KvfoldError('cli/bad-usage', `The transcript ${source} cannot be used: ${why}. \`kvfold plan --help\` shows the format.`)
 
-/** Returns the stretch from the beginning of `from` to the end of the first `to` after it. Default: from the beginning, to the end. */
-function stretchOf(
+/**
+ * Returns the stretch from the beginning of `from` to the end of the first `to` after it. Default: from the beginning, to the end.
+ * @param what what the stretch is for, in errors
+ */
+export function stretchOf(
   messages: readonly ChatMessage[],
   {
     message: index,
@@ -146,13 +149,14 @@ function stretchOf(
     to,
   }: { readonly message: number; readonly from?: string | undefined; readonly to?: string | undefined },
   fail: (why: string) => KvfoldError,
+  what = 'fold',
 ): Span {
   const content = messages[index]?.content
   if (content === undefined) throw fail(`there is no message ${index}; the first is 0, the last ${messages.length - 1}`)
   const start = from === undefined ? 0 : content.indexOf(from)
   if (start < 0) throw fail(`message ${index} does not contain ${JSON.stringify(from)}`)
   const last = to === undefined ? content.length : content.indexOf(to, start + (from?.length ?? 0))
-  if (last < 0) throw fail(`message ${index} does not contain ${JSON.stringify(to)} after the beginning of the fold`)
+  if (last < 0) throw fail(`message ${index} does not contain ${JSON.stringify(to)} after the beginning of the ${what}`)
   const end = last + (to?.length ?? 0)
   if (start === end) throw fail(`message ${index} is empty`)
   return span(start, end)

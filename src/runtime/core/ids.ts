@@ -25,3 +25,6 @@ export const freshConversation = (): ConversationId => conversationId(`one-off-$
 /** The owner of the API keys that sent a request. Tenants know nothing of each other. Without keys, all requests belong to `public`. */
 export type Tenant = string
 export const PUBLIC: Tenant = 'public'
+
+/** A key for something of a tenant's, in maps. */
+export const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])

@@ -7,8 +7,11 @@ import { rename, rm } from 'node:fs/promises'
  * also if `write` fails.
  * @throws errors of `write` and of the file system; the temporary file is removed
  */
-export async function writeWhole(path: string, write: (temporary: string) => Promise<unknown>): Promise<void> {
-  const temporary = `${path}.${randomBytes(6).toString('hex')}.part`
+export async function writeWhole(
+  path: string,
+  write: (temporary: string) => Promise<unknown>,
+  temporary = `${path}.${randomBytes(6).toString('hex')}.part`,
+): Promise<void> {
   try {
     await write(temporary)
     await rename(temporary, path)

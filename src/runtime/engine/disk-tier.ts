@@ -1,10 +1,11 @@
 /** The disk tier: a folder of saved sequences, one file each. A file is used only after its checksums were verified. */
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isRunning, processSpace } from '../core/processes.js'
 import { steady } from '../core/clock.js'
 import { invariant, KvfoldError } from '../core/errors.js'
+import { writeWhole } from '../core/whole-file.js'
 import { WORDS } from '../kv/cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from '../kv/ports.js'
 import { type Kept, surplus } from '../kv/tier-policy.js'
@@ -289,15 +290,9 @@ export class DiskTierFolder implements DiskTier {
 
   /** Writes the file, whole or not at all. */
   async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
-    const temporary = temporaryIn(this.options.folder, id)
-    try {
-      await writeCells(temporary, head, state, lastUse)
-      await rename(temporary, this.#path(id))
-      this.#seen.add(id)
-    } catch (error) {
-      await rm(temporary, { force: true }).catch(() => undefined)
-      throw error
-    }
+    const write = (temporary: string) => writeCells(temporary, head, state, lastUse)
+    await writeWhole(this.#path(id), write, temporaryIn(this.options.folder, id))
+    this.#seen.add(id)
   }
 
   /** Deletes the file of an item. A failure is ignored: a file that cannot be deleted is in `#seen`, so it is not read again. */

@@ -1,5 +1,5 @@
 /** The thread of one ONNX model: opens it, counts the tokens of texts, computes a batch. `onnx.ts` gives it its orders. */
-import { KvfoldError } from '../core/errors.js'
+import { type Delivery, delivered } from '../core/threads.js'
 import { type OnnxScores, type OnnxVectors, openScores, openVectors } from './onnx-model.js'
 
 export type OnnxOrder =
@@ -8,22 +8,12 @@ export type OnnxOrder =
   | { readonly kind: 'vectors'; readonly texts: readonly string[] }
   | { readonly kind: 'scores'; readonly query: string; readonly documents: readonly string[] }
 
-/** The answer to an order. An error is sent to the calling thread as its code and its sentence. */
-export type OnnxAnswer =
-  | { readonly ok: true; readonly value: unknown }
-  | { readonly ok: false; readonly code: KvfoldError['code']; readonly message: string }
-
 let vectors: OnnxVectors | null = null
 let scores: OnnxScores | null = null
 
 /** The function that the thread runs. @public */
-export default async function work(order: OnnxOrder): Promise<OnnxAnswer> {
-  try {
-    return { ok: true, value: await carriedOut(order) }
-  } catch (error) {
-    const code = error instanceof KvfoldError ? error.code : 'native/failed'
-    return { ok: false, code, message: error instanceof Error ? error.message : String(error) }
-  }
+export default function work(order: OnnxOrder): Promise<Delivery> {
+  return delivered(() => carriedOut(order), 'native/failed')
 }
 
 async function carriedOut(order: OnnxOrder): Promise<unknown> {

@@ -1,52 +1,43 @@
 /** Vectors and scores by ONNX models of Transformers.js, each model on a thread of its own. */
 import type { Piscina } from 'piscina'
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
-import { forSources } from '../core/processes.js'
+import { type Delivery, openThreads, received } from '../core/threads.js'
 import { cut, type Embeddings, type EmbedOptions, type TextVectors } from './embedder.js'
 import { BATCH } from './onnx-model.js'
-import type { OnnxAnswer, OnnxOrder } from './onnx-thread.js'
+import type { OnnxOrder } from './onnx-thread.js'
 import type { Ranking, TextScores } from './reranker.js'
 
-type Threads = Piscina<OnnxOrder, OnnxAnswer>
+type Threads = Piscina<OnnxOrder, Delivery>
 
-async function done(threads: Threads, order: OnnxOrder): Promise<unknown> {
-  const answer = await threads.run(order)
-  if (answer.ok) return answer.value
-  throw new KvfoldError(answer.code, answer.message)
+const done = async (threads: Threads, order: OnnxOrder): Promise<unknown> => received(await threads.run(order))
+
+/** Starts a thread and opens the model there. Returns the parts of an OnnxModel. @throws as openVectors */
+async function opened(use: 'vectors' | 'scores', model: string, tokens?: number): Promise<[Threads, string, number]> {
+  const file = import.meta.url.replace(/onnx(?=\.[jt]s$)/, 'onnx-thread')
+  const threads: Threads = await openThreads(file, { minThreads: 1, maxThreads: 1 })
+  try {
+    const order: OnnxOrder = { kind: 'open', use, model, tokens }
+    const { name, most } = (await done(threads, order)) as { readonly name: string; readonly most: number }
+    return [threads, name, most]
+  } catch (error) {
+    await threads.destroy()
+    throw error
+  }
 }
 
-/** A thread with an open model. */
-class OwnThread {
+/** A model that is open on a thread of its own. Calls may overlap; they are computed one after another. */
+class OnnxModel {
   #disposed = false
   /** The orders that the thread has not finished yet. */
   readonly #orders = new Set<Promise<unknown>>()
 
-  private constructor(
+  /** @internal */
+  protected constructor(
     private readonly threads: Threads,
     readonly title: string,
-    /** The most tokens of a text. */
+    /** The most tokens of a text; for rankings, of query and document together. */
     readonly tokens: number,
   ) {}
-
-  /** Starts a thread and opens the model there. @throws as openVectors */
-  static async with(use: 'vectors' | 'scores', model: string, tokens?: number): Promise<OwnThread> {
-    const { Piscina: Pool } = await import('piscina')
-    const isSource = import.meta.url.endsWith('.ts')
-    const threads: Threads = new Pool<OnnxOrder, OnnxAnswer>({
-      filename: new URL(`./onnx-thread${isSource ? '.ts' : '.js'}`, import.meta.url).href,
-      minThreads: 1,
-      maxThreads: 1,
-      ...(isSource ? { execArgv: forSources() } : {}),
-    })
-    try {
-      const order: OnnxOrder = { kind: 'open', use, model, tokens }
-      const { name, most } = (await done(threads, order)) as { readonly name: string; readonly most: number }
-      return new OwnThread(threads, name, most)
-    } catch (error) {
-      await threads.destroy()
-      throw error
-    }
-  }
 
   /** Ends the thread after its batch, and frees the model. Running calls fail. Further calls do nothing. */
   async dispose(): Promise<void> {
@@ -59,8 +50,9 @@ class OwnThread {
   /**
    * Sends an order to the thread, and returns its result.
    * @throws KvfoldError engine/disposed, engine/cancelled; native/failed
+   * @internal
    */
-  async ask(order: OnnxOrder, signal: AbortSignal | undefined): Promise<unknown> {
+  protected async ask(order: OnnxOrder, signal: AbortSignal | undefined): Promise<unknown> {
     if (this.#disposed) throw disposed()
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The request for embeddings or scores was cancelled.')
     const running = done(this.threads, order)
@@ -78,8 +70,9 @@ class OwnThread {
   /**
    * Returns the number of tokens of all texts, each with the query if there is one.
    * @param truncate whether the end of a text that is too long does not count @throws PromptTooLong for the first text that is too long
+   * @internal
    */
-  async count(
+  protected async count(
     texts: readonly string[],
     query: string | undefined,
     signal: AbortSignal | undefined,
@@ -104,26 +97,15 @@ function batches(texts: readonly string[]): readonly (readonly string[])[] {
   return Array.from({ length: Math.ceil(texts.length / BATCH) }, (_, at) => texts.slice(at * BATCH, (at + 1) * BATCH))
 }
 
-/** Makes vectors by the mean of the last layer. Calls may overlap; they are computed one after another. */
-export class OnnxEmbedder implements TextVectors {
-  private constructor(private readonly thread: OwnThread) {}
-
-  get title(): string {
-    return this.thread.title
-  }
-
-  /** The longest text, in tokens. */
-  get tokens(): number {
-    return this.thread.tokens
-  }
-
+/** Makes vectors by the mean of the last layer. */
+export class OnnxEmbedder extends OnnxModel implements TextVectors {
   /**
    * Opens a model on a thread of its own: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub.
    * @param tokens the longest text; the model's own limit also applies
    * @throws KvfoldError model/unsupported when Transformers.js is not installed; model/not-found when the model cannot be loaded
    */
   static async load(model: string, tokens?: number): Promise<OnnxEmbedder> {
-    return new OnnxEmbedder(await OwnThread.with('vectors', model, tokens))
+    return new OnnxEmbedder(...(await opened('vectors', model, tokens)))
   }
 
   /** @throws KvfoldError context/full for a text that is too long; engine/bad-request for token ids; engine/cancelled, engine/disposed */
@@ -135,48 +117,27 @@ export class OnnxEmbedder implements TextVectors {
       if (typeof text === 'string') return text
       throw new KvfoldError('engine/bad-request', `Text ${index} is a list of token ids; an ONNX model takes texts only.`)
     })
-    const tokens = await this.thread.count(plain, undefined, signal, truncate)
+    const tokens = await this.count(plain, undefined, signal, truncate)
     const vectors: Float32Array[] = []
     for (const some of batches(plain))
-      vectors.push(...((await this.thread.ask({ kind: 'vectors', texts: some }, signal)) as readonly Float32Array[]))
+      vectors.push(...((await this.ask({ kind: 'vectors', texts: some }, signal)) as readonly Float32Array[]))
     return { vectors: vectors.map((vector, index) => cut(vector, dimensions, index)), tokens }
-  }
-
-  /** Ends the thread after its batch, and frees the model. Running calls fail. Further calls do nothing. */
-  dispose(): Promise<void> {
-    return this.thread.dispose()
   }
 }
 
-/** Scores documents by a model with a head for pairs of texts. Calls may overlap; they are computed one after another. */
-export class OnnxReranker implements TextScores {
-  private constructor(private readonly thread: OwnThread) {}
-
-  get title(): string {
-    return this.thread.title
-  }
-
-  /** The most tokens of query and document together. */
-  get tokens(): number {
-    return this.thread.tokens
-  }
-
+/** Scores documents by a model with a head for pairs of texts. */
+export class OnnxReranker extends OnnxModel implements TextScores {
   /** @throws as OnnxEmbedder.load */
   static async load(model: string): Promise<OnnxReranker> {
-    return new OnnxReranker(await OwnThread.with('scores', model))
+    return new OnnxReranker(...(await opened('scores', model)))
   }
 
   /** @throws KvfoldError context/full for a document that is too long with the query; engine/cancelled, engine/disposed */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
-    const tokens = await this.thread.count(documents, query, signal)
+    const tokens = await this.count(documents, query, signal)
     const scores: number[] = []
     for (const some of batches(documents))
-      scores.push(...((await this.thread.ask({ kind: 'scores', query, documents: some }, signal)) as readonly number[]))
+      scores.push(...((await this.ask({ kind: 'scores', query, documents: some }, signal)) as readonly number[]))
     return { scores, tokens }
-  }
-
-  /** Ends the thread after its batch, and frees the model. Running calls fail. Further calls do nothing. */
-  dispose(): Promise<void> {
-    return this.thread.dispose()
   }
 }

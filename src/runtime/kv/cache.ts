@@ -4,15 +4,14 @@
  */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './tenant-salts.js'
+import { length, span } from '../core/span.js'
+import { CacheBase } from './cache-base.js'
 import type { CostModel, TierRates } from './cost-model.js'
 import type { HeldTexts } from './block-events.js'
-import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
 import { MidSequencePrefill, KeyRotation } from './scratch.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
-import type { LedgerEntry, StepKind } from './ledger.js'
+import type { StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates, type SavedState } from './offload.js'
 import { borrowedFrom, forgetHidden, IdleOffload, Parking, type ParkingOptions, Reloader } from './parking.js'
@@ -21,13 +20,13 @@ import { computedIn, withRedecoded, neededBy, type Plan, spansHeld, verifyPlan }
 import { LOST_BELOW, Planner, type PlannerOptions } from './plan/planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
 import { ANSWERS } from './tier-policy.js'
-import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
+import { type CacheTotals, totalsOf } from './residency.js'
 import { SlicedOffload } from './sliced-offload.js'
-import { Conversations, SequenceTable } from './sequence-table.js'
+import { Conversations } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
 import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
-import type { OpenedSequence, StepCache } from './step-cache.js'
+import type { StepCache } from './step-cache.js'
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
@@ -46,11 +45,7 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
  * may be approximate, and the ledger counts them (Contract). A cell's hash says whether the cell is exact, so approximate cells never count
  * as exact ones. SequenceTable documents which sequences are dropped for room, and in which order.
  */
-export class KvCache implements StepCache {
-  readonly #table: SequenceTable
-  readonly #conversations = new Conversations()
-  readonly #offload: OffloadTiers
-  readonly #evictor: Evictor
+export class KvCache extends CacheBase implements StepCache {
   readonly #planner: Planner
   readonly #parking: Parking
   readonly #idleOffload: IdleOffload
@@ -65,43 +60,37 @@ export class KvCache implements StepCache {
     memory: KvMemory,
     private readonly options: KvCacheOptions = {},
   ) {
-    this.#table = new SequenceTable(memory)
-    this.#offload = options.offload ?? new OffloadTiers({})
-    this.#evictor = new Evictor(this.#table, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
+    super(memory, options.offload)
     const { fewest, costs = { model: null, rates: null }, shared } = options
-    this.#planner = new Planner(this.#table, this.#conversations, this.#offload, options)
+    this.#planner = new Planner(this.table, this.conversations, this.offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
-    this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
-    this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, pays)
-    this.#sliced = new SlicedOffload(this.#table, this.#offload, (victim) => {
-      this.#evictor.moved(victim)
+    this.#parking = new Parking(this.table, this.conversations, this.offload, this.evictor, pays)
+    this.#idleOffload = new IdleOffload(this.table, this.conversations, this.offload, pays)
+    this.#sliced = new SlicedOffload(this.table, this.offload, (victim) => {
+      this.evictor.moved(victim)
       if (victim.state === 'parked') this.#parking.moved(victim)
     })
-    this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
-    this.#shared = shared === undefined ? null : new SharedCells(this.#table, this.#conversations, shared)
-    this.#middle = new MidSequencePrefill(this.#table, this.#evictor)
-    this.#turning = new KeyRotation(this.#table, this.#evictor)
-  }
-
-  open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
-    return this.#evictor.open(conversation, salt)
+    this.#reloader = new Reloader(this.table, this.offload, this.evictor, this.#parking)
+    this.#shared = shared === undefined ? null : new SharedCells(this.table, this.conversations, shared)
+    this.#middle = new MidSequencePrefill(this.table, this.evictor)
+    this.#turning = new KeyRotation(this.table, this.evictor)
   }
 
   inherit(...args: Parameters<Conversations['inherit']>): void {
-    this.#conversations.inherit(...args)
+    this.conversations.inherit(...args)
   }
 
   plan(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Plan {
-    return this.#planner.plan(this.#own(sequence), prompt, terms)
+    return this.#planner.plan(this.own(sequence), prompt, terms)
   }
 
   fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
-    if (!this.#offload.hasDisk && this.#shared === null) return null
+    if (!this.offload.hasDisk && this.#shared === null) return null
     const started = performance.now()
     const plan = this.plan(sequence, prompt, terms)
-    this.#evictor.spend(performance.now() - started)
-    const below = this.#offload.fetch(borrowedFrom(plan).keys())
-    return this.#shared?.fetch(this.#own(sequence), plan, below) ?? below
+    this.evictor.spend(performance.now() - started)
+    const below = this.offload.fetch(borrowedFrom(plan).keys())
+    return this.#shared?.fetch(this.own(sequence), plan, below) ?? below
   }
 
   forgetting(conversation: ConversationId, prompt: Prompt): Promise<void> | null {
@@ -113,7 +102,7 @@ export class KvCache implements StepCache {
   }
 
   async prepare(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT, fetched?: ReadStates): Promise<Plan> {
-    const own = this.#own(sequence)
+    const own = this.own(sequence)
     await this.forgetHidden(own.conversation, prompt)
     const without = new Map<HeldSequence, string>()
     const states = new Map<OffloadedSequence, SavedState>()
@@ -128,33 +117,33 @@ export class KvCache implements StepCache {
     let redecoded: 0 | 1 = 0
     try {
       for (;;) {
-        const started = performance.now() - this.#evictor.evicting
+        const started = performance.now() - this.evictor.evicting
         const plan = this.#planner.plan(own, prompt, terms, without, incoming)
         const wanted = [...borrowedFrom(plan).keys()]
         const [first] = wanted
         if (first === undefined) {
-          this.#evictor.spend(performance.now() - started - this.#evictor.evicting)
+          this.evictor.spend(performance.now() - started - this.evictor.evicting)
           return withRedecoded(plan, redecoded)
         }
         redecoded = plan.redecoded
         // Loading the first sequence may push the others out of host memory, so all of them are read before.
         for (const each of wanted) {
-          const state = states.get(each) ?? (await this.#offload.read(each))
+          const state = states.get(each) ?? (await this.offload.read(each))
           if (state !== null) states.set(each, state)
           else without.set(each, LOST_BELOW)
         }
         const state = states.get(first)
         if (state !== undefined && wanted.every((each) => states.has(each))) {
-          this.#offload.claim(wanted)
+          this.offload.claim(wanted)
           const reason = await this.#reloader.load(own, plan, first, state)
           if (reason !== null) without.set(first, reason)
           else incoming.delete(first)
         }
         // Evictions record their own time.
-        this.#evictor.spend(performance.now() - started - this.#evictor.evicting)
+        this.evictor.spend(performance.now() - started - this.evictor.evicting)
       }
     } finally {
-      this.#offload.claim([])
+      this.offload.claim([])
       this.#reloader.end(own)
     }
   }
@@ -173,14 +162,14 @@ export class KvCache implements StepCache {
    * If a change of the cells fails, for instance for lack of memory, the conversation loses its live sequence.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
-    const own = this.#own(sequence)
+    const own = this.own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [due, needed, held] = [computedIn(plan), neededBy(own, plan), own.held]
     if (alone) this.#parking.relieve(own, needed, due)
     const burdens = this.#parking.burdens(own.conversation, { due, ahead: ANSWERS }, needed)
     for (const victim of [...burdens, ...this.#idleOffload.due(needed, due)]) this.#sliced.later(victim)
-    const started = performance.now() - this.#evictor.spent
-    verifyPlan(own, plan, (holder) => this.#table.has(holder))
+    const started = performance.now() - this.evictor.spent
+    verifyPlan(own, plan, (holder) => this.table.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
     try {
@@ -188,30 +177,30 @@ export class KvCache implements StepCache {
     } catch (error) {
       this.#middle.close(step)
       own.state = 'idle'
-      this.#table.drop(own)
-      this.#conversations.unseat(own)
+      this.table.drop(own)
+      this.conversations.unseat(own)
       throw error
     }
-    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
-    for (const sequence of this.#table.all) sequence.tier = 'device'
+    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.table.cells.used)
+    for (const sequence of this.table.all) sequence.tier = 'device'
     // The time of evictions is charged below, so it is not counted here.
-    step.spend('cache', performance.now() - started - this.#evictor.spent)
-    this.#evictor.charge(step)
+    step.spend('cache', performance.now() - started - this.evictor.spent)
+    this.evictor.charge(step)
     return step
   }
 
   #carryOut(step: Step, alone: boolean, due: number): void {
     const { plan, sequence: own } = step
     this.#middle.open(step, own, plan)
-    step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
-    const lenders = this.#table.parked(own.conversation).filter(({ lent }) => lent)
+    step.recomputeReason = this.#planner.recomputeReason(own, plan, this.conversations.before(own.conversation))
+    const lenders = this.table.parked(own.conversation).filter(({ lent }) => lent)
     for (const lender of lenders) lender.lent = false
     const copies = this.#turning.take(step, plan)
     step.parked = this.#reloader.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
       if (part.kind === 'borrow' && part.from instanceof Sequence) {
         const entries = span(part.at, part.at + length(part.span))
-        this.#table.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
+        this.table.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
         part.from.lent = true
       }
     this.#turning.put(step, copies)
@@ -237,16 +226,8 @@ export class KvCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
-  fits(sequence: LiveSequence, plan: Plan): boolean {
-    return this.#evictor.fits(this.#own(sequence), plan)
-  }
-
-  reserve(count: number): Reservation {
-    return this.#evictor.reserve(count)
-  }
-
   get spare(): number {
-    return this.#table.cells.free
+    return this.table.cells.free
   }
 
   get moving(): boolean {
@@ -256,7 +237,7 @@ export class KvCache implements StepCache {
   async moveOn(milliseconds: number): Promise<void> {
     const started = performance.now()
     await this.#sliced.slice(milliseconds)
-    this.#evictor.spend(performance.now() - started)
+    this.evictor.spend(performance.now() - started)
   }
 
   async tidy(share = 0.75, milliseconds = Infinity): Promise<boolean> {
@@ -264,12 +245,8 @@ export class KvCache implements StepCache {
     if (next !== null) this.#sliced.later(next)
     const isBusy = (await this.#sliced.slice(milliseconds)) || this.#parking.gather()
     // No step waited for these copies, so their time counts for no step.
-    this.#table.takeCopied()
+    this.table.takeCopied()
     return isBusy
-  }
-
-  async leave(): Promise<void> {
-    if (this.#offload.open) await this.#evictor.leave(this.#offload)
   }
 
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
@@ -279,7 +256,7 @@ export class KvCache implements StepCache {
 
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const sequence = step.inMiddle ? step.scratch! : step.sequence
-    const found = this.#table.memory.positions(sequence.seq)
+    const found = this.table.memory.positions(sequence.seq)
     const entered = (found?.max ?? -1) + 1 - sequence.next
     invariant(
       entered >= 0 && entered <= attempted.length,
@@ -290,147 +267,89 @@ export class KvCache implements StepCache {
   }
 
   verified(step: Step, accepted: number, rejected: number): void {
-    const own = this.#own(step.sequence)
+    const own = this.own(step.sequence)
     invariant(own.running && !step.ended, `drafts of conversation ${own.conversation} were verified outside of a step`)
-    this.#table.cut(own, span(own.held - rejected, own.held))
+    this.table.cut(own, span(own.held - rejected, own.held))
     step.drafted(accepted, rejected)
   }
 
-  finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
-    const started = performance.now()
-    const own = this.#own(step.sequence)
-    const record = this.#conversations.get(own.conversation)
-    invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
+  protected ending(step: Step, own: Sequence): void {
     this.#middle.close(step)
     own.extendBase()
     // Drop every parked version whose tokens the live sequence holds at the same positions with the same values.
-    for (const parked of this.#table.parked(own.conversation)) if (own.covers(parked)) this.#table.drop(parked)
-    step.spend('cache', performance.now() - started)
-    const inherited = this.#conversations.inherited(own.conversation)
-    const entry = step.entry(record.ledger.length, outcome, pending, record.before, inherited)
-    step.ended = true
-    own.state = 'idle'
-    this.#table[last ? 'retire' : 'touch'](own)
-    record.ledger.push(entry)
-    if (outcome === 'done') {
-      record.before = step.left
-      record.forgets = false
-    } else if (step.due === null && !record.forgets) record.before = step.left
-    return entry
+    for (const parked of this.table.parked(own.conversation)) if (own.covers(parked)) this.table.drop(parked)
   }
 
-  forget(conversation: ConversationId): void {
-    const running = this.#conversations.live(conversation)?.running ?? false
-    invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
-    for (const sequence of this.#table.all) if (sequence.conversation === conversation) this.#table.drop(sequence)
-    this.#offload.forget(conversation)
+  override forget(conversation: ConversationId): void {
+    super.forget(conversation)
     this.#parking.forget(conversation)
-    this.#conversations.delete(conversation)
   }
 
-  async erase(conversation: ConversationId): Promise<void> {
-    this.forget(conversation)
-    await Promise.all([this.#offload.settle(), this.#shared?.forget(conversation)])
+  override async erase(conversation: ConversationId): Promise<void> {
+    await Promise.all([super.erase(conversation), this.#shared?.forget(conversation)])
   }
 
   async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
-    await forgetHidden({ table: this.#table, conversations: this.#conversations, offload: this.#offload }, conversation, prompt)
+    await forgetHidden({ table: this.table, conversations: this.conversations, offload: this.offload }, conversation, prompt)
     await this.#shared?.forgetHidden(conversation, prompt)
   }
 
-  live(conversation: ConversationId): LiveSequence | null {
-    return this.#conversations.live(conversation)
-  }
-
-  prompt(conversation: ConversationId): Prompt | null {
-    const record = this.#conversations.get(conversation)
-    return record === undefined || record.forgets ? null : record.before
-  }
-
-  compact(conversation: ConversationId): number {
-    const own = this.#conversations.live(conversation)
-    return own === null || own.running ? 0 : this.#table.uncounted(() => this.#table.compact(own))
-  }
-
   closeGaps(conversation: ConversationId): number {
-    const own = this.#conversations.live(conversation)
+    const own = this.conversations.live(conversation)
     if (own?.running !== false || own.held === 0) return 0
     // Only the cells behind the first gap move. Those before it may be shared.
     const from = own.position(0) > 0 ? 0 : own.endOfRun(0)
     const isAlone = own.alone.some(({ start, end }) => start <= from && end === own.held)
-    return isAlone ? this.#table.closeGaps(own) : 0
-  }
-
-  ledger(conversation: ConversationId): readonly LedgerEntry[] {
-    return this.#conversations.get(conversation)?.ledger ?? []
-  }
-
-  residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
-    const own = this.#table.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
-    const stored = this.#offload.all.filter((each) => each.conversation === conversation)
-    return residencyOf(base, stretches, [
-      ...own.map((holder) => ({ holder, where: holder.state === 'parked' ? ('parked' as const) : ('live' as const) })),
-      ...stored.map((holder) => ({ holder, where: holder.tier })),
-    ])
+    return isAlone ? this.table.closeGaps(own) : 0
   }
 
   held(): HeldTexts {
-    const device = this.#table.all
+    const device = this.table.all
       .filter(({ state }) => state !== 'scratch')
       .map((holder) => ({
         ...{ holder, salt: holder.salt, tokens: holder.tokens, exact: holder.exact },
         changed: holder.takeChanged(),
       }))
-    const stored = this.#offload.all.flatMap(({ record, tier }) => {
-      const salt = this.#conversations.get(record.conversation)?.salt
+    const stored = this.offload.all.flatMap(({ record, tier }) => {
+      const salt = this.conversations.get(record.conversation)?.salt
       return salt === undefined ? [] : [{ record, tier, salt }]
     })
     return { device, stored }
   }
 
   get revision(): number {
-    return this.#table.revision + this.#offload.revision
+    return this.table.revision + this.offload.revision
   }
 
   get totals(): CacheTotals {
-    return totalsOf(this.#table, this.#offload, this.#shared?.counts)
+    return totalsOf(this.table, this.offload, this.#shared?.counts)
   }
 
   check(level: 'books' | 'positions' | 'full'): void {
-    checkBooks(this.#table)
-    if (level !== 'books') checkPositions(this.#table)
-    if (level === 'full') checkReadback(this.#table)
-  }
-
-  /** Returns the sequence behind a handle. A handle to a dropped live sequence is the caller's mistake. */
-  #own(sequence: LiveSequence): Sequence {
-    invariant(this.#table.has(sequence), `the live sequence of conversation ${sequence.conversation} was dropped; open it again`)
-    return sequence
+    checkBooks(this.table)
+    if (level !== 'books') checkPositions(this.table)
+    if (level === 'full') checkReadback(this.table)
   }
 
   /** Records decoded tokens. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
-    const own = this.#own(step.sequence)
+    const own = this.own(step.sequence)
     const keys = step.keysOf(tokens, what)
     if (what === 'prompt' && step.inMiddle) this.#middle.enter(step, tokens, keys)
     else own.append(tokens, keys)
-    if (tokens.length > 0) this.#table.cells.settle()
+    if (tokens.length > 0) this.table.cells.settle()
     step.submit(what, tokens.length)
-    this.#table.count(what, tokens.length)
+    this.table.count(what, tokens.length)
     if (!step.inMiddle) this.#middle.close(step)
-    this.#evictor.charge(step)
+    this.evictor.charge(step)
   }
 
-  /**
-   * Saves an evicted sequence in a lower tier. Returns false when that is impossible, for example because memory is short. With `sparing`,
-   * also returns false when another saved sequence would be dropped for it.
-   */
-  #keep(victim: Sequence, sparing: boolean): boolean {
-    if (!this.#offload.open || victim.held === 0 || !victim.settled) return false
-    const state = this.#table.save(victim)
+  protected keep(victim: Sequence, sparing: boolean): boolean {
+    if (!this.offload.open || victim.held === 0 || !victim.settled) return false
+    const state = this.table.save(victim)
     if (state === null) return false
-    if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
-    this.#offload.put(offloadRecordOf(victim), state)
+    if (sparing) return this.offload.offer(offloadRecordOf(victim), state)
+    this.offload.put(offloadRecordOf(victim), state)
     return true
   }
 }

@@ -4,12 +4,11 @@
  */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
-import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './tenant-salts.js'
+import { length, span } from '../core/span.js'
+import { CacheBase } from './cache-base.js'
 import { checkpointPlaces, Checkpoints } from './checkpoints.js'
-import { Evictor, type Reservation } from './eviction.js'
 import { checkBooks } from './integrity.js'
-import type { LedgerEntry, StepKind } from './ledger.js'
+import type { StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
 import { forgetHidden } from './parking.js'
@@ -17,11 +16,10 @@ import { EXACT, held, type Part, type StepContract } from './plan/parts.js'
 import { type Plan, spansHeld } from './plan/plan.js'
 import { LOST_BELOW, rewindReason } from './plan/planner.js'
 import { commonPrefix, type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
-import { type CacheTotals, type Residency, residencyOf } from './residency.js'
-import { Conversations, SequenceTable } from './sequence-table.js'
+import type { CacheTotals } from './residency.js'
 import type { HeldSequence, LiveSequence, Sequence } from './sequence.js'
 import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
-import type { OpenedSequence, StepCache } from './step-cache.js'
+import type { StepCache } from './step-cache.js'
 
 export interface CheckpointCacheOptions {
   /** Why contracts other than `exact` are not available, for the ledger. */
@@ -44,12 +42,8 @@ const END = 2 ** 31 - 1
  * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. For such a model the
  * table only bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
-export class CheckpointCache implements StepCache {
-  readonly #table: SequenceTable
-  readonly #offload: OffloadTiers
+export class CheckpointCache extends CacheBase implements StepCache {
   readonly #checkpoints: Checkpoints
-  readonly #conversations = new Conversations()
-  readonly #evictor: Evictor
   /** Places where running steps still have to save their state, in order. */
   readonly #places = new WeakMap<Step, number[]>()
   /** Steps whose sequence was lost while they ran. They can only be cancelled. */
@@ -58,19 +52,16 @@ export class CheckpointCache implements StepCache {
   /** Parked tokens that no step's account includes yet. */
   #parked = 0
 
-  /** @param memory An empty memory. No other object may change it. */
   constructor(
-    private readonly memory: KvMemory,
+    memory: KvMemory,
     private readonly options: CheckpointCacheOptions,
   ) {
-    this.#table = new SequenceTable(memory)
-    this.#offload = options.offload ?? new OffloadTiers({})
-    this.#checkpoints = new Checkpoints(this.#table, this.#offload)
-    this.#evictor = new Evictor(this.#table, this.#conversations, (victim) => this.#checkpoints.save(victim))
+    super(memory, options.offload)
+    this.#checkpoints = new Checkpoints(this.table, this.offload)
   }
 
-  open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
-    return this.#evictor.open(conversation, salt)
+  protected keep(victim: Sequence): boolean {
+    return this.#checkpoints.save(victim)
   }
 
   plan(
@@ -79,7 +70,7 @@ export class CheckpointCache implements StepCache {
     { contract: asked, recomputeFrom }: StepContract = EXACT,
     without?: ReadonlyMap<HeldSequence, string>,
   ): Plan {
-    const own = this.#own(sequence)
+    const own = this.own(sequence)
     const { tokens } = prompt
     invariant(tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
     // The reused beginning must be shorter than these tokens, so that the last of them is computed.
@@ -96,8 +87,8 @@ export class CheckpointCache implements StepCache {
   fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
     const started = performance.now()
     const [head] = this.plan(sequence, prompt, terms).parts
-    this.#evictor.spend(performance.now() - started)
-    return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
+    this.evictor.spend(performance.now() - started)
+    return this.offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
   /**
@@ -113,19 +104,19 @@ export class CheckpointCache implements StepCache {
       const plan = { ...this.plan(sequence, prompt, terms, without), without }
       const [head] = plan.parts
       if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) {
-        this.#evictor.spend(performance.now() - started)
+        this.evictor.spend(performance.now() - started)
         return plan
       }
-      const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
-      const reason = state instanceof Uint8Array ? this.#goBack(this.#own(sequence), prompt, head.from, state) : LOST_BELOW
-      this.#evictor.spend(performance.now() - started)
+      const state = fetched?.get(head.from) ?? (await this.offload.read(head.from))
+      const reason = state instanceof Uint8Array ? this.#goBack(this.own(sequence), prompt, head.from, state) : LOST_BELOW
+      this.evictor.spend(performance.now() - started)
       if (reason === null) return plan
       without.set(head.from, reason)
     }
   }
 
   forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
-    const what = { table: this.#table, conversations: this.#conversations, offload: this.#offload }
+    const what = { table: this.table, conversations: this.conversations, offload: this.offload }
     return forgetHidden(what, conversation, prompt, true)
   }
 
@@ -135,7 +126,7 @@ export class CheckpointCache implements StepCache {
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
-    const own = this.#own(sequence)
+    const own = this.own(sequence)
     const { prompt } = plan
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [head] = plan.parts
@@ -147,15 +138,15 @@ export class CheckpointCache implements StepCache {
       `the live sequence of ${own.conversation} does not hold the tokens that its plan reuses`,
     )
     const step = new Step(own, plan, kind)
-    step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
+    step.recomputeReason = rewindReason(plan, this.conversations.before(own.conversation))
     own.state = 'running'
     own.rename(uneditedOf(prompt), plan.sourceIds, spansHeld(plan))
     this.#running.add(step)
-    const places = this.#offload.open ? checkpointPlaces(prompt).filter((place) => place > reused) : []
+    const places = this.offload.open ? checkpointPlaces(prompt).filter((place) => place > reused) : []
     this.#places.set(step, places)
     step.parked = this.#parked
     this.#parked = 0
-    this.#evictor.charge(step)
+    this.evictor.charge(step)
     step.spend('cache', performance.now() - started)
     return step
   }
@@ -183,18 +174,6 @@ export class CheckpointCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
-  fits(sequence: LiveSequence, plan: Plan): boolean {
-    return this.#evictor.fits(this.#own(sequence), plan)
-  }
-
-  reserve(count: number): Reservation {
-    return this.#evictor.reserve(count)
-  }
-
-  async leave(): Promise<void> {
-    if (this.#offload.open) await this.#evictor.leave(this.#offload)
-  }
-
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
     this.#enter(step, tokens, what)
     step.spend(what === 'prompt' ? 'prefill' : 'decode', milliseconds)
@@ -204,7 +183,7 @@ export class CheckpointCache implements StepCache {
     const started = performance.now()
     this.#checkpoints.save(step.sequence)
     step.spend('cache', performance.now() - started)
-    step.copying += this.#table.takeCopied()
+    step.copying += this.table.takeCopied()
   }
 
   /**
@@ -228,70 +207,22 @@ export class CheckpointCache implements StepCache {
 
   /** Drops all sequences after a decode of several sequences failed, because llama.cpp may have been moving their states. */
   distrust(): void {
-    for (const sequence of this.#table.all) this.#lose(sequence)
+    for (const sequence of this.table.all) this.#lose(sequence)
   }
 
-  finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
-    const started = performance.now()
-    const own = this.#own(step.sequence)
-    const record = this.#conversations.get(own.conversation)
-    invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
+  protected ending(step: Step, own: Sequence, outcome: 'done' | 'cancelled'): void {
     if (outcome === 'done') this.#refuseLost(step)
     own.extendBase()
-    this.#evictor.charge(step)
-    step.spend('cache', performance.now() - started)
-    const entry = step.entry(record.ledger.length, outcome, pending, record.before)
-    step.ended = true
-    own.state = 'idle'
+    this.evictor.charge(step)
     this.#running.delete(step)
-    this.#table[last ? 'retire' : 'touch'](own)
-    record.ledger.push(entry)
-    if (outcome === 'done' || (step.due === null && !this.#lost.has(step))) record.before = step.left
-    return entry
   }
 
-  forget(conversation: ConversationId): void {
-    const sequence = this.#conversations.live(conversation)
-    invariant(sequence?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
-    if (sequence !== null) this.#table.drop(sequence)
-    this.#offload.forget(conversation)
-    this.#conversations.delete(conversation)
-  }
-
-  async erase(conversation: ConversationId): Promise<void> {
-    this.forget(conversation)
-    await this.#offload.settle()
-  }
-
-  live(conversation: ConversationId): LiveSequence | null {
-    return this.#conversations.live(conversation)
-  }
-
-  prompt(conversation: ConversationId): Prompt | null {
-    return this.#conversations.get(conversation)?.before ?? null
-  }
-
-  /** Rewrites the cells of an idle conversation next to each other. In a model without attention this changes nothing. */
-  compact(conversation: ConversationId): number {
-    const own = this.#conversations.live(conversation)
-    return own === null || own.running || own.held === 0 ? 0 : this.#table.uncounted(() => this.#table.compact(own))
-  }
-
-  ledger(conversation: ConversationId): readonly LedgerEntry[] {
-    return this.#conversations.get(conversation)?.ledger ?? []
-  }
-
-  residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
-    const own = this.#table.all.filter((each) => each.conversation === conversation)
-    const stored = this.#offload.all.filter((each) => each.conversation === conversation)
-    return residencyOf(base, stretches, [
-      ...own.map((holder) => ({ holder, where: 'live' as const })),
-      ...stored.map((holder) => ({ holder, where: holder.tier })),
-    ])
+  protected override isComplete(step: Step): boolean {
+    return super.isComplete(step) && !this.#lost.has(step)
   }
 
   get totals(): CacheTotals {
-    const { cells, sequences } = this.#table
+    const { cells, sequences } = this.table
     return {
       cells: cells.total,
       used: cells.used,
@@ -300,7 +231,7 @@ export class CheckpointCache implements StepCache {
       parked: 0,
       sequences: { used: sequences.used, total: sequences.total },
       versions: 0,
-      tiers: this.#offload.totals,
+      tiers: this.offload.totals,
     }
   }
 
@@ -310,19 +241,14 @@ export class CheckpointCache implements StepCache {
    * and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
-    checkBooks(this.#table)
+    checkBooks(this.table)
     if (level === 'books') return
-    const ends = new Map(this.#table.all.map(({ seq, held }) => [seq, held - 1]))
+    const ends = new Map(this.table.all.map(({ seq, held }) => [seq, held - 1]))
     for (let id = 0; id < this.memory.sequences; id++) {
       const expected = ends.get(seqId(id)) ?? -1
       const found = this.memory.positions(seqId(id))?.max ?? -1
       invariant(expected === found, `sequence ${id} should end at position ${expected}, but ends at ${found} (-1: empty)`)
     }
-  }
-
-  #own(sequence: LiveSequence): Sequence {
-    invariant(this.#table.has(sequence), `the live sequence of conversation ${sequence.conversation} was dropped; open it again`)
-    return sequence
   }
 
   #refuseLost(step: Step): void {
@@ -333,23 +259,23 @@ export class CheckpointCache implements StepCache {
   }
 
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
-    const own = this.#own(step.sequence)
+    const own = this.own(step.sequence)
     this.#refuseLost(step)
     own.append(tokens, step.keysOf(tokens, what))
     step.submit(what, tokens.length)
-    this.#evictor.charge(step)
+    this.evictor.charge(step)
   }
 
   /** Replaces the live sequence's state by a checkpoint. Returns why that failed, or null. */
   #goBack(own: Sequence, prompt: Prompt, stored: OffloadedSequence, state: Uint8Array): string | null {
     this.#leave(own, prompt)
-    this.#evictor.make(
+    this.evictor.make(
       stored.held,
-      this.#table.victims().filter((victim) => victim !== own),
+      this.table.victims().filter((victim) => victim !== own),
     )
-    if (stored.held > this.#table.cells.free) return 'no room for their saved state in the context'
-    if (!this.#table.copying((memory) => memory.loadSequence(own.seq, state))) {
-      this.#offload.drop(stored, true)
+    if (stored.held > this.table.cells.free) return 'no room for their saved state in the context'
+    if (!this.table.copying((memory) => memory.loadSequence(own.seq, state))) {
+      this.offload.drop(stored, true)
       return LOST_BELOW
     }
     own.load(stored.record)
@@ -361,7 +287,7 @@ export class CheckpointCache implements StepCache {
     if (own.held === 0) return
     const gone = own.held - commonPrefix(own.tokens, prompt.tokens)
     if (this.#checkpoints.save(own)) this.#parked += gone
-    this.#table.cut(own, span(0, own.held))
+    this.table.cut(own, span(0, own.held))
   }
 
   /** Empties a sequence whose state cannot be trusted, and marks its running step as lost. */

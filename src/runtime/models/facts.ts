@@ -9,7 +9,7 @@ import { dirname, join } from 'node:path'
 import type { Piscina } from 'piscina'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
-import { forSources } from '../core/processes.js'
+import { openThreads } from '../core/threads.js'
 import { writeWhole } from '../core/whole-file.js'
 import { cacheFolder } from '../engine/calibration.js'
 import { readHeader } from '../native/gguf-reader.js'
@@ -90,20 +90,10 @@ const IDLE = 10
 
 let pool: Promise<Piscina<Order, unknown>> | null = null
 
-const threads = (): Promise<Piscina<Order, unknown>> =>
-  (pool ??= import('piscina').then(
-    ({ Piscina: Threads }) =>
-      new Threads<Order, unknown>({
-        filename: import.meta.url,
-        minThreads: 0,
-        maxThreads: 2,
-        idleTimeout: IDLE * 1000,
-        // When we run from TypeScript sources, the thread must load tsx too.
-        ...(import.meta.url.endsWith('.ts') ? { execArgv: forSources() } : {}),
-      }),
-  ))
-
-const onThread = async (order: Order): Promise<unknown> => (await threads()).run(order)
+async function onThread(order: Order): Promise<unknown> {
+  pool ??= openThreads(import.meta.url, { minThreads: 0, maxThreads: 2, idleTimeout: IDLE * 1000 })
+  return (await pool).run(order)
+}
 
 /** Does the work of the other thread: reads headers or hashes files. @public */
 export default async function work({ task, paths }: Order): Promise<unknown> {

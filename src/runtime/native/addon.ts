@@ -7,7 +7,7 @@ import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
 import { builtAddon, nodeLlamaCpp } from './built-addon.js'
 import { backendOf, compiledPath, LIBRARY_KINDS, shippedLibrary, wantedLibrary } from './compiled-library.js'
 import type { Device } from './devices.js'
-import type { BackendInfo, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
+import type { BackendInfo, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './values.js'
 
 declare const kind: unique symbol
 interface Handle<Name extends string> {
@@ -89,7 +89,7 @@ export interface RawCaptured {
 
 /**
  * The addon's functions. They guard against freed handles and catch what llama.cpp throws, but they check no argument. The callers
- * (context.ts, model.ts) must refuse arguments on which llama.cpp would assert.
+ * (context.ts, model.ts, sampler.ts) must refuse arguments on which llama.cpp would assert.
  */
 export interface Addon {
   about(): AddonFacts

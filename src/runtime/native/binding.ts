@@ -3,9 +3,24 @@ import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { calling, loadAddon } from './addon.js'
 import { backendFor, usable } from './devices.js'
-import { Model } from './model.js'
+import { NativeModel } from './model.js'
 import { readTensor } from './tensor-values.js'
-import type { BackendInfo, GpuChoice, Native } from './types.js'
+import type { BackendInfo, GpuChoice, ModelOptions, TensorValues } from './values.js'
+
+export interface Native {
+  readonly backend: BackendInfo
+  loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
+  /**
+   * Reads one tensor of a model's file as floats, whatever its number format.
+   * @throws KvfoldError native/bad-argument when the model has no such tensor; native/unsupported; model/not-found, model/bad-file
+   */
+  readTensor(path: string, name: string): TensorValues
+  /**
+   * From now on SIGTERM or SIGINT ends the process within this many milliseconds, even while a native call blocks the event loop. A second
+   * signal ends it within one second. Call it after the process has added its own listeners for these signals. Only the first call counts.
+   */
+  endWithin(milliseconds: number): void
+}
 
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
@@ -53,7 +68,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
   }
   return {
     backend,
-    loadModel: (path, options) => Model.load(addon, backend, resolve(path), options),
+    loadModel: (path, options) => NativeModel.load(addon, backend, resolve(path), options),
     readTensor: (path, name) => readTensor(addon, tensorTypes, resolve(path), name),
     endWithin: (milliseconds) => {
       calling(() => {

@@ -1,20 +1,42 @@
 /** A capture of attention. It checks what a decode is to capture before the addon sees the request. */
 import { KvfoldError } from '../core/errors.js'
+import type { SeqId } from '../core/ids.js'
 import { type Addon, type CaptureHandle, type RawWatched, calling, refuse } from './addon.js'
-import type { Batch, CaptureOptions, Captured, NativeCapture, NativeContext, Watched } from './types.js'
+import type { Batch, CaptureOptions, Captured } from './values.js'
 
 /** The most attended places that a capture may keep for one row (`top` of CaptureOptions). */
 const MOST_TOP = 1024
 const MOST_ATOMS = 2 ** 20
 
-export class Capture implements NativeCapture {
+/** Tokens of one call of llama_decode whose attention is recorded. */
+export interface Watched {
+  readonly capture: NativeCapture
+  /** The sequence of the looking tokens. */
+  readonly sequence: SeqId
+  /** Batch indices of the looking tokens, ascending. */
+  readonly queries: Int32Array
+  /**
+   * The position of every token that can be seen, ascending. The looking tokens are among them. The index of a token in this array is its
+   * place.
+   */
+  readonly positions: Int32Array
+  /** The atom of every place, -1 for none. The array may be shorter than `positions`; the remaining places then have no atom. */
+  readonly atoms: Int32Array
+}
+
+/** A capture belongs to one context and one running step. Its memory is freed with the object. */
+export class NativeCapture {
   readonly #addon: Addon
   readonly #handle: CaptureHandle
-  readonly #context: NativeContext
+  readonly #context: object
   readonly #atoms: number
   #full = false
 
-  constructor(addon: Addon, context: NativeContext, { layers, heads, atoms, top = 0, rows = false }: CaptureOptions) {
+  constructor(
+    addon: Addon,
+    context: { readonly attention: readonly number[] | null },
+    { layers, heads, atoms, top = 0, rows = false }: CaptureOptions,
+  ) {
     const { attention } = context
     if (attention === null)
       throw new KvfoldError('attention/unavailable', 'This context captures no attention; create it with `attention: true`.')
@@ -38,9 +60,9 @@ export class Capture implements NativeCapture {
    * Checks a capture's request for this decode of `context`, and prepares the capture. It holds no result until `filled` is called.
    * @throws KvfoldError native/bad-argument
    */
-  static armed(context: NativeContext, batch: Batch, watched: Watched): RawWatched {
+  static armed(context: object, batch: Batch, watched: Watched): RawWatched {
     const { capture, sequence, queries, positions, atoms } = watched
-    if (!(capture instanceof Capture) || capture.#context !== context)
+    if (!(capture instanceof NativeCapture) || capture.#context !== context)
       return refuse('The capture belongs to another context; create one for this context.')
     checkAscending('query', queries, batch.tokens.length)
     checkPositions(
@@ -58,9 +80,13 @@ export class Capture implements NativeCapture {
 
   /** Records that the decode for which this capture was armed is done. */
   static filled({ capture }: Watched): void {
-    if (capture instanceof Capture) capture.#full = true
+    if (capture instanceof NativeCapture) capture.#full = true
   }
 
+  /**
+   * Returns the rows that the last decode captured. Can be called once for each decode.
+   * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
+   */
   take(): Captured {
     if (!this.#full) refuse('The capture holds no result; decode with it first, and take each result once.')
     this.#full = false

@@ -9,7 +9,7 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Pooling } from './values.js'
 
 /** llama.cpp rounds n_ctx up to a multiple of this. */
 const CELL_GRANULARITY = 256
@@ -275,7 +275,7 @@ function refuseUneven({ cells, ubatch, sequences }: WholeOptions): void {
 }
 
 /** Returns how many numbers the key of one head has, and how many its value has. */
-function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
+export function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
   const width = (name: string) => Number(metadata[`${architecture}.attention.${name}`] ?? 0) || embedding / Math.max(1, heads)
   return [width('key_length'), width('value_length')]
 }

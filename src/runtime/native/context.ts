@@ -2,54 +2,40 @@
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
-import {
-  type AdapterHandle,
-  type Addon,
-  type ContextHandle,
-  type RawContext,
-  type RawDrawn,
-  type SamplerHandle,
-  awaiting,
-  calling,
-  meant,
-  refuse,
-} from './addon.js'
-import { Capture } from './capture.js'
+import { NativeAdapter, type AppliedAdapter } from './adapter.js'
+import { type Addon, type ContextHandle, type RawContext, type RawDrawn, awaiting, calling, meant, refuse } from './addon.js'
+import { NativeCapture, type Watched } from './capture.js'
 import { availableMemory, type ContextPlan, fixedKeys, refuseTooMuch } from './context-options.js'
+import { NativeSampler } from './sampler.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
-import type {
-  AppliedAdapter,
-  Batch,
-  CaptureOptions,
-  Cell,
-  DecodeStatus,
-  DrawnTokens,
-  MemoryFigures,
-  ModelInfo,
-  NativeAdapter,
-  NativeCapture,
-  NativeContext,
-  NativeSampler,
-  DecodeRun,
-  RunEnd,
-  Watched,
-} from './types.js'
+import type { Batch, CaptureOptions, Cell, DecodeStatus, DrawnTokens, MemoryFigures, ModelInfo, RunEnd } from './values.js'
 
 const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
 /** A decode whose logits take more bytes than this checks the free memory first. */
 const MANY_LOGITS = 256 * 2 ** 20
 
-/** For every sampler of this addon, a function that returns its handle. The function throws native/disposed if the sampler was disposed. */
-export const samplerHandles = new WeakMap<NativeSampler, () => SamplerHandle>()
-
-/** For every adapter of this addon, a function that returns its handle. The function throws native/disposed if the adapter was disposed. */
-export const adapterHandles = new WeakMap<NativeAdapter, () => AdapterHandle>()
-
 /** The largest absolute value of an adapter's scale. A larger one would leave the range of the activations. */
 const LARGEST_SCALE = 1e6
 
-export class Context implements NativeContext {
+/**
+ * Several decodes in a row. Each decode takes, for every sequence, the token that was sampled after the decode before. Arrays have one
+ * entry for each sequence.
+ */
+export interface DecodeRun {
+  /** The tokens of the first decode. */
+  readonly tokens: Int32Array
+  readonly positions: Int32Array
+  /** The sequences of the run, each at most once. */
+  readonly sequences: Int32Array
+  readonly samplers: readonly NativeSampler[]
+  /** For each sequence: the most tokens to sample, at least 1. The run ends when one sequence reaches its limit. */
+  readonly limits: Int32Array
+  /** The most decodes, at least 1. Each decode needs one cell for every sequence. */
+  readonly steps: number
+}
+
+export class NativeContext {
   readonly cells: number
   readonly sequences: number
   readonly batch: number
@@ -57,6 +43,10 @@ export class Context implements NativeContext {
   /** Whether flash attention is on; `auto` was decided when the context was made. */
   readonly flashAttention: boolean
   readonly canShift: boolean
+  /**
+   * For each layer: its number of attention heads; 0 if it has no softmax (a recurrent layer). Null if the context was made without
+   * `attention`.
+   */
   readonly attention: readonly number[] | null
   readonly memory: MemoryFigures
   #handle: ContextHandle | null
@@ -68,8 +58,12 @@ export class Context implements NativeContext {
     private readonly info: ModelInfo,
     made: RawContext,
     private readonly plan: ContextPlan,
+    /**
+     * SHA-256 of everything that must agree before a saved sequence is loaded: library, the model's metadata and size, cache types and
+     * layout.
+     */
     readonly identity: Buffer,
-    private readonly onDispose: (closed: Context) => void,
+    private readonly onDispose: (closed: NativeContext) => void,
   ) {
     const { size } = info
     this.#handle = made.handle
@@ -83,6 +77,7 @@ export class Context implements NativeContext {
     this.memory = { cache: figure(made.cacheBytes, plan.cache), compute: figure(made.computeBytes, plan.compute), model: size }
   }
 
+  /** How many tokens llama.cpp has accepted into the cache since the context was made. */
   get submitted(): number {
     const handle = this.#alive()
     return calling(() => this.addon.submitted(handle))
@@ -99,10 +94,15 @@ export class Context implements NativeContext {
     return handle
   }
 
+  /**
+   * Sets the adapters of later decodes; no other adapters apply. They apply to every sequence of a batch. Cells that are in the cache
+   * already do not change. After a change the next decode takes a few milliseconds longer.
+   * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is no finite number
+   */
   useAdapters(applied: readonly AppliedAdapter[]): void {
     const { idle } = this
-    const handles = applied.map(
-      ({ adapter }) => adapterHandles.get(adapter)?.() ?? refuse('A context needs adapters that this addon loaded.'),
+    const handles = applied.map(({ adapter }) =>
+      adapter instanceof NativeAdapter ? adapter.handle : refuse('A context needs adapters that this addon loaded.'),
     )
     if (new Set(handles).size < handles.length) refuse('An adapter is named twice; name each once, with one scale.')
     for (const { adapter, scale } of applied)
@@ -114,6 +114,7 @@ export class Context implements NativeContext {
     })
   }
 
+  /** Decodes a batch off the event loop. Each sequence must go on at the position after its last one, as llama.cpp requires. */
   async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     const { idle, batch: most, sequences } = this
     const { vocabulary } = this.info
@@ -128,12 +129,19 @@ export class Context implements NativeContext {
     if (logits > MANY_LOGITS)
       refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'request fewer outputs')
     const { tokens, positions, sequences: tags, outputs } = batch
-    const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
+    const captures = watched.length === 0 ? null : watched.map((each) => NativeCapture.armed(this, batch, each))
     const status = await this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
-    if (status === 'done') for (const each of watched) Capture.filled(each)
+    if (status === 'done') for (const each of watched) NativeCapture.filled(each)
     return status
   }
 
+  /**
+   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation, or
+   * is a stop token). It also ends when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last steps
+   * come with the result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with
+   * `attention` or `embeddings` refuse runs.
+   * @throws KvfoldError native/*, before anything was decoded
+   */
   async generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd> {
     const { idle, batch } = this
     const { tokens, positions, sequences, limits, steps } = run
@@ -154,8 +162,8 @@ export class Context implements NativeContext {
       refuse('A run needs a sampler and a limit of at least 1 for every sequence.')
     if (!Number.isInteger(steps) || steps < 1 || positions.some((position) => position + steps > LAST_POSITION))
       refuse(`steps is ${steps}; a run needs at least 1 step and must end before position ${LAST_POSITION}.`)
-    const samplers = run.samplers.map(
-      (sampler) => samplerHandles.get(sampler)?.() ?? refuse('A run needs samplers that this addon created.'),
+    const samplers = run.samplers.map((sampler) =>
+      sampler instanceof NativeSampler ? sampler.handle : refuse('A run needs samplers that this addon created.'),
     )
     const thrown: unknown[] = []
     const tell = (raw: RawDrawn) => {
@@ -176,27 +184,38 @@ export class Context implements NativeContext {
     return { status: end.status, failure: error(end.failure), drawn: drawnOf(end), refused }
   }
 
+  /** Ends the running `generate` after its current step. Does nothing if no run is going on. */
   interrupt(): void {
     if (this.#decoding !== null && this.#handle !== null) this.addon.pause(this.#handle)
   }
 
+  /** Stops the running decode: on a CPU within a graph, on a GPU at the next ubatch. Does nothing if no decode runs. */
   abort(): void {
     if (this.#decoding !== null && this.#handle !== null) this.addon.abort(this.#handle)
   }
 
+  /** Returns a copy of a token's logits, one number for each token of the vocabulary. `index` is the token's index in the last batch. */
   logits(index: number): Float32Array {
     const { idle } = this
     return calling(() => this.addon.logits(idle, index))
   }
 
+  /**
+   * Returns a copy of an embedding of the last decode, not normalised. `at` is a batch index if the context does not pool. Otherwise `at`
+   * is a sequence, and the embedding covers its tokens of the last ubatch only. @throws KvfoldError native/bad-argument if there is none
+   */
   embedding(at: number): Float32Array {
     const { idle } = this
     return calling(() => this.addon.embedding(idle, at))
   }
 
+  /**
+   * Makes a capture. @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that do not
+   * exist
+   */
   createCapture(options: CaptureOptions): NativeCapture {
     this.#alive()
-    return new Capture(this.addon, this, options)
+    return new NativeCapture(this.addon, this, options)
   }
 
   tag(from: SeqId, to: SeqId, { start, end }: Span): void {
@@ -222,6 +241,10 @@ export class Context implements NativeContext {
       })
   }
 
+  /**
+   * Moves the positions of a sequence's cells in the span by `delta` (llama_memory_seq_add). @throws KvfoldError model/unsupported if
+   * llama.cpp would assert
+   */
   shift(seq: SeqId, { start, end }: Span, delta: number): void {
     const { idle } = this
     this.#checkSequence(seq)
@@ -248,7 +271,10 @@ export class Context implements NativeContext {
     return max < 0 ? null : { min, max }
   }
 
-  /** Reads all cells of the cache. For a sliding-window model it reads the cells of the layers that see all positions. */
+  /**
+   * Returns all occupied cells, parsed from llama_state_get_data. It copies the cache, so it is for tests only. For a sliding-window model
+   * these are the cells of the layers that see all positions.
+   */
   readback(): readonly Cell[] {
     const { idle } = this
     this.#refuseCacheless()
@@ -275,6 +301,7 @@ export class Context implements NativeContext {
     })
   }
 
+  /** Returns the state of one whole sequence (llama_state_seq_get_data), sealed: only an equal model and context will load it. */
   saveSequence(seq: SeqId): Uint8Array {
     const { idle } = this
     this.#refuseCacheless()
@@ -284,6 +311,10 @@ export class Context implements NativeContext {
     return state
   }
 
+  /**
+   * Does the same as saveSequence, but off the event loop. The context is busy meanwhile. The memory is pinned if the
+   * GPU's backend offers that, and is reused when a state is gone.
+   */
   async copyOut(seq: SeqId): Promise<Uint8Array> {
     const { idle } = this
     this.#refuseCacheless()
@@ -293,12 +324,19 @@ export class Context implements NativeContext {
     return state
   }
 
+  /**
+   * Does the same as loadSequence, but off the event loop. The context is busy meanwhile, and the caller must not write to the state.
+   */
   async copyIn(seq: SeqId, state: Uint8Array): Promise<boolean> {
     const idle = this.#emptied(seq)
     if (!isSealed(state, this.identity)) return false
     return this.#busy(awaiting(() => this.addon.copyIn(idle, seq, state, STATE_HEADER)))
   }
 
+  /**
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the data is foreign or cut
+   * off. Values in it are not checked: a state must come from this process, or the caller must have checked it.
+   */
   loadSequence(seq: SeqId, state: Uint8Array): boolean {
     const idle = this.#emptied(seq)
     return isSealed(state, this.identity) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))

@@ -1,7 +1,7 @@
 /** Chooses the backend: tells real GPUs among the devices that llama.cpp lists, and applies the user's choice. */
 import { readFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
-import type { GpuChoice } from './types.js'
+import type { GpuChoice } from './values.js'
 
 export interface Device {
   readonly name: string

@@ -1,27 +1,22 @@
-/**
- * A loaded model: its facts and vocabulary, and the contexts and samplers made from it, which are disposed before it. Also checks a
- * sampler's options and state before the addon draws.
- */
+/** A loaded model: its facts and vocabulary, and the contexts and samplers made from it, which are disposed before it. */
 import { KvfoldError } from '../core/errors.js'
 import { checkAdapter } from './adapter-file.js'
-import {
-  type AdapterHandle,
-  type Addon,
-  awaiting,
-  calling,
-  type DryHandle,
-  type GrammarHandle,
-  loadedLibraries,
-  type ModelHandle,
-  refuse,
-  refuseForeign,
-  type SamplerHandle,
-  type WordsHandle,
-} from './addon.js'
+import { NativeAdapter } from './adapter.js'
+import { type Addon, awaiting, calling, loadedLibraries, type ModelHandle, refuse, refuseForeign } from './addon.js'
 import { availableMemory, cellsThatFit, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
-import { adapterHandles, Context, samplerHandles } from './context.js'
+import { NativeContext } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
+import {
+  checkDry,
+  checkGrammar,
+  checkWords,
+  NativeDry,
+  NativeGrammar,
+  NativeSampler,
+  NativeWords,
+  type SamplerOptions,
+} from './sampler.js'
 import { identityOf } from './sequence-state.js'
 import { AT_ONCE, tokenizing } from './tokenizing.js'
 import type {
@@ -32,19 +27,10 @@ import type {
   DryOptions,
   ModelInfo,
   ModelOptions,
-  NativeAdapter,
-  NativeContext,
-  NativeDry,
-  NativeGrammar,
-  NativeModel,
-  NativeSampler,
-  NativeWords,
-  SamplerOptions,
-  SamplerName,
   SpecialTokens,
   TokenizeOptions,
   VocabType,
-} from './types.js'
+} from './values.js'
 
 /** How many prepared parts (DRY samplers and forbidden words) a model keeps for later samplers. */
 const MOST_PARTS = 8
@@ -56,7 +42,11 @@ const BREAKERS = ['\n', ':', '"', '*']
 const ENDS_GENERATION = 1
 const CONTROL = 2
 
-export class Model implements NativeModel {
+/**
+ * A loaded model. Two rules hold for all native objects. After dispose() every call throws `native/disposed`. While a decode runs, calls
+ * that use its context throw `native/busy`.
+ */
+export class NativeModel {
   readonly info: ModelInfo
   readonly special: SpecialTokens
   /** How many of the model's layers are on a GPU. */
@@ -67,8 +57,8 @@ export class Model implements NativeModel {
   /** For each token: a byte whose bits are ENDS_GENERATION and CONTROL. */
   readonly #flags: Uint8Array
   readonly #pieces = new Map<number, Uint8Array>()
-  readonly #contexts = new Set<Context>()
-  readonly #samplers = new Set<Sampler>()
+  readonly #contexts = new Set<NativeContext>()
+  readonly #samplers = new Set<NativeSampler>()
   /** The prepared parts of samplers by their options, the last used one at the end. */
   readonly #parts = new Map<string, Promise<unknown>>()
   /** Calls that still use the model on another thread: they make contexts or grammars, or tokenize texts. */
@@ -115,11 +105,11 @@ export class Model implements NativeModel {
   }
 
   /**
-   * Checks and loads the model's file.
+   * Checks and loads the model's file. @internal
    * @throws KvfoldError model/not-found, model/bad-file, memory/insufficient, native/bad-argument; an error of `onProgress` is thrown
    * unchanged.
    */
-  static async load(addon: Addon, backend: BackendInfo, path: string, options: ModelOptions = {}): Promise<Model> {
+  static async load(addon: Addon, backend: BackendInfo, path: string, options: ModelOptions = {}): Promise<NativeModel> {
     const { mmap = true, mlock = false, vocabOnly = false, checkTensors = false, onProgress } = options
     const { devices, tensorTypes } = addon.about()
     const file = checkGguf(path, tensorTypes)
@@ -154,10 +144,10 @@ export class Model implements NativeModel {
       await addon.modelFree(handle)
       throw thrown.error
     }
-    return new Model(addon, backend, handle, path, gpuLayers, vocabOnly, file.scores)
+    return new NativeModel(addon, backend, handle, path, gpuLayers, vocabOnly, file.scores)
   }
 
-  /** The model's handle for calls into the addon. @throws KvfoldError native/disposed */
+  /** The model's handle for calls into the addon. @throws KvfoldError native/disposed @internal */
   get handle(): ModelHandle {
     if (this.#handle === null || this.#disposing !== null)
       throw new KvfoldError('native/disposed', 'The model was disposed; load it again.')
@@ -171,6 +161,11 @@ export class Model implements NativeModel {
     return calling(() => this.#addon.tokenize(handle, text, addSpecial, parseSpecial))
   }
 
+  /**
+   * Tokenizes each text on another thread, so that the event loop stays free. Short texts are tokenized at once, on this thread. In a
+   * process, at most two calls run at a time.
+   * @throws KvfoldError native/bad-argument for a text of more than a GiB; as `tokenize`
+   */
   async tokenizeAll(texts: readonly string[], options: TokenizeOptions = {}): Promise<readonly Int32Array[]> {
     const { addSpecial = false, parseSpecial = false } = options
     const size = texts.reduce((sum, text) => sum + text.length + 1, 0)
@@ -216,11 +211,16 @@ export class Model implements NativeModel {
     }
   }
 
+  /**
+   * Returns the tokens' bytes as UTF-8 text; invalid sequences become U+FFFD. Control tokens are left out unless `special` is true (default
+   * false).
+   */
   detokenize(tokens: Int32Array | readonly number[], special = false): string {
     const pieces = Array.from(tokens, (token) => this.piece(token, special))
     return new TextDecoder('utf-8', { ignoreBOM: true }).decode(Buffer.concat(pieces))
   }
 
+  /** Returns the bytes of one token's text. They are empty for control tokens if `special` is false (default for this function: true). */
   piece(token: number, special = true): Uint8Array {
     const { handle } = this
     refuseForeign(token, this.info.vocabulary)
@@ -234,16 +234,22 @@ export class Model implements NativeModel {
     return piece.slice()
   }
 
+  /** Whether the token ends generation: EOS, EOT and the like. */
   isEndOfGeneration(token: number): boolean {
     refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & ENDS_GENERATION) !== 0
   }
 
+  /** Whether the token is a control token or an unknown one. Plain text never gives such a token. */
   isControl(token: number): boolean {
     refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
+  /**
+   * Returns how many cells a context with these options gets by default: `usual`, or fewer where these do not fit, at least 4,096. With
+   * `grows` and the whole model on GPUs it may be more, up to the trained context.
+   */
   cellsThatFit(usual: number, options: Omit<ContextOptions, 'cells'>, fit: FitOptions): FittingCells {
     return cellsThatFit(usual, options, fit, this, usable(this.#backend.gpu, this.#addon.about().devices))
   }
@@ -263,12 +269,18 @@ export class Model implements NativeModel {
     return this.#elsewhere(async () => {
       const made = await awaiting(() => this.#addon.contextCreate(handle, plan.raw))
       const identity = identityOf(this.#backend.release, this.info, plan, made.flashAttention)
-      const context = new Context(this.#addon, this.info, made, plan, identity, (closed) => this.#contexts.delete(closed))
+      const context = new NativeContext(this.#addon, this.info, made, plan, identity, (closed) => this.#contexts.delete(closed))
       this.#contexts.add(context)
       return context
     })
   }
 
+  /**
+   * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.
+   * So load adapters before the first context, one after another. They are freed with the model.
+   * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
+   * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
+   */
   async loadAdapter(path: string): Promise<NativeAdapter> {
     const { handle } = this
     if (this.#vocabOnly)
@@ -279,7 +291,7 @@ export class Model implements NativeModel {
     this.#loading++
     return this.#elsewhere(async () => {
       const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path)).finally(() => this.#loading--)
-      return new Adapter(adapter, { path, ignored }, () => {
+      return new NativeAdapter(adapter, path, ignored, () => {
         // llama.cpp frees adapters with their model, on another thread.
         if (this.#disposing !== null) return
         this.#refuseUsed('disposed')
@@ -296,13 +308,21 @@ export class Model implements NativeModel {
       throw new KvfoldError('native/busy', `An adapter can only be ${what} while its model has no context and is not in use.`)
   }
 
+  /**
+   * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
+   * @throws KvfoldError engine/bad-grammar, native/disposed
+   */
   async compileGrammar(text: string): Promise<NativeGrammar> {
     const { handle } = this
     this.#refuseWithoutVocabulary()
     checkGrammar(text)
-    return this.#elsewhere(async () => new Grammar(text, await awaiting(() => this.#addon.grammarCompile(handle, text))))
+    return this.#elsewhere(async () => new NativeGrammar(text, await awaiting(() => this.#addon.grammarCompile(handle, text))))
   }
 
+  /**
+   * Prepares a DRY sampler off the event loop. The last few are kept, so equal options need not be prepared again.
+   * @throws KvfoldError native/bad-argument, native/disposed
+   */
   prepareDry(options: DryOptions): Promise<NativeDry> {
     const { handle } = this
     checkDry(options)
@@ -310,17 +330,21 @@ export class Model implements NativeModel {
     const { multiplier, base = 1.75, allowedLength = 2, lastN = 64, breakers = BREAKERS } = options
     return this.#prepared(JSON.stringify(['dry', multiplier, base, allowedLength, lastN, breakers]), async () => {
       const made = await awaiting(() => this.#addon.dryPrepare(handle, multiplier, base, allowedLength, lastN, breakers))
-      return new Dry(options, made)
+      return new NativeDry(options, made)
     })
   }
 
+  /**
+   * Finds forbidden words in the vocabulary, off the event loop. The last few results are kept, so equal words need not be searched again.
+   * @throws KvfoldError native/bad-argument, native/disposed, model/unsupported without a vocabulary
+   */
   prepareWords(words: readonly string[]): Promise<NativeWords> {
     const { handle } = this
     checkWords(words)
     this.#refuseWithoutVocabulary()
     return this.#prepared(
       JSON.stringify(['words', ...words]),
-      async () => new Words(words, await awaiting(() => this.#addon.wordsPrepare(handle, words))),
+      async () => new NativeWords(words, await awaiting(() => this.#addon.wordsPrepare(handle, words))),
     )
   }
 
@@ -339,13 +363,14 @@ export class Model implements NativeModel {
   createSampler(options: SamplerOptions = {}): NativeSampler {
     if (options.grammar !== undefined || options.budget !== undefined) this.#refuseWithoutVocabulary()
     this.#refuseInfill(options)
-    const sampler = new Sampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
+    const sampler = new NativeSampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
       this.#samplers.delete(closed),
     )
     this.#samplers.add(sampler)
     return sampler
   }
 
+  /** Disposes the model's contexts and samplers first, then the model. Further calls do nothing. */
   dispose(): Promise<void> {
     this.#disposing ??= this.#dispose()
     return this.#disposing
@@ -384,255 +409,4 @@ export class Model implements NativeModel {
     this.#parts.clear()
     await awaiting(() => this.#addon.modelFree(handle))
   }
-}
-
-class Adapter implements NativeAdapter {
-  readonly path: string
-  readonly ignored: number
-  #handle: AdapterHandle | null
-
-  constructor(
-    handle: AdapterHandle,
-    { path, ignored }: Pick<NativeAdapter, 'path' | 'ignored'>,
-    private readonly free: () => void,
-  ) {
-    this.path = path
-    this.ignored = ignored
-    this.#handle = handle
-    adapterHandles.set(this, () => {
-      if (this.#handle === null) throw new KvfoldError('native/disposed', 'The adapter was disposed; load it again.')
-      return this.#handle
-    })
-  }
-
-  dispose(): void {
-    if (this.#handle === null) return
-    this.free()
-    this.#handle = null
-  }
-}
-
-// A sampler. It checks its options and its state before the addon draws.
-
-class Grammar implements NativeGrammar {
-  constructor(
-    readonly text: string,
-    readonly handle: GrammarHandle,
-  ) {}
-}
-
-class Dry implements NativeDry {
-  constructor(
-    readonly options: DryOptions,
-    readonly handle: DryHandle,
-  ) {}
-}
-
-class Words implements NativeWords {
-  constructor(
-    readonly words: readonly string[],
-    readonly handle: WordsHandle,
-  ) {}
-}
-
-/** Returns a sampler's options in the addon's form: with handles in place of prepared parts. @throws KvfoldError native/bad-argument */
-function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
-  const { badWords, ...others } = limits ?? {}
-  if (dry !== undefined && !(dry instanceof Dry)) refuse('dry must come from prepareDry.')
-  if (badWords !== undefined && !(badWords instanceof Words)) refuse('limits.badWords must come from prepareWords.')
-  return {
-    ...rest,
-    ...(grammar === undefined ? {} : { grammar: grammar instanceof Grammar ? grammar.handle : grammar }),
-    ...(dry === undefined ? {} : { dry: dry.handle }),
-    ...(limits === undefined ? {} : { limits: { ...others, ...(badWords === undefined ? {} : { badWords: badWords.handle }) } }),
-  }
-}
-
-class Sampler implements NativeSampler {
-  #handle: SamplerHandle | null
-
-  /** Checks the options and makes the sampler. @throws KvfoldError native/bad-argument, engine/bad-grammar */
-  constructor(
-    private readonly addon: Addon,
-    model: ModelHandle,
-    private readonly vocabulary: number,
-    options: SamplerOptions,
-    private readonly onDispose: (closed: Sampler) => void,
-  ) {
-    checkOptions(options, vocabulary)
-    const raw = rawOptions(options)
-    this.#handle = calling(() => addon.samplerCreate(model, raw))
-    samplerHandles.set(this, () => this.#alive())
-  }
-
-  sample(context: NativeContext, index: number): number {
-    const handle = this.#alive()
-    if (!(context instanceof Context)) refuse('A sampler needs a context that this addon created.')
-    const { idle } = context
-    return calling(() => this.addon.samplerSample(handle, idle, index))
-  }
-
-  accept(token: number): void {
-    const handle = this.#alive()
-    refuseForeign(token, this.vocabulary)
-    calling(() => {
-      this.addon.samplerAccept(handle, token)
-    })
-  }
-
-  endReasoning(): void {
-    const handle = this.#alive()
-    calling(() => {
-      this.addon.samplerEndReasoning(handle)
-    })
-  }
-
-  reset(): void {
-    const handle = this.#alive()
-    calling(() => {
-      this.addon.samplerReset(handle)
-    })
-  }
-
-  dispose(): void {
-    const handle = this.#handle
-    if (handle === null) return
-    this.#handle = null
-    this.addon.samplerFree(handle)
-    this.onDispose(this)
-  }
-
-  #alive(): SamplerHandle {
-    if (this.#handle === null) throw new KvfoldError('native/disposed', 'The sampler was disposed; create another.')
-    return this.#handle
-  }
-}
-
-/** Checks that an option lies within its bounds, or is undefined. @throws KvfoldError native/bad-argument */
-function within(name: string, value: number | undefined, low: number, high: number, whole = false): void {
-  if (value === undefined || (value >= low && value <= high && (!whole || Number.isInteger(value)))) return
-  refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
-}
-
-/**
- * The most breakers of DRY and the most bytes of each. Each breaker is searched for in every token, and llama.cpp would cut longer ones.
- */
-const MOST_BREAKERS = { count: 32, bytes: 40 }
-
-/** Checks the options of DRY. @throws KvfoldError native/bad-argument */
-function checkDry({ multiplier, base, allowedLength, lastN, breakers = [] }: DryOptions): void {
-  within('dry.multiplier', multiplier, 0, 100)
-  within('dry.base', base, 1, 100)
-  within('dry.allowedLength', allowedLength, 0, 2 ** 20, true)
-  within('dry.lastN', lastN, 0, 2 ** 20, true)
-  const { count, bytes } = MOST_BREAKERS
-  if (breakers.length > count) refuse(`dry.breakers has ${breakers.length} texts; give ${count} at most.`)
-  for (const text of breakers)
-    if (text === '' || text.includes('\0') || Buffer.byteLength(text) > bytes)
-      refuse(`dry.breakers has a text that is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
-}
-
-/** The most forbidden words and the most bytes of each. Each is searched for in every token. */
-const MOST_WORDS = { count: 64, bytes: 256 }
-
-/** Checks a list of forbidden words. @throws KvfoldError native/bad-argument */
-function checkWords(words: readonly string[]): void {
-  const { count, bytes } = MOST_WORDS
-  if (words.length === 0 || words.length > count) refuse(`There are ${words.length} forbidden words; give 1 to ${count}.`)
-  for (const word of words)
-    if (word === '' || word.includes('\0') || Buffer.byteLength(word) > bytes)
-      refuse(`A forbidden word is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
-}
-
-/** The names that a sampler's option `order` may contain. */
-const CHAIN_PARTS = {
-  ...{ penalties: true, dry: true, top_n_sigma: true, top_k: true, typ_p: true, top_p: true, min_p: true, xtc: true },
-  ...{ temperature: true, adaptive_p: true, infill: true },
-} satisfies Record<SamplerName, true>
-
-/** The most names in a sampler's option `order`. A part that is named twice is used twice. */
-const MOST_CHAINED = 32
-
-/** Checks the options for the parts of a sampler's chain. @throws KvfoldError native/bad-argument */
-function checkChain({ topNSigma, xtc, dynatemp, adaptive, minKeep, order = [] }: SamplerOptions): void {
-  within('topNSigma', topNSigma, 0, 1000)
-  within('xtc.probability', xtc?.probability, 0, 1)
-  within('xtc.threshold', xtc?.threshold, 0, 1)
-  within('dynatemp.range', dynatemp?.range, 0, 100)
-  within('dynatemp.exponent', dynatemp?.exponent, 0, 100)
-  within('adaptive.target', adaptive?.target, 0, 1)
-  within('adaptive.decay', adaptive?.decay, 0, 0.99)
-  within('minKeep', minKeep, 0, 2 ** 31 - 1, true)
-  if (order.length > MOST_CHAINED) refuse(`order has ${order.length} parts; give ${MOST_CHAINED} at most.`)
-  for (const name of order)
-    if (!Object.hasOwn(CHAIN_PARTS, name)) refuse(`order has ${JSON.stringify(name)}, which does not exist.`)
-}
-
-/** Checks the limits of an answer and the tokens before it. @throws KvfoldError native/bad-argument */
-function checkLimits({ seen = new Int32Array(), limits = {} }: SamplerOptions, vocabulary: number): void {
-  const { minTokens, stopTokens = [], allowedTokens } = limits
-  within('limits.minTokens', minTokens, 0, 2 ** 31 - 1, true)
-  for (const token of seen) within('seen', token, 0, vocabulary - 1, true)
-  for (const token of stopTokens) within('limits.stopTokens', token, 0, vocabulary - 1, true)
-  for (const token of allowedTokens ?? []) within('limits.allowedTokens', token, 0, vocabulary - 1, true)
-  if (allowedTokens?.length === 0) refuse('limits.allowedTokens is empty; name a token or leave it out.')
-}
-
-function checkOptions(options: SamplerOptions, vocabulary: number): void {
-  within('temperature', options.temperature, 0, 100)
-  within('topK', options.topK, 0, 2 ** 31 - 1, true)
-  within('topP', options.topP, 0, 1)
-  within('minP', options.minP, 0, 1)
-  within('typicalP', options.typicalP, 0, 1)
-  within('repeatPenalty', options.repeatPenalty, 0.001, 100)
-  within('frequencyPenalty', options.frequencyPenalty, -100, 100)
-  within('presencePenalty', options.presencePenalty, -100, 100)
-  within('penaltyLastN', options.penaltyLastN, 0, 2 ** 20, true)
-  // The largest seed is left out, because the last number of 32 bits means "any seed" to llama.cpp.
-  within('seed', options.seed, 0, 2 ** 32 - 2, true)
-  if (options.mirostat !== undefined) {
-    within('mirostat.version', options.mirostat.version, 1, 2, true)
-    within('mirostat.tau', options.mirostat.tau, 0.001, 100)
-    within('mirostat.eta', options.mirostat.eta, 0.0001, 1)
-  }
-  checkChain(options)
-  checkLimits(options, vocabulary)
-  for (const { token, bias } of options.logitBias ?? []) {
-    within('logitBias.token', token, 0, vocabulary - 1, true)
-    if (Number.isNaN(bias) || bias === Infinity)
-      refuse(`The logit bias of token ${token} is ${bias}; give a number or -Infinity.`)
-  }
-  if (typeof options.grammar === 'string') checkGrammar(options.grammar)
-  else if (options.grammar !== undefined && !(options.grammar instanceof Grammar))
-    refuse('grammar must be a text in GBNF, or a grammar from compileGrammar.')
-  if (options.budget !== undefined) {
-    const { tokens, open, close, forced } = options.budget
-    within('budget.tokens', tokens, 0, 2 ** 31 - 1, true)
-    for (const token of forced) within('budget.forced', token, 0, vocabulary - 1, true)
-    if (open === '' || close === '' || forced.length === 0)
-      refuse(
-        'A reasoning budget needs the tag that opens reasoning, the tag that closes it, and the tokens to force; give all three.',
-      )
-  }
-  const { lazy } = options
-  if (lazy === undefined) return
-  const { spaced = [] } = lazy
-  if (options.grammar === undefined || lazy.triggers.length + spaced.length === 0)
-    refuse('lazy needs a grammar and at least one trigger; give both.')
-  const tags = [...lazy.triggers, ...lazy.reasoning.flatMap(({ open, close }) => [open, close])]
-  if (tags.some((tag) => tag === '')) refuse('A trigger or a tag of a lazy grammar is empty; leave it out.')
-  if (spaced.some((trigger) => /^(?: |$)/.test(trigger)))
-    refuse('A spaced trigger of a lazy grammar is empty or begins with a space; give the text from its first other character on.')
-}
-
-const LONGEST_GRAMMAR = 4_000_000
-
-/** Checks a grammar's length and characters. The addon checks how large the grammar becomes when written out, and how deep it nests. */
-function checkGrammar(grammar: string): void {
-  if (grammar.length > LONGEST_GRAMMAR)
-    throw new KvfoldError(
-      'engine/bad-grammar',
-      `The grammar has ${grammar.length} characters, but at most ${LONGEST_GRAMMAR} are allowed; make it simpler.`,
-    )
-  if (grammar.includes('\0')) throw new KvfoldError('engine/bad-grammar', 'The grammar contains a NUL character; write \\x00.')
 }

@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import type { ContextPlan } from './context-options.js'
-import type { ModelInfo } from './types.js'
+import type { ModelInfo } from './values.js'
 
 /** The header's bytes in front of llama.cpp's state: 8 of name and version, 32 of identity, 8 unused. */
 export const STATE_HEADER = 48

@@ -3,7 +3,7 @@ import { closeSync, openSync, readSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { type Addon, calling, type TensorBlock } from './addon.js'
 import { headersOf, measured } from './gguf-file.js'
-import type { TensorValues } from './types.js'
+import type { TensorValues } from './values.js'
 
 /**
  * Reads the tensor with this name from the model's file, or from one of the files of a split model.

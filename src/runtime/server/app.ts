@@ -9,7 +9,8 @@ import swagger from '@fastify/swagger'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import type { Sampling } from '../engine/engine.js'
-import type { Service, UnsupportedParts } from './ask.js'
+import type { UnsupportedParts } from './ask.js'
+import type { ThreadService } from './service.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
 import { addLora } from './dialects/llama-server/lora.js'
@@ -33,7 +34,7 @@ import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
 
 export interface ServerOptions extends HttpOptions {
-  readonly service: Service
+  readonly service: ThreadService
   readonly version: string
   /** The API keys that requests may have. Default: none; every request then belongs to the tenant `public`. */
   readonly keys?: readonly ApiKey[]
@@ -62,11 +63,11 @@ const CONNECTIONS = 2048
 
 export class Server {
   readonly app: App
-  readonly #service: Service
+  readonly #service: ThreadService
   readonly #running = new Running()
   #closed: Promise<void> | null = null
 
-  private constructor(app: App, service: Service) {
+  private constructor(app: App, service: ThreadService) {
     this.app = app
     this.#service = service
   }
@@ -250,7 +251,7 @@ const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
 // The routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
 
 interface HealthPorts {
-  readonly service: Service
+  readonly service: ThreadService
   readonly metrics: Metrics
   readonly running: Running
   /** Whether the server has keys, so that requests need one. */

@@ -7,7 +7,6 @@ import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefiniti
 import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { AdapterInfo } from '../engine/adapters.js'
 import type { AdapterScale, Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { SpeculateOptions } from '../engine/speculate-terms.js'
 import type { FileFacts } from '../models/facts.js'
@@ -19,10 +18,7 @@ import type { Lost } from './threads/cache-loss.js'
 import type { Compacted, Compaction } from './threads/compaction.js'
 import type { Cleared, ClearRules } from './threads/context-edits.js'
 import type { Dropped, Drops } from './threads/drops.js'
-import type { Responses } from './responses/responses.js'
-import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
-import type { KnownModel, ModelStatus, ServiceStatus } from './threads/status.js'
 import type { Tenant } from '../core/ids.js'
 
 export { type Acm, acms, type FoldPolicy, type Overflow, overflows } from './threads/policies.js'
@@ -69,11 +65,11 @@ export interface Ask {
    * the same salt. Default: none; requests without a salt share with each other.
    */
   readonly cacheSalt?: string
-  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first model. */
+  /** A name from `ThreadService.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first model. */
   readonly model?: string
   /**
    * The adapters to apply; adapters that the list leaves out do not apply. Default: the adapter that `model` names, else all adapters of
-   * the model, at their present scales (`Service.scaleAdapters`).
+   * the model, at their present scales (`ThreadService.scaleAdapters`).
    */
   readonly lora?: readonly AdapterScale[]
   /**
@@ -456,97 +452,6 @@ export interface ServedFile {
 export interface PromptAsk extends Pick<Ask, 'model' | 'messages' | 'tools' | 'template' | 'beginning' | 'signal'> {
   /** Whether the prompt ends with the template's beginning of an answer. Default true. */
   readonly generationPrompt?: boolean
-}
-
-/**
- * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
- * @throws KvfoldError model/not-found for unknown names
- */
-export interface Service {
-  /**
-   * Begins an ask. Its errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
-   * memory/insufficient.
-   */
-  ask(ask: Ask): Asked
-  /** Begins `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
-  several(ask: Ask, n: number): readonly Asked[]
-  complete(ask: CompletionAsk): CompletionAsked
-  /** The models in order of preference; loads none. */
-  models(): readonly ModelStatus[]
-  /**
-   * Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. Here and in the methods
-   * below, an aborted `signal` ends the wait for the model, with engine/cancelled.
-   */
-  load(model?: string, signal?: AbortSignal): Promise<ModelStatus>
-  /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
-  model(name?: string): ModelStatus
-  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
-  watchModels(listener: (model: ModelStatus) => void): () => void
-  /** Whether models of a folder are served, which are loaded when they are asked. */
-  readonly loadsOnDemand: boolean
-  /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */
-  unload(model?: string): Promise<boolean>
-  /**
-   * Sets how long the model stays loaded after its last use, until it is unloaded. `milliseconds` may be Infinity; 0 unloads it after its
-   * next use.
-   */
-  keep(model: string | undefined, milliseconds: number): void
-  /** Returns the facts of the model's files without loading it; null when they are unknown. */
-  file(model: string | undefined): Promise<ServedFile | null>
-  /** The adapters of a model, by default the first, with their present scales. Loads none. */
-  adapters(model?: string): readonly AdapterInfo[]
-  /**
-   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0. @throws KvfoldError engine/bad-request for
-   * an id that no adapter has
-   */
-  scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
-  /**
-   * Returns the tokens of a text. `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's
-   * texts begin with.
-   */
-  tokenize(
-    model: string | undefined,
-    text: string,
-    options?: { readonly special?: boolean; readonly bos?: boolean; readonly signal?: AbortSignal },
-  ): Promise<Int32Array>
-  detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string>
-  /** Returns the bytes of each token. */
-  pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]>
-  /** What is known of a model, by default the first: as it is now, or as it was when it was loaded last. Null before its first load. */
-  facts(model?: string): KnownModel | null
-  /**
-   * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
-   * model/unsupported where another server has the template
-   */
-  prompt(ask: PromptAsk): Promise<string>
-  /** Returns the tokens of that prompt, as a step would show them. @throws KvfoldError model/unsupported as `prompt` */
-  promptTokens(ask: PromptAsk): Promise<Int32Array>
-  /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
-  count(
-    model: string | undefined,
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    of?: Pick<Ask, 'clear' | 'template' | 'signal'>,
-  ): Promise<number>
-  /** The models that read texts and generate none (embeddings, rankings); loads none. */
-  sideModels(): readonly SideModelStatus[]
-  /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
-  embed(ask: EmbedAsk): Promise<EmbedAnswer>
-  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here scores documents */
-  rerank(ask: RerankAsk): Promise<RerankAnswer>
-  /**
-   * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
-   * @throws KvfoldError model/unsupported where no model here ranks or makes embeddings
-   */
-  score(ask: ScoreAsk): Promise<RerankAnswer>
-  /** The live conversations, for programs and people. */
-  readonly threads: ThreadApi
-  /** The stored answers of `/v1/responses`, which clients can fetch again. */
-  readonly responses: Responses
-  /** A snapshot for health, metrics and the dashboard; cheap. */
-  status(): ServiceStatus
-  /** Takes no new asks, waits `graceMs` for the running ones, cancels the rest, and unloads the models. Idempotent. */
-  close(graceMs?: number): Promise<void>
 }
 
 export interface EmbedAsk {

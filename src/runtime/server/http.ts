@@ -12,7 +12,7 @@ import { openAiError } from './dialects/openai/wire.js'
 import { readJsonBody, schemaError } from './json-body.js'
 import { isLong, writtenInSteps } from './json-slices.js'
 import type { App } from './routes/route.js'
-import { type Problem, problemOf } from './problem.js'
+import { PLAIN, type Problem, problemOf } from './problem.js'
 import { errorForLogs, type LogFormat, logRequest, logStream, RequestLog } from './request-log.js'
 
 export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'fatal' | 'silent'
@@ -103,14 +103,10 @@ function writeLongInTurns(app: App): void {
 }
 
 const MALFORMED: Problem = {
+  ...PLAIN,
   status: 400,
   code: 'server/bad-request',
   message: `The request is not well-formed HTTP, arrived too slowly, or has headers of more than ${HEADER_BYTES} bytes.`,
-  param: null,
-  size: null,
-  said: null,
-  retryAfter: null,
-  unexpected: false,
 }
 
 /** Returns the request id that the client sent, so that the client finds its requests in our logs; else a new one. */

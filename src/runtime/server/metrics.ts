@@ -5,7 +5,10 @@
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { EngineStatus } from '../engine/elsewhere.js'
-import type { AnyAnswer, AskEvent, Service, SideModelStatus } from './ask.js'
+import type { AnyAnswer, AskEvent, SideModelStatus } from './ask.js'
+import type { ThreadService } from './service.js'
+import type { ServiceStatus } from './threads/status.js'
+
 /** Bucket limits in seconds, as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
@@ -95,7 +98,7 @@ export class Metrics {
   }
   readonly #failed = this.#counter('kvfold_failures_total', 'Requests that got no answer, by error code.', ['code'])
 
-  constructor(service: Pick<Service, 'status' | 'sideModels'>) {
+  constructor(service: Pick<ThreadService, 'status' | 'sideModels'>) {
     collectDefaultMetrics({ register: this.#registry })
     this.#gauges(service)
     this.#diskCache(service)
@@ -173,46 +176,43 @@ export class Metrics {
   }
 
   /** Adds gauges, which read the service's state at each scrape. */
-  #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
-    const status = () => service.status()
-    this.#gauge('kvfold_requests_running', 'Requests that are running.', () => status().running)
-    this.#gauge('kvfold_requests_waiting', 'Requests in the queue.', () => status().queue.waiting)
-    this.#gauge('vllm:num_requests_running', 'As kvfold_requests_running.', () => status().running)
-    this.#gauge('vllm:num_requests_waiting', 'As kvfold_requests_waiting.', () => status().queue.waiting)
-    this.#gauge('kvfold_queue_limit', 'Most requests that may wait in the queue.', () => status().queue.limit)
-    this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
-    this.#gauge(
-      'kvfold_threads_damaged',
-      'Conversations that the store can no longer read unchanged.',
-      () => status().damaged.threads,
-    )
-    this.#gauge(
-      'kvfold_responses_damaged',
-      'Responses that the store can no longer read unchanged.',
-      () => status().damaged.responses,
-    )
-    const byModel = (name: string, help: string, figures: () => readonly (readonly [model: string, figure: number])[]) => {
-      new Gauge({
-        name,
-        help,
-        labelNames: [MODEL],
-        registers: [this.#registry],
-        collect() {
-          this.reset()
-          for (const [model, figure] of figures()) this.set({ [MODEL]: model }, figure)
-        },
-      })
+  #gauges(service: Pick<ThreadService, 'status' | 'sideModels'>): void {
+    const gauge = (name: string, help: string, value: (status: ServiceStatus) => number) => {
+      this.#read(name, help, [], () => [[{}, value(service.status())]])
     }
     const perModel = (name: string, help: string, value: (loaded: LoadedModel) => number | undefined) => {
-      byModel(name, help, () =>
-        status().models.flatMap(({ name: model, loaded }) => {
+      this.#read(name, help, [MODEL], () =>
+        service.status().models.flatMap(({ name: model, loaded }) => {
           const figure = loaded === null ? undefined : value(loaded)
-          return figure === undefined ? [] : [[model, figure] as const]
+          return figure === undefined ? [] : [[{ [MODEL]: model }, figure] as const]
         }),
       )
     }
-    byModel('kvfold_model_loaded', 'Whether the model is in memory: 1 or 0. Models that only embed or rank are included.', () =>
-      [...service.sideModels(), ...status().models].map(({ name, state }) => [name, state === 'loaded' ? 1 : 0] as const),
+    gauge('kvfold_requests_running', 'Requests that are running.', ({ running }) => running)
+    gauge('kvfold_requests_waiting', 'Requests in the queue.', ({ queue }) => queue.waiting)
+    gauge('vllm:num_requests_running', 'As kvfold_requests_running.', ({ running }) => running)
+    gauge('vllm:num_requests_waiting', 'As kvfold_requests_waiting.', ({ queue }) => queue.waiting)
+    gauge('kvfold_queue_limit', 'Most requests that may wait in the queue.', ({ queue }) => queue.limit)
+    gauge('kvfold_threads', 'Live conversations.', ({ threads }) => threads)
+    gauge(
+      'kvfold_threads_damaged',
+      'Conversations that the store can no longer read unchanged.',
+      ({ damaged }) => damaged.threads,
+    )
+    gauge(
+      'kvfold_responses_damaged',
+      'Responses that the store can no longer read unchanged.',
+      ({ damaged }) => damaged.responses,
+    )
+    this.#read(
+      'kvfold_model_loaded',
+      'Whether the model is in memory: 1 or 0. Models that only embed or rank are included.',
+      [MODEL],
+      () =>
+        [...service.sideModels(), ...service.status().models].map(({ name, state }) => [
+          { [MODEL]: name },
+          state === 'loaded' ? 1 : 0,
+        ]),
     )
     perModel('kvfold_slots', 'Steps that run at once.', ({ slots }) => slots)
     perModel('kvfold_cache_cells', 'Cells of the KV cache.', ({ cache }) => cache?.cells)
@@ -226,19 +226,19 @@ export class Metrics {
   }
 
   /** Adds metrics of the disk tier. They count since the model was loaded, so they may start again from zero. */
-  #diskCache(service: Pick<Service, 'status'>): void {
+  #diskCache(service: Pick<ThreadService, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {
         const { refused = 0, onDisk = null } = loaded?.cache?.tiers ?? {}
         return onDisk === null ? [] : [{ labels: { [MODEL]: name }, refused, onDisk }]
       })
-    this.#counted(
+    this.#read(
       'kvfold_disk_cache_refused_total',
       'Saved sequences that were damaged, of another format or under another secret. The server deletes them and computes them again.',
       [MODEL],
       () => tiers().map(({ labels, refused }) => [labels, refused]),
     )
-    this.#counted(
+    this.#read(
       'kvfold_disk_cache_lost_total',
       'Saved sequences lost otherwise: not readable, deleted by another process (gone), deleted for room (evicted), not written (failed).',
       [MODEL, 'how'],
@@ -250,8 +250,8 @@ export class Metrics {
   }
 
   /** Adds metrics of the cache that servers share in a folder. They count since the model was loaded. */
-  #sharedCache(service: Pick<Service, 'status'>): void {
-    this.#counted(
+  #sharedCache(service: Pick<ThreadService, 'status'>): void {
+    this.#read(
       'kvfold_shared_cache_blocks_total',
       'Blocks of cells in the folder of --shared-cache: read, written, deleted for room (evicted), damaged and deleted (refused), neither readable nor writable (failed).',
       [MODEL, 'how'],
@@ -265,68 +265,45 @@ export class Metrics {
   }
 
   /** Adds metrics of the servers behind `--engine`. They count since each server was added. */
-  #engines(service: Pick<Service, 'status'>): void {
+  #engines(service: Pick<ThreadService, 'status'>): void {
     const each = () =>
       service
         .status()
         .models.flatMap(({ name: model, loaded }) =>
           (loaded?.engines ?? []).map((engine) => ({ engine, labels: { [MODEL]: model, engine: engine.name } })),
         )
-    const [labelNames, registers] = [[MODEL, 'engine'], [this.#registry]]
-    const gauge = (name: string, help: string, value: (engine: EngineStatus) => number) =>
-      new Gauge({
-        ...{ name, help, labelNames, registers },
-        collect() {
-          this.reset()
-          for (const { labels, engine } of each()) this.set(labels, value(engine))
-        },
-      })
-    const counter = (name: string, help: string, value: (engine: EngineStatus) => number) => {
-      this.#counted(name, help, labelNames, () => each().map(({ labels, engine }) => [labels, value(engine)]))
+    const read = (name: string, help: string, value: (engine: EngineStatus) => number) => {
+      this.#read(name, help, [MODEL, 'engine'], () => each().map(({ labels, engine }) => [labels, value(engine)]))
     }
-    gauge('kvfold_engine_up', 'Whether the engine takes requests: 1 or 0.', ({ state }) => (state === 'up' ? 1 : 0))
-    gauge('kvfold_engine_requests_open', 'Requests that the engine is running.', ({ open }) => open)
-    counter('kvfold_engine_requests_total', 'Requests sent to the engine.', ({ requests }) => requests)
-    counter('kvfold_engine_failures_total', 'Requests that the engine failed.', ({ failures }) => failures)
-    counter('kvfold_engine_moved_total', 'Conversations that moved here from another engine.', ({ moved }) => moved)
-    counter('kvfold_engine_prompt_tokens_total', 'Tokens of prompts sent to the engine.', ({ prompt }) => prompt)
-    counter(
-      'kvfold_engine_prompt_tokens_cached_total',
-      'Prompt tokens that the engine reports as cached.',
-      ({ cached }) => cached,
-    )
-    counter(
+    read('kvfold_engine_up', 'Whether the engine takes requests: 1 or 0.', ({ state }) => (state === 'up' ? 1 : 0))
+    read('kvfold_engine_requests_open', 'Requests that the engine is running.', ({ open }) => open)
+    read('kvfold_engine_requests_total', 'Requests sent to the engine.', ({ requests }) => requests)
+    read('kvfold_engine_failures_total', 'Requests that the engine failed.', ({ failures }) => failures)
+    read('kvfold_engine_moved_total', 'Conversations that moved here from another engine.', ({ moved }) => moved)
+    read('kvfold_engine_prompt_tokens_total', 'Tokens of prompts sent to the engine.', ({ prompt }) => prompt)
+    read('kvfold_engine_prompt_tokens_cached_total', 'Prompt tokens that the engine reports as cached.', ({ cached }) => cached)
+    read(
       'kvfold_engine_prompt_tokens_expected_total',
       'Prompt tokens that kvfold expected to be cached.',
       ({ expected }) => expected,
     )
   }
 
-  #gauge(name: string, help: string, value: () => number): void {
-    new Gauge({
-      name,
-      help,
-      registers: [this.#registry],
-      collect() {
-        this.set(value())
-      },
-    })
-  }
-
-  /** Adds a counter whose values are counted elsewhere and read at each scrape. */
-  #counted(
+  /** Adds a gauge whose values are known elsewhere and read at each scrape; a counter if its name ends with `_total`. */
+  #read(
     name: string,
     help: string,
-    labelNames: readonly string[],
-    counts: () => readonly (readonly [labels: Record<string, string>, count: number])[],
+    labelNames: string[],
+    values: () => readonly (readonly [labels: Record<string, string>, value: number])[],
   ): void {
-    new Counter({
-      ...{ name, help, labelNames: [...labelNames], registers: [this.#registry] },
-      collect() {
-        this.reset()
-        for (const [labels, count] of counts()) this.inc(labels, count)
-      },
-    })
+    const collect = () => {
+      metric.reset()
+      for (const [labels, value] of values())
+        if (metric instanceof Gauge) metric.set(labels, value)
+        else metric.inc(labels, value)
+    }
+    const options = { name, help, labelNames, collect, registers: [this.#registry] }
+    const metric = name.endsWith('_total') ? new Counter(options) : new Gauge(options)
   }
 
   #histogram(name: string, help: string, buckets: readonly number[]): Histogram<typeof MODEL> {
@@ -338,6 +315,6 @@ export class Metrics {
   }
 }
 
-type LoadedModel = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
+type LoadedModel = NonNullable<ServiceStatus['models'][number]['loaded']>
 
 const seconds = (milliseconds: number): number => milliseconds / 1000

@@ -21,6 +21,9 @@ export interface Problem {
   readonly unexpected: boolean
 }
 
+/** A problem of which nothing more is known. */
+export const PLAIN = { param: null, size: null, said: null, retryAfter: null, unexpected: false } as const
+
 /**
  * Seconds after which a client should try again. Until then this server, its database or an engine may be back, or another instance
  * answers.
@@ -39,16 +42,8 @@ export function problemOf(error: unknown): Problem {
   }
   const status = isFastifyError(error) ? (error.statusCode ?? 500) : 500
   if (isFastifyError(error) && status < 500) return fromFastify(error, status)
-  return {
-    status: 500,
-    code: 'internal/invariant',
-    message: "The server failed; its log has the error beside this request's id.",
-    param: null,
-    size: null,
-    said: null,
-    retryAfter: null,
-    unexpected: true,
-  }
+  const message = "The server failed; its log has the error beside this request's id."
+  return { ...PLAIN, status: 500, code: 'internal/invariant', message, unexpected: true }
 }
 
 function retryAfterOf(error: KvfoldError): number | null {
@@ -62,7 +57,7 @@ function retryAfterOf(error: KvfoldError): number | null {
 
 function fromFastify(error: FastifyError, status: number): Problem {
   const message = `${error.message.replace(/\.$/, '')}.`
-  const plain = { status, message, param: null, size: null, said: null, retryAfter: null, unexpected: false }
+  const plain = { ...PLAIN, status, message }
   switch (status) {
     case 404:
       return { ...plain, code: 'server/not-found' }

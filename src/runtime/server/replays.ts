@@ -2,7 +2,7 @@
  * Keeps the bytes of streams whose requests name their conversation by `X-Conversation-Id`, as llama-server's page does. A page that was
  * loaded again, or lost its connection, reads on where it was.
  */
-import type { Tenant } from '../core/ids.js'
+import { keyOf, type Tenant } from '../core/ids.js'
 
 /** The most bytes that are kept of a stream: its last ones. */
 const MOST_BYTES = 4 * 2 ** 20
@@ -150,5 +150,3 @@ export class Replays {
     stream.end()
   }
 }
-
-const keyOf = (tenant: Tenant, id: string): string => `${tenant}\0${id}`

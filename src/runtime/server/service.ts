@@ -1,6 +1,6 @@
 /** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
 import type { ChatFormat, RenderRequest } from '../chat/format.js'
-import type { ChatMessage } from '../chat/message.js'
+import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -28,7 +28,6 @@ import {
   type RerankAnswer,
   type RerankAsk,
   type ScoreAsk,
-  type Service,
   type SideModelStatus,
   variablesOf,
   type ServedFile,
@@ -42,7 +41,6 @@ import { countCleared } from './threads/context-edits.js'
 import type { OperatorTools } from './threads/server-tools.js'
 import { ThreadManager, type ThreadManagerOptions } from './threads/thread-manager.js'
 import { complete, RecentCompletions, refuseForeign, type Slot, vocabularyOf } from './threads/completing.js'
-import type { ThreadApi } from './threads/thread-api.js'
 import { MemoryStore } from './threads/memory-store.js'
 import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/thread-operations.js'
@@ -89,8 +87,14 @@ const QUEUE_LIMIT = 128
 /** Weight of the latest ask in the running mean of the time that asks hold their slots. */
 const RECENT = 0.2
 
-export class ThreadService implements Service {
-  readonly threads: ThreadApi
+/**
+ * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
+ * @throws KvfoldError model/not-found for unknown names
+ */
+export class ThreadService {
+  /** The live conversations, for programs and people. */
+  readonly threads: Operations
+  /** The stored answers of `/v1/responses`, which clients can fetch again. */
   readonly responses: Responses
   readonly #manager: ThreadManager
   readonly #models: Models
@@ -156,10 +160,15 @@ export class ThreadService implements Service {
     return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, side, manager, completions })
   }
 
+  /**
+   * Begins an ask. Its errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
+   * memory/insufficient.
+   */
   ask(ask: Ask): Asked {
     return new Feed<AskEvent, Answer>((emit) => this.#ask(ask, emit))
   }
 
+  /** Begins `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
   several(ask: Ask, n: number): readonly Asked[] {
     const { appended = false, thread, tenant } = ask
     const view =
@@ -181,19 +190,25 @@ export class ThreadService implements Service {
     return queue
   }
 
+  /** Whether models of a folder are served, which are loaded when they are asked. */
   get loadsOnDemand(): boolean {
     return this.#models.hasFolder
   }
 
-  /** Unloads a model. @throws KvfoldError model/not-found, model/busy */
+  /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */
   async unload(name?: string): Promise<boolean> {
     return this.#models.unload(this.#pick(name))
   }
 
+  /**
+   * Sets how long the model stays loaded after its last use, until it is unloaded. `milliseconds` may be Infinity; 0 unloads it after its
+   * next use.
+   */
   keep(name: string | undefined, milliseconds: number): void {
     this.#models.keep(this.#pick(name), milliseconds)
   }
 
+  /** Returns the facts of the model's files without loading it; null when they are unknown. */
   async file(name: string | undefined): Promise<ServedFile | null> {
     const { file } = this.#pick(name).source
     if (file === undefined) return null
@@ -203,30 +218,50 @@ export class ThreadService implements Service {
     return { size, modified, facts, digest: digestOf(parts).catch(() => '') }
   }
 
+  /** The adapters of a model, by default the first, with their present scales. Loads none. */
   adapters(model?: string): readonly AdapterInfo[] {
     return this.#pick(model).adapters
   }
 
+  /**
+   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0. @throws KvfoldError engine/bad-request for
+   * an id that no adapter has
+   */
   scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void {
     this.#pick(model).scaleAdapters(scales)
   }
 
+  /** The models in order of preference; loads none. */
   models(): readonly ModelStatus[] {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
+  /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
   model(name?: string): ModelStatus {
     const picked = this.#pick(name)
     return this.models().find((model) => model.name === picked.name)!
   }
 
+  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
   watchModels = (listener: (model: ModelStatus) => void): (() => void) => this.#models.watch(listener)
 
+  /**
+   * Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. Here and in the methods
+   * below, an aborted `signal` ends the wait for the model, with engine/cancelled.
+   */
   load = (name?: string, signal?: AbortSignal): Promise<ModelStatus> => this.#using(name, signal, () => this.model(name))
 
-  tokenize(...[model, text, { special = false, bos = false, signal } = {}]: Parameters<Service['tokenize']>) {
-    const options = { parseSpecial: special, addSpecial: bos }
-    return this.#using(model, signal, async (engine) => (await vocabularyOf(engine).tokenizeAll([text], options))[0]!)
+  /**
+   * Returns the tokens of a text. `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's
+   * texts begin with.
+   */
+  tokenize(
+    model: string | undefined,
+    text: string,
+    of: { readonly special?: boolean; readonly bos?: boolean; readonly signal?: AbortSignal } = {},
+  ): Promise<Int32Array> {
+    const options = { parseSpecial: of.special ?? false, addSpecial: of.bos ?? false }
+    return this.#using(model, of.signal, async (engine) => (await vocabularyOf(engine).tokenizeAll([text], options))[0]!)
   }
 
   async detokenize(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<string> {
@@ -239,6 +274,7 @@ export class ThreadService implements Service {
     return Buffer.concat(texts).toString()
   }
 
+  /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>, signal?: AbortSignal): Promise<readonly Buffer[]> {
     return this.#using(model, signal, (engine) => {
       const vocabulary = vocabularyOf(engine)
@@ -248,12 +284,18 @@ export class ThreadService implements Service {
     })
   }
 
+  /** What is known of a model, by default the first: as it is now, or as it was when it was loaded last. Null before its first load. */
   facts = (model?: string): KnownModel | null => this.#pick(model).facts
 
+  /**
+   * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
+   * model/unsupported where another server has the template
+   */
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
   }
 
+  /** Returns the tokens of that prompt, as a step would show them. @throws KvfoldError model/unsupported as `prompt` */
   promptTokens(ask: PromptAsk): Promise<Int32Array> {
     return this.#using(
       ask.model,
@@ -262,7 +304,13 @@ export class ThreadService implements Service {
     )
   }
 
-  count(...[model, messages, tools, { clear, template, signal } = {}]: Parameters<Service['count']>): Promise<number> {
+  /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
+  count(
+    model: string | undefined,
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    { clear, template, signal }: Pick<Ask, 'clear' | 'template' | 'signal'> = {},
+  ): Promise<number> {
     const variables = variablesOf(template)
     return this.#using(model, signal, async (engine) => {
       await engine.prepare?.(messages, tools, [], variables)
@@ -272,18 +320,25 @@ export class ThreadService implements Service {
     })
   }
 
+  /** The models that read texts and generate none (embeddings, rankings); loads none. */
   sideModels(): readonly SideModelStatus[] {
     return this.#side.status
   }
 
+  /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
   embed(ask: EmbedAsk): Promise<EmbedAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.embed(ask, signal))
   }
 
+  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here scores documents */
   rerank(ask: RerankAsk): Promise<RerankAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.rerank(ask, signal))
   }
 
+  /**
+   * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
+   * @throws KvfoldError model/unsupported where no model here ranks or makes embeddings
+   */
   score(ask: ScoreAsk): Promise<RerankAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.score(ask, signal))
   }
@@ -308,6 +363,7 @@ export class ThreadService implements Service {
     }
   }
 
+  /** A snapshot for health, metrics and the dashboard; cheap. */
   status(): ServiceStatus {
     const queues = [...this.#queues.values()]
     const servers = this.options.operatorTools?.servers ?? []
@@ -326,6 +382,7 @@ export class ThreadService implements Service {
     }
   }
 
+  /** Takes no new asks, waits `graceMs` for the running ones, cancels the rest, and unloads the models. Idempotent. */
   close = (graceMs = 0): Promise<void> => (this.#closing ??= this.#close(graceMs))
 
   async #close(graceMs: number): Promise<void> {

@@ -4,8 +4,9 @@
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { keyOf } from '../core/ids.js'
 import { type Damage, UNNAMED } from './damage.js'
-import { behind, keyOf, type Listed, lost, Manifest } from './manifest.js'
+import { behind, type Listed, lost, Manifest } from './manifest.js'
 import { migrations } from './migrations.js'
 import type { ThreadHead, ThreadRecord } from './port.js'
 import {

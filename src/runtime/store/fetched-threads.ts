@@ -1,5 +1,5 @@
 /** Fetches the threads that a piece of work reads. The work itself is synchronous, so no thread changes while it decides. */
-import { keyOf } from './manifest.js'
+import { keyOf } from '../core/ids.js'
 
 /** The error that stops work when it reads a thread that is not fetched yet. */
 class Unread extends Error {

@@ -12,6 +12,7 @@ import {
 } from 'node:fs'
 import { dirname } from 'node:path'
 import { crc32 } from 'node:zlib'
+import { keyOf } from '../core/ids.js'
 import type { Damage } from './damage.js'
 import { syncFolder } from './store-file.js'
 
@@ -152,8 +153,6 @@ function lineOf(text: string): ManifestLine | null {
   const json = text.slice(9)
   return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as ManifestLine) : null
 }
-
-export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
 // Comparing the list with the store.
 

@@ -1,6 +1,7 @@
 /** Stores threads in one SQLite file, so that they survive a restart. The file is changed before a client gets an acknowledgement. */
 import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
+import { keyOf } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import { weightOf } from '../core/json.js'
 import { atOnce, inTurns, type Steps } from '../core/turns.js'
@@ -18,7 +19,7 @@ import {
   type ThreadDigest,
   ThreadRows,
 } from './rows.js'
-import { behind, keyOf, type Listed, lost, Manifest } from './manifest.js'
+import { behind, type Listed, lost, Manifest } from './manifest.js'
 import { migrations } from './migrations.js'
 import { listedHead } from './port.js'
 import type { ListedThread, SavedThreads, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'

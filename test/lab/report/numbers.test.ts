@@ -6,12 +6,12 @@ import fc from 'fast-check'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { estimate } from '../../../src/lab/accuracy.js'
 import type { ErrorRecord, LogHeader, SampleRecord } from '../../../src/lab/log.js'
 import {
   type Baseline,
   difference,
   entropy,
-  estimate,
   holm,
   mcnemar,
   measure,

@@ -164,7 +164,7 @@ describe('the life of an adapter', () => {
     const adapter = await one.loadAdapter(await adapterFor(base, 'life'))
     const context = await one.createContext({ ...SETTINGS, sequences: 1 })
     const foreign = await other.createContext({ ...SETTINGS, sequences: 1 })
-    const fake: NativeAdapter = { path: 'x', ignored: 0, dispose: () => undefined }
+    const fake = { path: 'x', ignored: 0, dispose: () => undefined } as unknown as NativeAdapter
     for (const [where, applied] of [
       [foreign, [{ adapter, scale: 1 }]],
       [context, [{ adapter: fake, scale: 1 }]],

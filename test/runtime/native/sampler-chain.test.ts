@@ -1,7 +1,15 @@
 /** Tests the parts of a sampler's chain by what they leave of the candidates, and the limits of an answer. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
-import type { AnswerLimits, DryOptions, NativeContext, NativeModel, SamplerOptions } from '../../../src/runtime/native/types.js'
+import type {
+  AnswerLimits,
+  DryOptions,
+  NativeContext,
+  NativeDry,
+  NativeModel,
+  NativeWords,
+  SamplerOptions,
+} from '../../../src/runtime/native/types.js'
 import { tinyModel } from '../../support/models.js'
 import { batchOf, refused, someTokens } from './support/fixture.js'
 
@@ -399,8 +407,8 @@ describe('refusals', () => {
     ['limits.minTokens', { limits: { minTokens: -1 } }],
     ['limits.stopTokens', { limits: { stopTokens: [400] } }],
     ['limits.allowedTokens', { limits: { allowedTokens: [] } }],
-    ['dry', { dry: { options: { multiplier: 1 } } }],
-    ['limits.badWords', { limits: { badWords: { words: ['a'] } } }],
+    ['dry', { dry: { options: { multiplier: 1 } } as unknown as NativeDry }],
+    ['limits.badWords', { limits: { badWords: { words: ['a'] } as unknown as NativeWords } }],
   ])('%s', async (name, options) => {
     expect((await refused('native/bad-argument', () => model.createSampler(options))).message).toContain(name)
   })

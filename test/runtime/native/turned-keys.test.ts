@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Addon, loadAddon } from '../../../src/runtime/native/addon.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
-import type { Context } from '../../../src/runtime/native/context.js'
+import type { NativeContext } from '../../../src/runtime/native/context.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { parseGguf, serializeGguf, STRING, text } from '../../outside/gguf-edit.js'
 import { fromBundle } from '../../support/bundle.js'
@@ -63,7 +63,7 @@ async function turnedApart(path: string): Promise<{ readonly off: number; readon
   try {
     await feed(context, someTokens(count), 0, 0)
     await feed(context, someTokens(count), 0, 1)
-    addon.shift((context as unknown as Pick<Context, 'idle'>).idle, 0, 0, count, by)
+    addon.shift((context as unknown as Pick<NativeContext, 'idle'>).idle, 0, 0, count, by)
     const next: Float32Array[] = []
     for (const [sequence, moved] of [by, 0].entries()) {
       await feed(context, [3], moved + count, sequence)

@@ -17,7 +17,7 @@ import { refuseBeyond } from '../../attention-study.js'
 import { readInput, type Shell } from '../../../runtime/cli/shell.js'
 import { integer } from '../../../runtime/cli/options.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
-import { foldedBy, parseTranscript, type Transcript } from '../../../runtime/cli/transcript.js'
+import { foldedBy, parseTranscript, stretchOf, type Transcript } from '../../../runtime/cli/transcript.js'
 import { ProgressLine } from '../progress.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './study.js'
 import { movedEdits, type ThreadEdits } from '../../../runtime/store/port.js'
@@ -89,7 +89,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
     })
     const report = await save(flags.out, engine, study)
     if (flags.json === true) out.print(JSON.stringify(machineView(study, flags.contract, engine, report)))
-    else for (const line of lines(study, report, out.unicode ? '─' : '-')) out.print(line)
+    else for (const line of lines(study, report, out.rule)) out.print(line)
   } finally {
     await engine.dispose()
   }
@@ -251,19 +251,15 @@ function watched(
   if (text === undefined && message === undefined) throw fail('the span needs "text", or "message" with "from" and "to"')
   if (message !== undefined && messages[message] === undefined)
     throw fail(`message ${message} does not exist before the answer; the first is 0, the last ${messages.length - 1}`)
-  const start = text ?? from
-  const index = message ?? messages.findLastIndex(({ content }) => start !== undefined && content.includes(start))
+  const index = message ?? messages.findLastIndex(({ content }) => content.includes(text!))
   const content = messages[index]?.content
   if (content === undefined) throw fail(`no message contains ${JSON.stringify(text)}`)
-  const first = start === undefined ? 0 : text === undefined ? content.indexOf(start) : content.lastIndexOf(start)
-  if (first < 0) throw fail(`message ${index} does not contain ${JSON.stringify(start)}`)
-  const after = first + (start?.length ?? 0)
-  const last = text !== undefined ? after : to === undefined ? content.length : content.indexOf(to, after)
-  if (last < 0) throw fail(`message ${index} does not contain ${JSON.stringify(to)} after the beginning of the span`)
-  const end = text !== undefined ? after : last + (to?.length ?? 0)
-  if (first === end) throw fail(`message ${index} is empty`)
-  const inside = content.slice(first, end)
-  return { name: name ?? shortened(inside), text: inside, message: index, chars: span(first, end) }
+  const first = text === undefined ? 0 : content.lastIndexOf(text)
+  if (first < 0) throw fail(`message ${index} does not contain ${JSON.stringify(text)}`)
+  const chars =
+    text === undefined ? stretchOf(messages, { message: index, from, to }, fail, 'span') : span(first, first + text.length)
+  const inside = content.slice(chars.start, chars.end)
+  return { name: name ?? shortened(inside), text: inside, message: index, chars }
 }
 
 const shortened = (text: string): string => (text.length > 40 ? `${text.slice(0, 39)}…` : text)

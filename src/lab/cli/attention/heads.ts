@@ -28,7 +28,7 @@ import {
 import { headLosses, type HeadLosses, type HeadPrompts, LOSSES, scoreHeads } from '../../head-study.js'
 import { bootstrap, type Interval } from '../../attention/statistics.js'
 import { parquet } from '../../attention/tables.js'
-import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { wordsFrom } from '../../pi-llm.js'
 import { ProgressLine } from '../progress.js'
 import { loadForLooking } from './study.js'
 
@@ -100,7 +100,7 @@ async function study(flags: HeadFlags, shell: Shell): Promise<void> {
       'cli/bad-usage',
       '--without takes heads away by adapters, so it cannot measure a model with --lora; leave out one of them.',
     )
-  const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
+  const words = wordsFrom(flags.words)
   const prompts: HeadPrompts = { prompts: flags.prompts, seed: flags.seed, words, keys: Math.min(flags.keys, words.keys.length) }
   const given = flags.scores === undefined ? null : readHeadScores(readText(flags.scores, '--scores'), flags.scores)
   const { signal } = interrupt
@@ -148,7 +148,7 @@ async function study(flags: HeadFlags, shell: Shell): Promise<void> {
   write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
   if (flags.json === true)
     out.print(JSON.stringify({ model: model.name, heads: scores.length, best: bestOf(scores), losses, out: flags.out }))
-  else for (const line of [...lines(scores, losses, out.unicode ? '─' : '-'), '', `Results: ${flags.out}`]) out.print(line)
+  else for (const line of [...lines(scores, losses, out.rule), '', `Results: ${flags.out}`]) out.print(line)
 }
 
 interface LossStudy {

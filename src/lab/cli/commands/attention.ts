@@ -7,7 +7,7 @@ import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../attention-study.js'
-import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { wordsFrom } from '../../pi-llm.js'
 import { kvfoldVersion } from '../../run/plan.js'
 import { addFile } from '../attention/file.js'
 import { addHeads } from '../attention/heads.js'
@@ -73,7 +73,7 @@ export function addAttention(program: Command, shell: Shell): void {
 async function study(flags: PiFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
   const json = flags.json === true
-  const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
+  const words = wordsFrom(flags.words)
   const engine = await loadForLooking(flags, shell)
   try {
     const options: ValueStudyOptions = {
@@ -129,7 +129,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     })
     if (json) out.print(JSON.stringify(machineView(summary, report)))
     else {
-      for (const line of findingLines(summary, out.unicode ? '─' : '-')) out.print(line)
+      for (const line of findingLines(summary, out.rule)) out.print(line)
       out.print()
       out.print(`Report: ${report}`)
     }

@@ -17,6 +17,7 @@ import { toolCount } from '../lists.js'
 import {
   addModelOptions,
   answerSettings,
+  collect,
   decimal,
   integer,
   type ModelFlags,
@@ -110,7 +111,7 @@ export function addCollect(program: Command, shell: Shell): void {
     .option(
       '--task-option <option>',
       'any other option of a task, such as babilong.tasks=["qa1"]; repeat it for more options',
-      (one: string, all: readonly string[] | undefined) => [...(all ?? []), one],
+      collect,
     )
     .addOption(
       new Option('-a, --agent <agent>', 'the agent: sculptor has the context tools, plain has no tools')

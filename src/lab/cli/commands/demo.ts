@@ -1,7 +1,7 @@
 /** The command `kvfold demo`: holds a conversation several times longer than the context, with the built-in model or another one. */
 import type { Command } from 'commander'
 import type { Contract } from '../../../runtime/core/contract.js'
-import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { wordsFrom } from '../../pi-llm.js'
 import { CONTEXT, readerPlan, TIMES, TOKENS } from '../demo/plan.js'
 import { DemoView, type Opening } from '../demo/view.js'
 import { Reader, type Reading } from '../demo/reader.js'
@@ -34,7 +34,7 @@ export function addDemo(program: Command, shell: Shell): void {
 
 async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt }: Shell): Promise<void> {
   const isBuiltin = flags.model === BUILTIN
-  const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
+  const words = wordsFrom(flags.words)
   const begun = performance.now()
   // Without --contract, the demo uses `splice` instead of the default of other commands.
   const contract = command.getOptionValueSource('contract') === 'default' ? 'splice' : flags.contract

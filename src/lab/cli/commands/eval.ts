@@ -276,7 +276,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       return
     }
     out.print(`${engine.info.model}: ${whose}`)
-    for (const line of terminal(serviceTable(rows), out.unicode ? '─' : '-')) out.print(line)
+    for (const line of terminal(serviceTable(rows), out.rule)) out.print(line)
     for (const note of SERVICE_NOTES) out.prose(note, out.colours.dim)
   } finally {
     notes.close()

@@ -67,7 +67,7 @@ async function report(logs: readonly string[], flags: ReportFlags, shell: Shell)
   const page = publish(summary, flags.out)
   if (flags.json === true) out.print(JSON.stringify(machineView(summary, page)))
   else {
-    for (const line of lines(summary, out.unicode ? '─' : '-')) out.print(line)
+    for (const line of lines(summary, out.rule)) out.print(line)
     out.print()
     out.print(`Report: ${page}`)
   }

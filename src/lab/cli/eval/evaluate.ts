@@ -195,7 +195,7 @@ function conclude(header: LogHeader, results: readonly ItemResult[], path: strin
     out.print(JSON.stringify(machineLine(header, results, path)))
     return
   }
-  for (const line of tableLines(header, results, out.unicode ? '─' : '-')) out.print(line)
+  for (const line of tableLines(header, results, out.rule)) out.print(line)
   out.print()
   for (const remark of remarks(header, results)) out.prose(remark, out.colours.dim)
   out.print()

@@ -9,7 +9,7 @@ import { piOrders } from '../../pi-llm.js'
 import type { TaskName, TaskSpec } from '../../task.js'
 import { listContracts, oneOf } from '../lists.js'
 import { FOLLOW } from './follow.js'
-import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addModelOptions, collect, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { addEngineOptions, type EngineFlags } from '../../../runtime/cli/remote-engines.js'
 
@@ -143,8 +143,6 @@ function share(text: string): number {
   if (digits === undefined || !(value > 0 && value <= 1)) throw new InvalidArgumentError('It must be a share such as 20% or 0.2.')
   return value
 }
-
-const collect = (text: string, all: readonly string[] | undefined): readonly string[] => [...(all ?? []), text]
 
 // The task names of `kvfold eval`, the command-line options that each takes, and the task specs made of them.
 

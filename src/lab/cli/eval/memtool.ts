@@ -197,7 +197,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     }
     const { terminal } = await import('../../../runtime/figures/table.js')
     for (const made of [tokenTable, removalTable, correctnessTable].map((of) => of(results))) {
-      for (const line of terminal(made, out.unicode ? '─' : '-')) out.print(line)
+      for (const line of terminal(made, out.rule)) out.print(line)
       out.print()
     }
     if (report.agent === 'taught')
@@ -306,7 +306,7 @@ async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }
         ...[wording, ranking, count(queries), percent(at1), percent(at5), milliseconds.toFixed(1)],
       ]),
     )
-    for (const line of terminal(lines, out.unicode ? '─' : '-')) out.print(line)
+    for (const line of terminal(lines, out.rule)) out.print(line)
   } finally {
     catalogue.close()
   }

@@ -2,7 +2,7 @@
 import { count } from '../../../runtime/figures/numbers.js'
 import { type DataColumn, NONE } from '../../figures/data-table.js'
 import { edits } from '../../run/plan.js'
-import type { Estimate } from '../estimates.js'
+import type { Estimate } from '../../accuracy.js'
 import type { ConditionResult, Summary } from '../summary.js'
 
 /** Names the tasks, agents and logs of a summary. A name includes an option only when two items of the summary differ in this option. */

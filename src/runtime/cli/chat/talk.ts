@@ -136,7 +136,7 @@ export class ChatSession {
         return true
       case 'ledger':
         if (ledger.length === 0) this.#note('No steps yet.')
-        for (const line of ledger.length === 0 ? [] : ledgerTable(ledger, out.unicode ? '─' : '-')) out.print(line)
+        for (const line of ledger.length === 0 ? [] : ledgerTable(ledger, out.rule)) out.print(line)
         return true
       case 'refresh': {
         const { exact, ledger: spent } = await this.options.engine.refresh(conversation.id, { signal: interrupt.signal })

@@ -77,7 +77,7 @@ async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
     })
     const file = await saveCalibration(subject, cost)
     if (flags.json === true) out.print(JSON.stringify({ ...cost, file }))
-    else for (const line of report(cost, file, out.unicode ? '─' : '-')) out.print(printable(line))
+    else for (const line of report(cost, file, out.rule)) out.print(printable(line))
   } finally {
     await model.dispose()
   }
@@ -98,7 +98,7 @@ async function runFidelity(flags: CalibrateFlags, { out, notes, interrupt }: She
     })
     const file = await saveFidelity(fidelity)
     if (flags.json === true) out.print(JSON.stringify({ ...fidelity, file }))
-    else for (const line of fidelityReport(fidelity, file, out.unicode ? '─' : '-')) out.print(printable(line))
+    else for (const line of fidelityReport(fidelity, file, out.rule)) out.print(printable(line))
   } finally {
     await engine.dispose()
   }

@@ -15,6 +15,7 @@ import { writeArchive, writeFolder } from '../bundle/write.js'
 import { bytes, percent, plural } from '../../figures/numbers.js'
 import { compiledPath, compileLibrary, LIBRARY_KINDS, type LibraryKind } from '../../native/compiled-library.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
+import { collect } from '../options.js'
 import { placeOf } from '../out-option.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
@@ -129,10 +130,6 @@ function size(text: string): number {
   const value = Number(digits) * MIB * (unit === 'G' ? 1024 : 1)
   if (digits === undefined || value === 0) throw new InvalidArgumentError('It must be a size such as 700M or 4G.')
   return value
-}
-
-function collect(text: string, all: readonly string[] | undefined): readonly string[] {
-  return [...(all ?? []), text]
 }
 
 /** Returns the folder with package.json. The relative path is the same from `src` and from `dist`. */

@@ -6,6 +6,7 @@ import { ChatFormat } from '../../chat/format.js'
 import { KvfoldError } from '../../core/errors.js'
 import { abilitiesOf, refusalOf } from '../../engine/model-facts.js'
 import { bytes, count, magnitude } from '../../figures/numbers.js'
+import { headWidths } from '../../native/context-options.js'
 import { synthesizeModel } from '../../native/synthetic.js'
 import type { ModelInfo, NativeModel } from '../../native/types.js'
 import { integer } from '../options.js'
@@ -157,25 +158,13 @@ function edits(info: ModelInfo): ModelReport['edits'] {
  * Estimates the bytes that a token takes in the cache: keys and values of all layers, 2 bytes a number. The head sizes come from the
  * metadata (GGUF `<architecture>.attention.*`).
  */
-function cacheBytesPerToken({
-  architecture,
-  metadata,
-  layers,
-  embedding,
-  heads,
-  kvHeads,
-  recurrent,
-  hybrid,
-  encoder,
-}: ModelInfo): number | null {
+function cacheBytesPerToken(info: ModelInfo): number | null {
+  const { architecture, metadata, layers, heads, kvHeads, recurrent, hybrid, encoder } = info
   if (recurrent || hybrid || encoder || heads === 0) return null
   // Compressed attention (MLA) caches latent vectors, which these figures do not describe.
   if (metadata[`${architecture}.attention.kv_lora_rank`] !== undefined) return null
-  const size = (key: string): number => {
-    const given = Number(metadata[`${architecture}.attention.${key}`])
-    return given > 0 ? given : embedding / heads
-  }
-  const perToken = layers * kvHeads * (size('key_length') + size('value_length')) * 2
+  const [key, value] = headWidths(info)
+  const perToken = layers * kvHeads * (key + value) * 2
   return perToken > 0 ? perToken : null
 }
 

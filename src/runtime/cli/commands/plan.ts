@@ -94,7 +94,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
       advice: advice(unedited, rows, cost),
     }
     if (flags.json === true) out.print(JSON.stringify(machineView(view, calibration)))
-    else for (const line of lines(view, calibration, out.unicode ? '─' : '-')) out.print(line)
+    else for (const line of lines(view, calibration, out.rule)) out.print(line)
   } finally {
     await engine.dispose()
   }

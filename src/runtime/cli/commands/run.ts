@@ -19,6 +19,7 @@ import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
   addSamplingOptions,
+  collect,
   integer,
   readText,
   sampling,
@@ -72,11 +73,7 @@ export function addRun(program: Command, shell: Shell): void {
     )
     .addOption(toolTextsOption())
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30), MAX_TOKENS)
-    .addOption(
-      new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
-        (text: string, all: readonly string[] | undefined) => [...(all ?? []), text],
-      ),
-    )
+    .addOption(new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(collect))
     .addOption(new Option('--schema <file>', 'JSON schema the answer must satisfy').conflicts(['grammar', 'raw']))
     .addOption(new Option('--grammar <file>', 'GBNF grammar the answer must satisfy').conflicts('raw'))
     .addOption(

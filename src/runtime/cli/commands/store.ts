@@ -7,6 +7,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { appendFileSync, closeSync, existsSync, mkdirSync, mkdtempSync, openSync, renameSync, rmSync } from 'node:fs'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { keyOf } from '../../core/ids.js'
 import { writeWhole } from '../../core/whole-file.js'
 import { writeJson } from '../../core/written-json.js'
 import { damageLines, type Damage, UNNAMED } from '../../store/damage.js'
@@ -259,8 +260,8 @@ async function toDatabase(folder: string, url: string): Promise<Moved> {
       await refuseUsed(database)
       await fill(database, wholeOf(threads), cardOf, async (run) => {
         for (const response of kept) await writeResponse(run, response)
-        const back = new Map((await readResponses(run)).whole.map((each) => [nameOf(each), each]))
-        const other = kept.find((each) => !isDeepStrictEqual(back.get(nameOf(each)), each))
+        const back = new Map((await readResponses(run)).whole.map((each) => [keyOf(each.tenant, each.id), each]))
+        const other = kept.find((each) => !isDeepStrictEqual(back.get(keyOf(each.tenant, each.id)), each))
         if (other !== undefined) throw notSame('response', other.id, database.address)
       })
       left += (responses?.whole.length ?? 0) - kept.length
@@ -395,8 +396,6 @@ async function newStore(folder: string, fill: (add: Filling) => Promise<readonly
 function* wholeOf(check: ThreadsCheck): Generator<ThreadRecord> {
   for (const { damage, record } of check.threads()) if (damage === null) yield record!
 }
-
-const nameOf = ({ tenant, id }: KeptResponse): string => JSON.stringify([tenant, id])
 
 const damaged = (what: string): KvfoldError =>
   new KvfoldError('store/damaged', `The store is damaged, so nothing was moved: ${what}.`)

@@ -1,9 +1,9 @@
 /** Keeps responses that clients can fetch again. They belong to threads and are deleted with them. */
 import { KvfoldError } from '../../core/errors.js'
-import type { Tenant } from '../../core/ids.js'
+import { keyOf, type Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadApi } from '../threads/thread-api.js'
+import type { Operations } from '../threads/thread-operations.js'
 import { placeOf, rangeOf, searchesIn, type ResponsePlace } from './place.js'
 
 /** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
@@ -20,7 +20,7 @@ export class Responses {
    */
   constructor(
     private readonly store: ResponseStore,
-    private readonly threads: Pick<ThreadApi, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
+    private readonly threads: Pick<Operations, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
     private readonly tell: (sentence: string) => void = () => undefined,
   ) {
     const live = new Map<Tenant, ReadonlySet<string>>()
@@ -203,5 +203,3 @@ export class MemoryResponses implements ResponseStore {
     this.#ofThreads.clear()
   }
 }
-
-const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])

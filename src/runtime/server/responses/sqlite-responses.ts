@@ -4,10 +4,10 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, damageError } from '../../store/damage.js'
-import { keyOf, type Listed, lost, Manifest } from '../../store/manifest.js'
+import { type Listed, lost, Manifest } from '../../store/manifest.js'
 import { type StoredRow, rowKind } from '../../store/row-kind.js'
 import { type Migrations, now, StoreFile } from '../../store/store-file.js'
-import type { Tenant } from '../../core/ids.js'
+import { keyOf, type Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import type { FileCheck } from '../../store/check.js'
 

@@ -5,7 +5,8 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, 
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
 import type { PullProgress } from '../../models/folder.js'
-import type { Service, Tenant, UnsupportedParts } from '../ask.js'
+import type { Tenant, UnsupportedParts } from '../ask.js'
+import type { ThreadService } from '../service.js'
 import type { RequestRun } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
 
@@ -19,7 +20,7 @@ export type PullModel = (
 ) => Promise<unknown>
 
 export interface Ports {
-  readonly service: Service
+  readonly service: ThreadService
   /** Sampling settings for requests that leave them out. */
   readonly sampling: Sampling
   /** The software that computes the answers. OpenAI's API calls this field `system_fingerprint`. */

@@ -9,10 +9,8 @@ import { freshConversation } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import { contains } from '../../core/span.js'
 import type { Models, ServedEngine } from './models.js'
-import type { ThreadApi, ThreadAttention } from './thread-api.js'
+import type { LookOptions, ThreadAttention } from './thread-api.js'
 import type { Thread } from './thread.js'
-
-type LookOptions = NonNullable<Parameters<ThreadApi['attention']>[2]>
 
 type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
@@ -22,7 +20,7 @@ export class AttentionReplay {
 
   constructor(private readonly models: Models) {}
 
-  /** Replays the thread's last answer, without a change of the thread. @throws KvfoldError as ThreadApi.attention */
+  /** Replays the thread's last answer, without a change of the thread. @throws KvfoldError as Operations.attention */
   look(thread: Thread, options: LookOptions = {}): Promise<ThreadAttention> {
     const done = this.#line.then(async () => {
       if (options.signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The look was cancelled before it began.')

@@ -6,7 +6,7 @@ import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
 import { listedHead } from '../../store/port.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
-import type { Tenant } from '../../core/ids.js'
+import { keyOf, type Tenant } from '../../core/ids.js'
 
 export class MemoryStore implements ThreadStore {
   readonly #threads = new Map<string, { readonly record: ThreadRecord; readonly card: ThreadCard }>()
@@ -58,5 +58,3 @@ export class MemoryStore implements ThreadStore {
     return Promise.resolve()
   }
 }
-
-const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])

@@ -1,5 +1,5 @@
 /** Coordinates servers that use one store: learns of their changes, and claims a thread while this server changes it. */
-import type { Tenant } from '../../core/ids.js'
+import { keyOf, type Tenant } from '../../core/ids.js'
 import type { Claim, ThreadChanges, ThreadStore, Unforgotten } from '../../store/port.js'
 import type { Thread } from './thread.js'
 
@@ -104,7 +104,7 @@ export class Sharing {
 
   async #own(tenant: Tenant, id: string, wait: boolean): Promise<Release | null> {
     if (this.options.store.shared === undefined) return none
-    const key = JSON.stringify([tenant, id])
+    const key = keyOf(tenant, id)
     const hold: Hold = this.#holds.get(key) ?? {
       users: 0,
       claim: null,

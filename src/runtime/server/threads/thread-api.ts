@@ -1,18 +1,12 @@
-/**
- * Defines the operations on live conversations for programs and people: look, fragment, fold, restore, summarise, search, export, delete.
- */
+/** What the operations on live conversations take and return (thread-operations.ts). */
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
-import type { FragmentOptions } from '../../context/conversation.js'
-import type { CostlyFolds, FoldOptions, Fragment, Omission } from '../../context/fragment.js'
-import type { Hit, SearchOptions, SearchResult } from '../../context/search.js'
+import type { Fragment, Omission } from '../../context/fragment.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { Tenant } from '../../core/ids.js'
-import type { RefreshResult } from '../../engine/background-recompute.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { Residency } from '../../kv/residency.js'
-import type { Damage } from '../../store/damage.js'
-import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../../store/port.js'
+import type { StoredMessage, ThreadEvent, ThreadRecord } from '../../store/port.js'
 
 /** The summary of a thread in a list. */
 export interface ThreadSummary {
@@ -145,95 +139,10 @@ export interface OperationRun {
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/**
- * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
- * from the next step; while an ask runs on the thread, they wait for its end. An aborted `signal` ends the wait for a model, with
- * engine/cancelled; summaries, refreshes, searches over threads and looks at attention also end while they run.
- *
- * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what
- * the engine throws
- */
-export interface ThreadApi {
-  /**
-   * Runs `work`, which may call `list`, `damage`, `get`, `view`, `hasSalt` and `export`. They see all changes that other servers of a
-   * shared store made before. With a shared store, call these six methods only within `reading`. `work` may run more than once.
-   * @throws the errors of `work`; KvfoldError store/unreachable
-   */
-  reading<T>(work: () => T): Promise<T>
-  /** The tenant's threads, most recently used first. */
-  list(tenant: Tenant): readonly ThreadSummary[]
-  /** The tenant's threads that the store cannot read as they were written. Operations on them fail with this damage, except `delete`. */
-  damage(tenant: Tenant): readonly Damage[]
-  get(tenant: Tenant, id: string): ThreadView
-  /** Returns the messages as the thread's clients know them, oldest first. */
-  view(tenant: Tenant, id: string): readonly ChatMessage[]
-  /** Whether requests with this salt (`Ask.cacheSalt`) may continue the thread. @throws KvfoldError as `view` */
-  hasSalt(tenant: Tenant, id: string, cacheSalt: string | undefined): boolean
-  fragment(tenant: Tenant, id: string, options: FragmentOptions, signal?: AbortSignal): Promise<readonly Fragment[]>
-  fold(
-    tenant: Tenant,
-    id: string,
-    fragment: string,
-    how?: FoldOptions,
-    costly?: CostlyFolds,
-    signal?: AbortSignal,
-  ): Promise<Fragment>
-  /**
-   * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
-   * forget it before they serve again.
-   */
-  unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
-  /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
-  restore(tenant: Tenant, id: string, fragment: string, signal?: AbortSignal): Promise<Fragment>
-  summarize(
-    tenant: Tenant,
-    id: string,
-    fragment: string,
-    focus: string,
-    run?: OperationRun,
-    costly?: CostlyFolds,
-  ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
-  search(tenant: Tenant, id: string, options: SearchOptions, signal?: AbortSignal): Promise<SearchResult>
-  detail(
-    tenant: Tenant,
-    id: string,
-    hit: string,
-    extendedContext?: number,
-    signal?: AbortSignal,
-  ): Promise<{ readonly hit: Hit; readonly text: string }>
-  /**
-   * Searches titles and original texts of the tenant's threads, most recently used first. Upper and lower case are equal, and so is all
-   * white space. Reads threads without changing them, and passes over damaged ones.
-   * @throws KvfoldError engine/cancelled
-   */
-  find(tenant: Tenant, options: ThreadSearch, signal?: AbortSignal): Promise<ThreadsFound>
-  /** Sets the contract of later steps, unless a request names one; null: the server's default. */
-  contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void>
-  /** Sets the title, of which lists show 80 characters; null: the beginning of the first user message. */
-  rename(tenant: Tenant, id: string, title: string | null): Promise<void>
-  /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
-  refresh(tenant: Tenant, id: string, run?: OperationRun): Promise<RefreshResult>
-  /**
-   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
-   * replay at a time. `layers` default: all.
-   * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
-   */
-  attention(
-    tenant: Tenant,
-    id: string,
-    options?: OperationRun & { readonly layers?: readonly number[] },
-  ): Promise<ThreadAttention>
-  /** Returns the whole thread as plain JSON. */
-  export(tenant: Tenant, id: string): ExportedThread
-  /**
-   * Deletes the thread from every tier, the store and memory; cancels its running step. Returns whether it did.
-   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
-   */
-  delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean>
-  /**
-   * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
-   */
-  watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
+/** What of an answer's attention to compute. */
+export interface LookOptions extends OperationRun {
+  /** Default: all layers. */
+  readonly layers?: readonly number[]
 }
 
 // The exported form of a thread: plain JSON, with a version.

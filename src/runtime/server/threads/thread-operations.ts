@@ -1,27 +1,40 @@
-/** Carries out the operations of programs and people on threads, with the thread manager and the models. */
+/**
+ * Carries out the operations of programs and people on threads: look, fragment, fold, restore, summarise, search, export, delete. They use
+ * the thread manager and the models.
+ */
 import type { ChatMessage } from '../../chat/message.js'
-import { byMessage, type Fragment } from '../../context/fragment.js'
+import type { FragmentOptions } from '../../context/conversation.js'
+import { byMessage, type CostlyFolds, type FoldOptions, type Fragment } from '../../context/fragment.js'
 import { settled } from '../../context/ports.js'
 import type { Result } from '../../context/refusal.js'
+import type { Hit, SearchOptions, SearchResult } from '../../context/search.js'
 import { noted, sizeNote } from '../../context/size-note.js'
+import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import { span } from '../../core/span.js'
 import { inTurns } from '../../core/turns.js'
+import type { RefreshResult } from '../../engine/background-recompute.js'
 import type { Engine } from '../../engine/engine.js'
+import type { LedgerEntry } from '../../kv/ledger.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadEvent } from '../../store/port.js'
+import type { ThreadEvent, Unforgotten } from '../../store/port.js'
 import { toolsFoundIn } from '../../tools/management.js'
 import { AttentionReplay } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
 import { placesIn, wordsOf } from './find-threads.js'
 import {
   exported,
-  type ThreadApi,
+  type ExportedThread,
+  type LookOptions,
+  type OperationRun,
+  type ThreadAttention,
+  type ThreadChange,
   type ThreadFound,
   type ThreadMessage,
+  type ThreadSearch,
   type ThreadsFound,
   type ThreadSummary,
   type ThreadView,
@@ -31,7 +44,15 @@ import { saltDigest } from './cache-salt.js'
 import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
 
-export class Operations implements ThreadApi {
+/**
+ * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
+ * from the next step; while an ask runs on the thread, they wait for its end. An aborted `signal` ends the wait for a model, with
+ * engine/cancelled; summaries, refreshes, searches over threads and looks at attention also end while they run.
+ *
+ * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what
+ * the engine throws
+ */
+export class Operations {
   readonly #looking: AttentionReplay
 
   constructor(
@@ -41,14 +62,21 @@ export class Operations implements ThreadApi {
     this.#looking = new AttentionReplay(models)
   }
 
+  /**
+   * Runs `work`, which may call `list`, `damage`, `get`, `view`, `hasSalt` and `export`. They see all changes that other servers of a
+   * shared store made before. With a shared store, call these six methods only within `reading`. `work` may run more than once.
+   * @throws the errors of `work`; KvfoldError store/unreachable
+   */
   reading<T>(work: () => T): Promise<T> {
     return this.book.reading(work)
   }
 
+  /** The tenant's threads, most recently used first. */
   list(tenant: Tenant): readonly ThreadSummary[] {
     return this.book.of(tenant).map(summaryOf)
   }
 
+  /** The tenant's threads that the store cannot read as they were written. Operations on them fail with this damage, except `delete`. */
   damage(tenant: Tenant): readonly Damage[] {
     return this.book.damage(tenant)
   }
@@ -58,15 +86,17 @@ export class Operations implements ThreadApi {
     return viewOf(thread, cellsOf(thread, this.models))
   }
 
+  /** Returns the messages as the thread's clients know them, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[] {
     return this.book.get(tenant, id).view
   }
 
+  /** Whether requests with this salt (`Ask.cacheSalt`) may continue the thread. @throws KvfoldError as `view` */
   hasSalt(tenant: Tenant, id: string, cacheSalt: string | undefined): boolean {
     return this.book.get(tenant, id).salt === saltDigest(tenant, cacheSalt)
   }
 
-  fragment(...[tenant, id, options, signal]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {
+  fragment(tenant: Tenant, id: string, options: FragmentOptions, signal?: AbortSignal): Promise<readonly Fragment[]> {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation, prompted } = thread
@@ -79,7 +109,14 @@ export class Operations implements ThreadApi {
     )
   }
 
-  fold(...[tenant, id, fragment, how, costly, signal]: Parameters<ThreadApi['fold']>): Promise<Fragment> {
+  fold(
+    tenant: Tenant,
+    id: string,
+    fragment: string,
+    how?: FoldOptions,
+    costly?: CostlyFolds,
+    signal?: AbortSignal,
+  ): Promise<Fragment> {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation } = thread
@@ -101,11 +138,16 @@ export class Operations implements ThreadApi {
     )
   }
 
-  unforgotten(...[tenant, id]: Parameters<ThreadApi['unforgotten']>): ReturnType<ThreadApi['unforgotten']> {
+  /**
+   * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
+   * forget it before they serve again.
+   */
+  unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
     return this.book.unforgotten({ tenant, id })
   }
 
-  restore(...[tenant, id, fragment, signal]: Parameters<ThreadApi['restore']>): Promise<Fragment> {
+  /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
+  restore(tenant: Tenant, id: string, fragment: string, signal?: AbortSignal): Promise<Fragment> {
     return this.#edit({ tenant, id, signal }, (thread) => {
       const { conversation } = thread
       const omission = conversation.omissions.find((one) => one.id === fragment)
@@ -124,8 +166,13 @@ export class Operations implements ThreadApi {
   }
 
   summarize(
-    ...[tenant, id, fragment, focus, { signal, onSpent } = {}, costly]: Parameters<ThreadApi['summarize']>
-  ): ReturnType<ThreadApi['summarize']> {
+    tenant: Tenant,
+    id: string,
+    fragment: string,
+    focus: string,
+    { signal, onSpent }: OperationRun = {},
+    costly?: CostlyFolds,
+  ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }> {
     return this.#edit({ tenant, id, signal }, async (thread) => {
       const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
@@ -136,14 +183,20 @@ export class Operations implements ThreadApi {
     })
   }
 
-  search(...[tenant, id, options, signal]: Parameters<ThreadApi['search']>): ReturnType<ThreadApi['search']> {
+  search(tenant: Tenant, id: string, options: SearchOptions, signal?: AbortSignal): Promise<SearchResult> {
     return this.#edit({ tenant, id, signal }, ({ conversation }) => {
       const { hits, total, ignoringCase, elsewhere } = granted(conversation.search(options))
       return { hits, total, ignoringCase, elsewhere }
     })
   }
 
-  detail(...[tenant, id, hit, extendedContext, signal]: Parameters<ThreadApi['detail']>): ReturnType<ThreadApi['detail']> {
+  detail(
+    tenant: Tenant,
+    id: string,
+    hit: string,
+    extendedContext?: number,
+    signal?: AbortSignal,
+  ): Promise<{ readonly hit: Hit; readonly text: string }> {
     return this.#edit({ tenant, id, signal }, ({ conversation }) => {
       const { hit: found } = granted(conversation.detail(hit, extendedContext))
       const { start, end } = found.excerpt
@@ -151,7 +204,12 @@ export class Operations implements ThreadApi {
     })
   }
 
-  async find(...[tenant, { query, maxThreads = THREADS }, signal]: Parameters<ThreadApi['find']>): Promise<ThreadsFound> {
+  /**
+   * Searches titles and original texts of the tenant's threads, most recently used first. Upper and lower case are equal, and so is all
+   * white space. Reads threads without changing them, and passes over damaged ones.
+   * @throws KvfoldError engine/cancelled
+   */
+  async find(tenant: Tenant, { query, maxThreads = THREADS }: ThreadSearch, signal?: AbortSignal): Promise<ThreadsFound> {
     const words = wordsOf(query)
     const threads: ThreadFound[] = []
     for (const { id } of this.book.of(tenant)) {
@@ -166,7 +224,8 @@ export class Operations implements ThreadApi {
     return { threads, all: true }
   }
 
-  contract(...[tenant, id, contract]: Parameters<ThreadApi['contract']>): Promise<void> {
+  /** Sets the contract of later steps, unless a request names one; null: the server's default. */
+  contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void> {
     return this.book.owned(tenant, id, (thread) =>
       this.book.quietly(thread, 'contract', () => {
         thread.contract = contract
@@ -174,7 +233,8 @@ export class Operations implements ThreadApi {
     )
   }
 
-  rename(...[tenant, id, title]: Parameters<ThreadApi['rename']>): Promise<void> {
+  /** Sets the title, of which lists show 80 characters; null: the beginning of the first user message. */
+  rename(tenant: Tenant, id: string, title: string | null): Promise<void> {
     const name = title === null || title.trim() === '' ? null : title.trim()
     const reason = `named ${name === null ? 'as its first message begins' : JSON.stringify(name)} by a person or a program`
     return this.book.owned(tenant, id, (thread) =>
@@ -184,7 +244,8 @@ export class Operations implements ThreadApi {
     )
   }
 
-  refresh(...[tenant, id, { signal, onSpent } = {}]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
+  /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
+  refresh(tenant: Tenant, id: string, { signal, onSpent }: OperationRun = {}): Promise<RefreshResult> {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
         // Engines without contracts have only exact cells.
@@ -197,7 +258,12 @@ export class Operations implements ThreadApi {
     )
   }
 
-  async attention(...[tenant, id, options]: Parameters<ThreadApi['attention']>): ReturnType<ThreadApi['attention']> {
+  /**
+   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
+   * replay at a time.
+   * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
+   */
+  async attention(tenant: Tenant, id: string, options?: LookOptions): Promise<ThreadAttention> {
     // The thread stays loaded while the look waits for its turn: an unloaded one has lost the tools and variables of its prompt.
     const { done } = await this.reading(() => {
       const thread = this.book.get(tenant, id)
@@ -206,15 +272,23 @@ export class Operations implements ThreadApi {
     return done
   }
 
-  export(tenant: Tenant, id: string): ReturnType<ThreadApi['export']> {
+  /** Returns the whole thread as plain JSON. */
+  export(tenant: Tenant, id: string): ExportedThread {
     return exported(this.book.get(tenant, id).record)
   }
 
+  /**
+   * Deletes the thread from every tier, the store and memory; cancels its running step. Returns whether it did.
+   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
+   */
   delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
     return this.book.delete(tenant, id, unusedSince)
   }
 
-  watch(...[tenant, listener]: Parameters<ThreadApi['watch']>): () => void {
+  /**
+   * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
+   */
+  watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void {
     return this.book.watch(tenant, listener)
   }
 

@@ -3,10 +3,12 @@ import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
+import { Feed } from '../../../core/feed.js'
 import { definedFields } from '../../../core/json.js'
 import { magnitude } from '../../../figures/numbers.js'
 import type { PullProgress } from '../../../models/folder.js'
-import type { ServedFile, Service } from '../../ask.js'
+import type { ServedFile } from '../../ask.js'
+import type { ThreadService } from '../../service.js'
 import { nullsDownTo } from '../fields.js'
 import { FieldError, problemOf } from '../../problem.js'
 import { type App, described, type Ports, type PullModel, whileConnected } from '../../routes/route.js'
@@ -95,53 +97,36 @@ function hubName(name: string): string {
 /** Milliseconds between two progress lines about the same file. */
 const OFTEN = 100
 
-async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): AsyncGenerator<string> {
-  const lines: object[] = []
-  let [wake, told] = [(): void => undefined, 0]
-  const say = (line: object) => {
-    lines.push(line)
-    wake()
-  }
-  say({ status: 'pulling manifest' })
-  const onProgress = (progress: PullProgress) => {
-    if (progress.kind === 'checking') say({ status: 'verifying sha256 digest' })
-    if (progress.kind !== 'downloading') return
-    const now = performance.now()
-    if (now - told < OFTEN && progress.done !== progress.total && progress.done !== 0) return
-    told = now
-    const { digest, file, total, done } = progress
-    const what = digest === null ? file : digest.slice(0, 12)
-    say({
-      status: `pulling ${what}`,
-      ...definedFields({ digest: digest === null ? undefined : `sha256:${digest}` }),
-      total,
-      completed: done,
-    })
-  }
-  const state = { ended: false }
-  void pull(name, { signal, onProgress })
-    .then(
-      () => {
-        say({ status: 'writing manifest' })
-        say({ status: 'success' })
-      },
-      (error: unknown) => {
-        say({ error: problemOf(error).message })
-      },
-    )
-    .finally(() => {
-      state.ended = true
-      wake()
-    })
-  for (;;) {
-    for (const line of lines.splice(0)) yield `${JSON.stringify(line)}\n`
-    // More lines may have come while the client read the last ones.
-    if (lines.length > 0) continue
-    if (state.ended) return
-    await new Promise<void>((resolve) => {
-      wake = resolve
-    })
-  }
+function pullLines(pull: PullModel, name: string, signal: AbortSignal): Feed<string, void> {
+  let told = 0
+  return new Feed(async (push) => {
+    const say = (line: object) => {
+      push(`${JSON.stringify(line)}\n`)
+    }
+    say({ status: 'pulling manifest' })
+    const onProgress = (progress: PullProgress) => {
+      if (progress.kind === 'checking') say({ status: 'verifying sha256 digest' })
+      if (progress.kind !== 'downloading') return
+      const now = performance.now()
+      if (now - told < OFTEN && progress.done !== progress.total && progress.done !== 0) return
+      told = now
+      const { digest, file, total, done } = progress
+      const what = digest === null ? file : digest.slice(0, 12)
+      say({
+        status: `pulling ${what}`,
+        ...definedFields({ digest: digest === null ? undefined : `sha256:${digest}` }),
+        total,
+        completed: done,
+      })
+    }
+    try {
+      await pull(name, { signal, onProgress })
+      say({ status: 'writing manifest' })
+      say({ status: 'success' })
+    } catch (error) {
+      say({ error: problemOf(error).message })
+    }
+  })
 }
 
 /** When a model that stays is unloaded: Ollama's clients need a date, and show a far one as for ever. */
@@ -150,7 +135,7 @@ const NEVER = Date.UTC(2300, 0)
 /** Milliseconds that a list of models waits for their hashes. */
 const PATIENCE = 1000
 
-async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
+async function tag(service: ThreadService, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
   const file = await service.file(name)
   const digest = file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)])
   return {
@@ -201,7 +186,7 @@ function shown(
 }
 
 /** Returns the server's name for a name that may end in `:latest`, as Ollama's clients write it. */
-export function nameIn(service: Service, name: string | undefined): string | undefined {
+export function nameIn(service: ThreadService, name: string | undefined): string | undefined {
   const names = [
     ...service.models().flatMap(({ name: own, aliases, adapters }) => [own, ...aliases, ...adapters]),
     ...service.sideModels().map(({ name: own }) => own),

@@ -1,6 +1,7 @@
 /** The routes `/v1/models`, `/v1/models/:id`, and `/models/load`, `/models/unload` and `/models/sse` as llama-server's router has them. */
 import Type from 'typebox'
-import type { Service, SideModelStatus } from '../../ask.js'
+import type { SideModelStatus } from '../../ask.js'
+import type { ThreadService } from '../../service.js'
 import { FieldError } from '../../problem.js'
 import type { ChangeStreams } from '../../routes/changes.js'
 import { type App, described, type Ports } from '../../routes/route.js'
@@ -75,7 +76,7 @@ interface ModelEntry {
 }
 
 /** Returns the list of models: the served ones, then those that only embed or rank. */
-function all(service: Service): readonly ModelEntry[] {
+function all(service: ThreadService): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
     const context = contextOf(loaded)

@@ -15,7 +15,8 @@ import { flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
 import { KvfoldError } from '../../../core/errors.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, Service, Tenant, UnsupportedParts } from '../../ask.js'
+import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
+import type { ThreadService } from '../../service.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { resultsInOrder } from '../results.js'
 import { searchTools } from '../../threads/server-tools.js'
@@ -151,7 +152,7 @@ const missing = (id: string): FieldError =>
 // Translates a request to `/v1/responses` into an ask, after the messages that `previous_response_id` refers to.
 
 /** The parts of the service that know earlier responses. */
-type Earlier = Pick<Service, 'responses' | 'threads'>
+type Earlier = Pick<ThreadService, 'responses' | 'threads'>
 
 /** Translates a request to `/v1/responses` into an ask. @throws FieldError */
 async function responseAsk(
@@ -260,7 +261,7 @@ const noPrevious = (): FieldError =>
   )
 
 async function viewOf(
-  threads: Service['threads'],
+  threads: ThreadService['threads'],
   tenant: Tenant,
   thread: string,
   missing: () => FieldError,

@@ -1,0 +1,5 @@
+/** What kvfold's package.json says. The relative path is the same from `src` and from `dist`. */
+import { readFileSync } from 'node:fs'
+
+export const packageFacts = (): { readonly version: string; readonly description: string } =>
+  JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as ReturnType<typeof packageFacts>
