@@ -12,6 +12,7 @@ import type { AdapterFile } from '../engine/adapters.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
 import { SPECULATE_KINDS } from '../engine/speculate-terms.js'
+import { BLEND_DEFAULT } from '../kv/plan/blend.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
 import { ACM, acmAdapter, BUILTIN } from './builtin.js'
 
@@ -226,14 +227,17 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
 }
 
 /**
- * Returns those given flags that change the answers of a model, besides the model, its context and the contract. They are part of what
- * identifies a run. The chat template is the hash of its text. @throws KvfoldError cli/bad-usage when the template file cannot be read
+ * Returns the flags that differ from their defaults and change the answers of a model, besides the model, its context and the contract.
+ * They are part of what identifies a run. The chat template is the hash of its text.
+ * @throws KvfoldError cli/bad-usage when the template file cannot be read
  */
 export function answerSettings(flags: Omit<ModelFlags, 'contract'>) {
   const { blend, cacheTypeK, cacheTypeV, chatTemplate, bareCalls } = flags
   const template = chatTemplate === undefined ? undefined : readText(chatTemplate, '--chat-template')
   return definedFields({
-    ...{ blend, cacheTypeK, cacheTypeV },
+    blend: blend === BLEND_DEFAULT.most ? undefined : blend,
+    cacheTypeK: cacheTypeK === 'f16' ? undefined : cacheTypeK,
+    cacheTypeV: cacheTypeV === 'f16' ? undefined : cacheTypeV,
     chatTemplate: template === undefined ? undefined : createHash('sha256').update(template).digest('hex'),
     bareCalls: bareCalls === 'off' ? bareCalls : undefined,
   })

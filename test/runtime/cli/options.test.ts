@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest'
 import {
   addModelOptions,
   addSamplingOptions,
+  answerSettings,
   decimal,
   engineOptions,
   integer,
@@ -114,6 +115,13 @@ describe('model options', () => {
       model: { gpuLayers: 3 },
     })
     expect(sampling(flags)).toEqual({ temperature: 0.7, topK: 40, topP: 0.9, minP: 0.05, seed: 7 })
+  })
+
+  it('identify a run only where they differ from their defaults', () => {
+    expect(answerSettings(parse('--blend', '0.4', '--cache-type-k', 'f16', '--cache-type-v', 'f16'))).toEqual(
+      answerSettings(parse()),
+    )
+    expect(answerSettings(parse('--blend', '0.5', '--cache-type-k', 'f32'))).toEqual({ blend: 0.5, cacheTypeK: 'f32' })
   })
 
   it('read the template file, or name the option whose file cannot be read', () => {

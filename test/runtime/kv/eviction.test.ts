@@ -59,6 +59,22 @@ describe('when room runs out', () => {
     harness.finish('b')
   })
 
+  it('loads the saved cells of another conversation only for more than a 32nd of them', async () => {
+    for (const [common, lent] of [
+      [3, 0],
+      [4, 4],
+    ] as const) {
+      const offload = new OffloadTiers({ hostBytes: 1e6 })
+      const harness = new CacheHarness({ cells: 200, sequences: 10, options: { offload } })
+      harness.step('a', shownOf(text(100, common), text(1000, 96 - common)))
+      harness.step('b', shownOf(text(5000, 190)))
+      expect(offload.totals.host).toMatchObject({ sequences: 1, tokens: 96 })
+      const running = (await harness.fetch('c', shownOf(text(100, common), text(3000, 20))))!
+      harness.decode(running, missing(running))
+      expect(harness.finish('c')).toMatchObject({ fresh: 20 + common - lent })
+    }
+  })
+
   it('loses a sequence that memory has no room to save, and goes on', () => {
     const offload = new OffloadTiers({ hostBytes: 1e6 })
     const wrap = (memory: NaiveMemory) =>

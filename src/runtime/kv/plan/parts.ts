@@ -106,21 +106,38 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 // The parts of a plan under contract `exact`: the longest beginning that exact cells can make up, then computation.
 
 /**
+ * A sequence off the device is loaded whole, which takes time and evicts other cells. One of another conversation is loaded only if it
+ * saves more than this share of its own tokens. Most prompts of one application begin with the same few tokens, and these are not worth a load.
+ */
+const LEAST_LENT = 1 / 32
+
+/**
  * Returns the parts for the longest beginning of the text that exact cells of any sequences can make up. If the live sequence holds the
- * next token, its cells stay. Otherwise the sequence that holds the longest run from there lends its cells; of equal ones, the first.
+ * next token, its cells stay. Otherwise the sequence that saves most lends its run of cells from there; of equal ones, the first. A sequence
+ * saves the tokens of its run, less the price of loading it (`LEAST_LENT`).
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text
-  const lenders = [...parked, ...others]
+  const lenders = [
+    ...parked.map((lender) => ({ lender, price: 0 })),
+    ...others.map((lender) => ({
+      lender,
+      price: lender.tier === 'host' || lender.tier === 'disk' ? LEAST_LENT * lender.held : 0,
+    })),
+  ]
   const parts: Part[] = []
   for (let at = 0; at < tokens.length;) {
     let best = exactRun(sequence, at, tokens.length, text)
     if (best.count === 0) {
-      const able = lenders.filter((lender) => lender.isFresh(lender.atPosition(at), at, text))
+      const able = lenders.filter(({ lender }) => lender.isFresh(lender.atPosition(at), at, text))
       const limit = able.length === 0 ? at : nextFresh(sequence, at, text)
-      for (const lender of able) {
+      let most = 0
+      for (const { lender, price } of able) {
         const run = exactRun(lender, at, limit, text)
-        if (run.count > best.count) best = run
+        if (run.count - price > most) {
+          best = run
+          most = run.count - price
+        }
       }
     }
     if (best.count === 0) break
