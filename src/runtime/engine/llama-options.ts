@@ -164,7 +164,11 @@ export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions):
  * Returns the contract of a request's step, and the choice of tokens that `blend` computes again. `cost`: the measured times of this
  * device; null if it was not measured.
  */
-export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions, cost: CostModel | null): StepContract {
+export function termsOf(
+  { contract, blend }: Pick<EngineRequest, 'contract' | 'blend'>,
+  defaults: LlamaEngineOptions,
+  cost: CostModel | null,
+): StepContract {
   const asked = contractOfStep(contract ?? defaults.contract ?? 'exact')
   const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
   return { contract: asked, ...(Object.keys(choice).length === 0 ? {} : { blend: choice }) }

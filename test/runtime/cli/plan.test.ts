@@ -1,5 +1,5 @@
 /** Tests `kvfold calibrate` and `kvfold plan` as processes, on the built-in model. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -140,6 +140,7 @@ describe('calibrate', () => {
     expect(cost).toMatchObject({ version: 1, on: { model: 'kvfold-tiny', threads: 1 } })
     expect(cost.file.startsWith(folder)).toBe(true)
 
+    const written = JSON.parse(readFileSync(cost.file, 'utf8')) as { readonly cost: CostModel }
     const planned = JSON.parse((await plan(transcript(), '--json')).stdout) as Planned
     expect(planned.calibration.file).toBe(cost.file)
     for (const { milliseconds, perToken } of planned.forecasts) {
@@ -149,6 +150,16 @@ describe('calibrate', () => {
     expect((await plan(transcript())).stdout).toMatch(
       /^contract +tokens computed +time +cells used +positions used +ms a token +ms saved a token +pays after$/m,
     )
+
+    // A blend chooses its tokens by these times, as a step does: a dear decode joins stretches. The letters repeat little of the log.
+    const letters = Array.from({ length: 400 }, (_, at) => String.fromCharCode(97 + ((at * at) % 26))).join(' ')
+    const text = transcript({ messages: messages.map((each) => (each.role === 'tool' ? { ...each, content: letters } : each)) })
+    const blended = async (call: number) => {
+      const rates = { ...cost.prefill.rates, call, token: 1 }
+      writeFileSync(cost.file, JSON.stringify({ ...written, cost: { ...written.cost, prefill: { ...cost.prefill, rates } } }))
+      return (JSON.parse((await plan(text, '--json', '--blend', '1')).stdout) as Planned).forecasts[2]!.computeTokens!
+    }
+    expect(await blended(100)).toBeGreaterThan(await blended(0))
 
     writeFileSync(cost.file, 'rubbish')
     const { stdout: without } = await plan(transcript())

@@ -6,6 +6,7 @@ import { editOf, type Fragment, priceRemark, savedBy } from '../../context/fragm
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
+import { termsOf } from '../../engine/llama-options.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import type { StepContract } from '../../kv/plan/parts.js'
 import type { CostModel } from '../../kv/cost-model.js'
@@ -84,7 +85,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
       backend: (await nativeLibrary(flags.gpu)).backend,
     })
     const cost = calibration.kind === 'found' ? calibration.model : null
-    const { unedited, rows, folded } = await rehearsed(engine, transcript, flags.blend)
+    const { unedited, rows, folded } = await rehearsed(engine, transcript, flags.blend, cost)
     const view = {
       model: engine.info.model,
       proposed: transcript.proposed,
@@ -103,8 +104,9 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 /**
  * Rehearses steps on a cache that holds the transcript: once with what the file hides alone, and once folded under each contract. Each time
  * the cache is the same.
+ * @param cost the measured times, by which a step under `blend` also chooses its tokens
  */
-async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: number | undefined) {
+async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: number | undefined, cost: CostModel | null) {
   const { messages, tools, folds, edits } = transcript
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
@@ -136,7 +138,7 @@ async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: numb
   const rows: PlanRow[] = [
     { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
     { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
-    { name: 'blend', prospect: second(shown, { contract: 'blend', blend: definedFields({ most }) }) },
+    { name: 'blend', prospect: second(shown, termsOf({ contract: 'blend', blend: definedFields({ most }) }, {}, cost)) },
   ]
   return { unedited: second(open, { contract: 'exact' }), rows, folded }
 }
