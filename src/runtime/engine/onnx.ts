@@ -97,7 +97,7 @@ function batches(texts: readonly string[]): readonly (readonly string[])[] {
   return Array.from({ length: Math.ceil(texts.length / BATCH) }, (_, at) => texts.slice(at * BATCH, (at + 1) * BATCH))
 }
 
-/** Makes vectors by the mean of the last layer. */
+/** Makes vectors by the mean of the last layer. Calls may overlap; they are computed one after another. */
 export class OnnxEmbedder extends OnnxModel implements TextVectors {
   /**
    * Opens a model on a thread of its own: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub.
@@ -125,7 +125,7 @@ export class OnnxEmbedder extends OnnxModel implements TextVectors {
   }
 }
 
-/** Scores documents by a model with a head for pairs of texts. */
+/** Scores documents by a model with a head for pairs of texts. Calls may overlap; they are computed one after another. */
 export class OnnxReranker extends OnnxModel implements TextScores {
   /** @throws as OnnxEmbedder.load */
   static async load(model: string): Promise<OnnxReranker> {

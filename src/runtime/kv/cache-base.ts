@@ -10,7 +10,7 @@ import type { Plan } from './plan/plan.js'
 import type { Prompt } from './prompt.js'
 import { type Residency, residencyOf } from './residency.js'
 import type { LiveSequence, Sequence } from './sequence.js'
-import { Conversations, SequenceTable } from './sequence-table.js'
+import { type ConversationRecord, Conversations, SequenceTable } from './sequence-table.js'
 import type { Step } from './step.js'
 import type { OpenedSequence } from './step-cache.js'
 import type { CacheSalt } from './tenant-salts.js'
@@ -38,9 +38,12 @@ export abstract class CacheBase {
   /** What the cache does at the end of a step, before it counts the step. */
   protected abstract ending(step: Step, own: Sequence, outcome: 'done' | 'cancelled'): void
 
-  /** Whether the sequence of a running step holds all that its plan says. */
-  protected isComplete(step: Step): boolean {
-    return step.due === null
+  /**
+   * Whether later steps are compared with the prompt of this cancelled step. True if all of its prompt was computed, and no text was
+   * forgotten since the last finished step.
+   */
+  protected keepsCancelled(step: Step, { forgets }: ConversationRecord): boolean {
+    return step.due === null && !forgets
   }
 
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
@@ -75,7 +78,7 @@ export abstract class CacheBase {
     if (outcome === 'done') {
       record.before = step.left
       record.forgets = false
-    } else if (this.isComplete(step) && !record.forgets) record.before = step.left
+    } else if (this.keepsCancelled(step, record)) record.before = step.left
     return entry
   }
 

@@ -217,8 +217,13 @@ export class CheckpointCache extends CacheBase implements StepCache {
     this.#running.delete(step)
   }
 
-  protected override isComplete(step: Step): boolean {
-    return super.isComplete(step) && !this.#lost.has(step)
+  protected override keepsCancelled(step: Step): boolean {
+    return step.due === null && !this.#lost.has(step)
+  }
+
+  /** The cells are always exact, so a fold that forgets does not hide the prompt from a refresh. */
+  override prompt(conversation: ConversationId): Prompt | null {
+    return this.conversations.get(conversation)?.before ?? null
   }
 
   get totals(): CacheTotals {

@@ -269,6 +269,9 @@ describe.each(LINEAR)('%s, whose sequences can only be extended', (architecture)
     }
     expect(await engine.closeGaps(conversationId('a'))).toBe(0)
     expect(await engine.refresh(conversationId('a'))).toMatchObject({ exact: true, ledger: [] })
+    // A fold that forgets a text leaves the other cells exact.
+    await engine.forgetHidden(conversationId('a'), messages, [], [{ ...fold(messages, 1, 5, 100), forget: true }])
+    expect(await engine.refresh(conversationId('a'))).toMatchObject({ exact: true, ledger: [] })
     expect((await step('a', [...messages, { role: 'user', content: 'x' }])).worst).toBeLessThan(SAME)
     await engine.compact(conversationId('a'))
     expect((await step('a', [...messages, { role: 'user', content: 'y' }])).worst).toBeLessThan(SAME)
