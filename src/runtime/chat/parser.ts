@@ -96,18 +96,11 @@ export function withoutHeld(parsed: FinishedReply): FinishedReply {
   }
 }
 
-/**
- * Returns the text without the calls of these tools in it: in every form that kvfold reads, and as a tag that has the name as an attribute.
- * A call that was cut off is left out, too.
- */
+/** Returns the text without the calls of these tools in it, in every form that kvfold reads. A call that was cut off is left out, too. */
 export function withoutCalls(text: string, tools: readonly ToolDefinition[]): string {
   const bare = new BareCalls(tools)
-  const left = [...bare.push(text), ...bare.finish()].map((part) => (part.kind === 'text' ? part.text : '')).join('')
-  return left.replace(NAMED_TAG, (tag, name: string) => (tools.some((tool) => tool.name === name) ? '' : tag))
+  return [...bare.push(text), ...bare.finish()].map((part) => (part.kind === 'text' ? part.text : '')).join('')
 }
-
-/** Matches the line of `<tool_call name="search" arguments={...}>`. Qwen2.5-Coder writes such tags. */
-const NAMED_TAG = /<tool_call name="([^"\n]*)"[^\n]*/g
 
 // The base class of all reply parsers: holds text back, emits events, and builds a reply that equals their sum.
 

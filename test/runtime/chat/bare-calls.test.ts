@@ -69,6 +69,19 @@ const families: Readonly<Record<string, readonly Transcript[]>> = {
     { reply: `<tool_call>\n${romeJson}\n</tool_call>`, calls: [rome] },
     { reply: '<tool_call>get_weather(city="Rome")</tool_call>', calls: [rome] },
     { reply: `${romeJson}\n</tool_call>`, calls: [rome], form: 'json' },
+    ...[
+      '{"city": "Rome"}>',
+      '{"city": "Rome"}/>',
+      '{{"city": "Rome"}}>',
+      `'{"city": "Rome"}'></tool_call>`,
+      '{"city": "Rome"}}',
+    ].map((rest) => ({ reply: `<tool_call name="get_weather" arguments=${rest}`, calls: [rome], form: '<tool_call name>' })),
+    {
+      reply: `<tool_call name="get_time" arguments={}>\n<tool_call name="get_weather" arguments={"city": "Rome"}>\nThere.`,
+      calls: [now, rome],
+      content: 'There.',
+      form: '<tool_call name>',
+    },
   ],
   'Qwen3-Coder': [
     {
@@ -407,6 +420,7 @@ describe('any text, split anywhere', () => {
         '</think>',
       ),
       fc.constantFrom('get_weather', '{"name": "', '"arguments": {', 'Action: ', '[ARGS]', '<function=', 'search(', 'x'),
+      fc.constantFrom('<tool_call name="', 'get_time" arguments={', "'/>", '}>'),
       fc.string({ maxLength: 6 }),
     ),
     { maxLength: 7 },

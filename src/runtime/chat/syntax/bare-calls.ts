@@ -291,6 +291,7 @@ export class BareCalls {
     const at = spaceEnd(this.#buffer, 0)
     const rest = this.#buffer.slice(at)
     const closers = innermost?.closers ?? CLOSING_TAGS
+    if (!final && (rest === '' || closers.some((text) => text.length > rest.length && text.startsWith(rest)))) return false
     const closer = closers.find((text) => rest.startsWith(text))
     if (closer !== undefined) {
       this.#buffer = rest.slice(closer.length)
@@ -298,7 +299,6 @@ export class BareCalls {
       this.#end()
       return true
     }
-    if (!final && (rest === '' || closers.some((text) => text.startsWith(rest)))) return false
     const [separator = ''] = /^[,;]\s*/.exec(rest) ?? []
     const isNext = innermost !== undefined || separator !== ''
     const text = rest.slice(separator.length)

@@ -39,7 +39,7 @@ const PREFIX = 'functions.'
 
 /** Something around one or more bare calls: brackets, a code fence or tags. */
 export interface Wrapper {
-  readonly kind: 'fence' | 'inline' | 'tag' | 'list' | 'object'
+  readonly kind: 'fence' | 'inline' | 'tag' | 'attributes' | 'list' | 'object'
   /** The wrapper's name in `BareCall.form`. */
   readonly label: string
   /** The texts that close the wrapper; any of them does. Empty when no text closes it. */
@@ -131,6 +131,9 @@ export function openingAt(text: string, { tools, isLineStart, within, attempt }:
     if (wrappers.length > 0) at = spaceEnd(text, at)
     const rest = text.slice(at)
     if (rest === '') return 'open'
+    const named = attributesAt(text, at, tools)
+    if (typeof named !== 'string') return { wrappers: [...wrappers, ...named.wrappers], item: named.item }
+    if (named === 'open') return 'open'
     const place = { tools, isLineStart: isLineStart || wrappers.length > 0, within: [...within, ...wrappers], attempt }
     const wrapper = wrapperAt(rest, place)
     if (wrapper === 'open') return 'open'
@@ -142,6 +145,33 @@ export function openingAt(text: string, { tools, isLineStart, within, attempt }:
     at += wrapper.length
   }
   return 'no'
+}
+
+/** How a tag begins that has the name and the arguments of a call as attributes. Qwen2.5-Coder writes such tags. */
+const NAMED_TAGS = ['<tool_call name="', '<function_call name="', '<tool name="', '<function name="']
+const ARGUMENTS_ATTRIBUTE = ' arguments='
+
+/** The ends of such a tag, longest first: with the outer brace of `={{...}}`, which is often closed though it was not opened. */
+const TAG_ENDS = ["}'/>", "}'>", '}/>', "'/>", '}>', "'>", '/>', "}'", '}', "'", '>']
+
+/** Reads the beginning of `<tool_call name="search" arguments={"query": "x"}>`, with or without quotes or braces around the JSON. */
+function attributesAt(text: string, at: number, tools: DeclaredTools): Opened {
+  const open = NAMED_TAGS.find((tag) => text.startsWith(tag, at))
+  if (open === undefined) return NAMED_TAGS.some((tag) => tag.startsWith(text.slice(at))) ? 'open' : 'no'
+  const nameEnd = text.indexOf('"', at + open.length)
+  const written = text.slice(at + open.length, nameEnd === -1 ? undefined : nameEnd)
+  if (nameEnd === -1) return tools.begins(written) ? 'open' : 'no'
+  const name = tools.find(written)
+  if (name === null) return 'no'
+  const rest = text.slice(nameEnd + 1)
+  if (!rest.startsWith(ARGUMENTS_ATTRIBUTE)) return ARGUMENTS_ATTRIBUTE.startsWith(rest) ? 'open' : 'no'
+  const around = /^['{]?\{/.exec(rest.slice(ARGUMENTS_ATTRIBUTE.length))?.[0]
+  const value = nameEnd + 1 + ARGUMENTS_ATTRIBUTE.length
+  // One brace may be the first of two.
+  if (around === undefined || text.length <= value + around.length) return /^['{]?\{?$/.test(text.slice(value)) ? 'open' : 'no'
+  const from = value + around.length - 1
+  const label = open.replace('="', '>')
+  return { wrappers: [{ kind: 'attributes', label, closers: TAG_ENDS }], item: { kind: 'json', label: 'json', name, start: from, from } }
 }
 
 type Wrapped = { readonly wrappers: readonly Wrapper[]; readonly length: number } | 'open' | 'no'
