@@ -202,7 +202,7 @@ export class RequestRun {
       this.#leave()
     }
     await writer.end()
-    // The client left before the first frame. Without `hijack`, Fastify would still try to answer it.
+    // The client left before the first frame and gets nothing. `hijack` tells Fastify that no reply will follow.
     if (!writer.begun) reply.hijack()
     return reply
   }

@@ -242,8 +242,8 @@ export function restOf(call: ToolCall, told: string): string {
 }
 
 /**
- * Returns the part of `inputOf`, as JSON text, that was not streamed yet. If the arguments turn out to be no JSON after some were streamed,
- * the rest completes them to a valid object, which contains the call's whole text.
+ * Returns the part of `inputOf`, as JSON text, that was not streamed yet. Streamed arguments may turn out to be no JSON. Then the rest
+ * completes them to a valid object that contains the call's whole text.
  */
 export function inputRest(call: ToolCall, told: string): string {
   const { malformed } = call

@@ -81,8 +81,9 @@ export class Responses {
   }
 
   /**
-   * Deletes a response: it can be neither fetched nor continued. If it was the thread's last response and no message follows it, the thread
-   * is deleted from every tier; otherwise its messages stay in the thread. Returns false when there was no such response.
+   * Deletes a response, so that it can be neither fetched nor continued. Its messages stay in the thread while other responses or later
+   * messages need them. With the thread's last response the thread itself is deleted from every tier. Returns false when there was no such
+   * response.
    */
   async delete(tenant: Tenant, id: string): Promise<boolean> {
     const kept = await this.#read(tenant, id)

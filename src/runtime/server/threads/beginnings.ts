@@ -2,7 +2,8 @@
 import { type Chain, common, type MatchCandidate } from './message-match.js'
 
 /**
- * If more threads than this share a beginning, the search walks all threads of the tenant from the newest on and takes the first that fits.
+ * When more threads than this share a beginning, not all are compared. The search walks the tenant's threads from the newest on and takes
+ * the first that fits.
  */
 const FEW = 256
 

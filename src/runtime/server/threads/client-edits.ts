@@ -213,8 +213,8 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
 export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)
 
 /**
- * Returns the keys of a request's messages. Where request and thread have identical messages at the beginning or before the thread's last
- * message, it copies the thread's keys, because hashing long messages is slow.
+ * Returns the keys of a request's messages. Hashing long messages is slow, so it copies the thread's keys for identical messages. It finds
+ * these at the beginning, and from the thread's last message backwards.
  */
 export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, request: readonly ChatMessage[]): readonly string[] {
   const known: string[] = []
@@ -260,7 +260,7 @@ export function promptBefore({ tools, runtime, view, keys, ledger }: Thread): Pr
   return { tools, variables: runtime.head?.variables ?? null, view: [...view], keys: new Set(keys), entries: ledger.length }
 }
 
-/** A thread reserved for an ask, with the ask's messages in it. */
+/** A thread reserved for a request, with the request's messages in it. */
 export interface TakenThread {
   readonly thread: Thread
   /**
@@ -310,8 +310,8 @@ export function isBetter(one: Related, other: Related): boolean {
 }
 
 /**
- * Returns where and why a request stopped matching a thread. Returns null when one of them begins with all messages of the other, or when
- * the request does not name the thread and shares no answer with it.
+ * Returns where and why a request stopped matching a thread. Returns null when one of them begins with all messages of the other. It also
+ * returns null when the request does not name the thread and no answer precedes the difference.
  * @param id the thread's id if the request names it
  */
 export function leftBy(

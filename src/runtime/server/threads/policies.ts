@@ -64,8 +64,8 @@ const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
 
 /**
  * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` tokens are saved. Folds
- * all of them if that is not enough. Returns null when the prompt is below the threshold, when no result qualifies, or when the tokens
- * saved in the coming turns do not pay for those computed again.
+ * all of them if that is not enough. Returns null when the prompt is below the threshold or no result qualifies. It also returns null when
+ * a fold costs more than the coming turns save.
  */
 export function* foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Steps<Folded | null> {
   const {

@@ -39,8 +39,8 @@ export class QueueFull extends Error {
 
 /**
  * Gives slots to tenants in turn, so a tenant with a hundred requests delays another tenant only by those that are running. Requests of one
- * tenant go by priority, then by age. A new request for a full queue displaces the newest lowest-priority request of the tenant with the
- * most, if that tenant has at least two more than its own.
+ * tenant go by priority, then by age. A new request for a full queue may displace a waiting one of the tenant that has the most. That
+ * tenant must have at least two more than the new request's tenant. Its newest request of the lowest priority leaves.
  */
 export class Queue {
   readonly #waiting: Waiting[] = []

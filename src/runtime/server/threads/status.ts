@@ -51,9 +51,9 @@ export interface ModelStatus {
     /** Why `engines` differs from the operator's file of engines; null when it does not. */
     readonly enginesProblem: string | null
   } | null
-  /** How many asks run on the model now. */
+  /** How many requests run on the model now. */
   readonly running: number
-  /** Milliseconds since the model's last ask ended; 0 while any runs. */
+  /** Milliseconds since the model's last use ended; 0 while it is in use. */
   readonly idleMs: number
 }
 

@@ -41,8 +41,8 @@ export interface ThreadMessage {
   readonly index: number
   readonly message: ChatMessage
   /**
-   * False: clients do not see the message. It is a step that called the server's own tools, a result of such a call, a message before a
-   * compaction, or part of an unfinished turn.
+   * False: clients do not see the message. It is a call of the server's own tools, a result of one, a compacted message, or part of an
+   * unfinished turn.
    */
   readonly visible: boolean
   /** The content as the prompt shows it. */

@@ -229,7 +229,7 @@ export class ThreadManager {
 
   /** Ends a request's use of the thread, so that others may continue it. Call it after the last save. */
   async give(thread: Thread): Promise<void> {
-    // The thread was deleted during the request, and a step after that left new cells.
+    // The thread was deleted during the request, and a step after that may have left new cells.
     if (this.index.find(thread.tenant, thread.id) === null)
       await this.options.erase([thread.id]).catch((error: unknown) => {
         this.options.tell?.(`The cells of the deleted thread ${thread.id} were not erased: ${String(error)}`)
