@@ -1,19 +1,19 @@
 /**
- * Keeps the digits and the key order of schemas and results from MCP servers. The library parses messages itself and returns checked
- * copies, which lose digits and order. So the original text is put into the message's `_meta`, which the library passes on.
+ * Keeps the digits of numbers and the key order in schemas and results of MCP servers. The MCP library parses messages itself and loses
+ * both, so the original text travels along in the message's `_meta`, which the library passes on.
  */
 import { randomUUID } from 'node:crypto'
 import type { CallToolResult, Tool } from '@modelcontextprotocol/client'
 import { fieldOf, isRecord, listAt } from '../core/json.js'
 import { isNoted, readJson, writeJson } from '../core/written-json.js'
 
-/** The field of `_meta` that holds the text. Random, so that no server can guess it. */
+/** The key in `_meta` for the original text. It is random, so that no server can set it. */
 const TEXT = `kvfold/${randomUUID()}`
 
 const HAS_DATA = /"(?:inputSchema|structuredContent)"/
 
 /**
- * Adds the original text to a message, or to each message of a list, before the library parses it. Text that is not JSON or nests too deep
+ * Adds its original text to a message, or to each message of a list, before the library parses it. Text that is no JSON or nests too deep
  * is returned unchanged.
  */
 export function carrying(text: string): string {
@@ -32,7 +32,7 @@ export function carrying(text: string): string {
   }
 }
 
-/** Replaces numbers that are too large for JavaScript: the library would refuse the whole list of tools. */
+/** Clamps numbers beyond JavaScript's range: for one such number the library would refuse the whole list of tools. */
 const finite = (_key: string, value: unknown): unknown =>
   value === Infinity || value === -Infinity ? Math.sign(value) * Number.MAX_VALUE : value
 
@@ -42,10 +42,10 @@ function carry(holder: unknown, field: string): void {
   Object.assign(holder, { _meta: { ...meta, [TEXT]: writeJson(holder[field]) } })
 }
 
-/** Returns the tool with its schema as the server wrote it. */
+/** Returns the tool with its schema as the server wrote it, digits and key order included. */
 export const writtenTool = (tool: Tool): Tool => uncarried(tool, 'inputSchema')
 
-/** Returns the result with its data as the server wrote them. */
+/** Returns the result with its data as the server wrote them, digits and key order included. */
 export const writtenResult = (result: CallToolResult): CallToolResult => uncarried(result, 'structuredContent')
 
 function uncarried<T extends { readonly _meta?: Readonly<Record<string, unknown>> | undefined }>(holder: T, field: keyof T): T {

@@ -1,18 +1,18 @@
-/** Reads the file that names MCP servers, in the `mcpServers` form that MCP hosts share. */
+/** Reads the configuration file of MCP servers, in the `mcpServers` format that MCP hosts share. */
 import { resolve } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../core/errors.js'
 import { checked, inWords, Text } from '../core/schema.js'
 
-/** How to reach a server. */
+/** How to reach a server: a process to start, or an HTTP address. */
 export type McpPlace =
   | {
       readonly kind: 'process'
       readonly command: string
       readonly args: readonly string[]
       /**
-       * Variables added to those that every process needs (`PATH`, `HOME` and similar). The server gets no other variables of kvfold's
-       * environment.
+       * Environment variables of the server's process, besides those that every process needs (`PATH`, `HOME` and similar). It gets no
+       * others of kvfold's environment.
        */
       readonly env: Readonly<Record<string, string>>
       readonly cwd: string | null
@@ -24,33 +24,33 @@ export type McpPlace =
       readonly credentials: McpCredentials | null
     }
 
-/** OAuth client credentials. */
+/** OAuth client credentials for an HTTP server. */
 export interface McpCredentials {
   readonly clientId: string
   readonly clientSecret: string
   readonly scope: string | null
-  /** The only authorization server that the credentials are sent to. */
+  /** The only authorization server that gets the credentials. */
   readonly issuer: string
 }
 
 export interface McpServerConfig {
   readonly name: string
   readonly place: McpPlace
-  /** Absolute paths of the folders that the server must keep to. When empty, the server gets no list of folders. */
+  /** Absolute paths of the folders to which the server should keep (MCP roots). Empty: no list of folders is sent. */
   readonly roots: readonly string[]
-  /** Milliseconds that a call may take. The server's start may take as long, and at least a minute. */
+  /** The most milliseconds of a call. The server's start may take as long, but at least a minute. */
   readonly timeout: number
-  /** How many characters of a result are added to the conversation. */
+  /** The most characters of a result that are added to the conversation. */
   readonly outputLimit: number
 }
 
 export const DEFAULT_TIMEOUT = 60_000
 export const DEFAULT_OUTPUT_LIMIT = 20_000
 
-/** The most milliseconds that a timer takes; with more it fires at once. */
+/** The longest timeout of Node, in milliseconds. A longer one would fire at once. */
 const LONGEST_TIMEOUT = 2 ** 31 - 1
 
-/** One server in the file. Fields of other hosts are ignored. */
+/** One server in the file. Fields that only other hosts use are ignored. */
 const Server = Type.Object({
   type: Type.Optional(Type.Enum(['stdio', 'http', 'streamable-http', 'streamableHttp'])),
   disabled: Type.Optional(Type.Boolean()),
@@ -77,9 +77,9 @@ const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })
 type GivenServer = Static<typeof Server>
 
 /**
- * Returns the servers that a file names, without disabled ones. `${NAME}` and `${NAME:-otherwise}` are replaced by variables of
- * `environment`. Paths are relative to `folder`.
- * @throws KvfoldError cli/bad-usage for an invalid file and for a variable that is not set; the message never contains a variable's value
+ * Returns the servers in a configuration file, without disabled ones. `${NAME}` and `${NAME:-default}` are replaced by variables of
+ * `environment`; paths are relative to `folder`.
+ * @throws KvfoldError cli/bad-usage for an invalid file and for an unset variable; the message never contains a variable's value
  */
 export function parseMcpConfig(
   text: string,
@@ -141,7 +141,7 @@ function placeOf(
   }
 }
 
-/** Replaces variables in all strings of a value, also inside lists and records. */
+/** Replaces `${NAME}` in all strings of a value, also inside lists and objects. */
 function expanded(
   value: unknown,
   path: string,

@@ -1,4 +1,4 @@
-/** The connection to one MCP server. Starts the server, restarts it when it ends, lists its tools, and calls them within a time limit. */
+/** The connection to one MCP server: starts the server, restarts it after it ended, lists its tools, and calls them within a time limit. */
 import { basename } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
@@ -25,7 +25,7 @@ import { HttpTransport, ProcessTransport } from './transports.js'
 
 export type McpState = 'starting' | 'ready' | 'down' | 'closed'
 
-/** A change of a server, as one sentence for a person. */
+/** A change of a server's state or tools, as a sentence for people. */
 export interface McpEvent {
   readonly server: string
   readonly kind: 'down' | 'restarted' | 'tools'
@@ -34,34 +34,34 @@ export interface McpEvent {
 
 export interface ConnectionOptions {
   readonly config: McpServerConfig
-  /** Kvfold's version, which is sent to the server. */
+  /** Kvfold's version, as sent to the server. */
   readonly version: string
   readonly onEvent: (event: McpEvent) => void
 }
 
-/** How many last characters of a server's stderr are kept, to report when it ends. */
+/** How many of the last characters of a server's stderr are kept, to report when it ends. */
 const LAST_WORDS = 400
-/** The most characters of an error that are part of a reason. */
+/** The most characters of an error message in a reason. */
 const LONGEST_REASON = 400
-/** Milliseconds that closing waits for an HTTP server to end the session. */
+/** Milliseconds that closing waits until an HTTP server has ended the session. */
 const GOODBYE = 1000
-/** The most pages of one list. */
+/** The most pages of a list of tools. */
 const MOST_PAGES = 1000
 
 export class Connection {
   state: McpState = 'down'
-  /** Why the server is down; null when it is not. */
+  /** Why the server is down; null when it is up. */
   problem: string | null = null
   tools: readonly Tool[] = []
   #client: Client | null = null
   #transport: Transport | null = null
   #opening: Promise<Client> | null = null
-  /** How many calls each client carries out now. A lost client stays open until its last call has ended. */
+  /** How many calls run on each client. A client whose connection counts as lost is closed after its last call. */
   readonly #calls = new Map<Client, number>()
   #said = ''
   /**
-   * Whether the server is restarted at once when it ends. False until a call was answered after the last restart; then the next call
-   * restarts it.
+   * Whether to restart the server at once when it ends. True only after it answered a call since its last restart, so that a server that
+   * keeps crashing is not restarted in a loop. Otherwise the next call restarts it.
    */
   #restarts = false
   #closed = false
@@ -72,7 +72,7 @@ export class Connection {
     return this.options.config.name
   }
 
-  /** The id of the server's process. Null when the server is no process, or does not run now. */
+  /** Process id of the server; null for HTTP servers and while it does not run. */
   get pid(): number | null {
     return this.#transport instanceof StdioClientTransport ? this.#transport.pid : null
   }
@@ -83,8 +83,8 @@ export class Connection {
   }
 
   /**
-   * Calls a tool and returns its result as text. Starts the server first when it is down. A call that was running when the server ended is
-   * not repeated.
+   * Calls a tool and returns its result as text. Starts the server first if it is down. If the server ends during the call, the call is not
+   * repeated.
    * @throws KvfoldError mcp/unreachable, mcp/timeout, mcp/failed, engine/cancelled
    */
   async call(tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
@@ -93,13 +93,13 @@ export class Connection {
       return await this.#called(client, tool, args, signal)
     } catch (error) {
       if (!isForgotten(error)) throw error
-      // The server has dropped our session and has not run the call, so it is safe to repeat it.
+      // The server dropped our session before it ran the call, so repeating the call is safe.
       this.#lost(client, 'it no longer knows the session')
       return await this.#called(await this.#ready(signal), tool, args, signal)
     }
   }
 
-  /** Ends the connection and the server's process, even while calls run. */
+  /** Ends the connection and the server's process, also during calls. */
   async close(): Promise<void> {
     this.#closed = true
     this.state = 'closed'
@@ -126,7 +126,7 @@ export class Connection {
     return text
   }
 
-  /** Called when a call of the client has ended. */
+  /** Ends a call. Closes the client if its connection was lost and no other call runs on it. */
   #over(client: Client): void {
     const rest = this.#calls.get(client)! - 1
     if (rest > 0) this.#calls.set(client, rest)
@@ -151,15 +151,15 @@ export class Connection {
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
       return say('mcp/failed', within(error.message, outputLimit))
-    // The server refuses this call alone. 401 means the credentials; with 400 some servers say that they do not know the session. The last
-    // three come from a proxy whose server is away.
+    // With other statuses the server refuses only this call. 401: bad credentials. 400: some servers mean an unknown session. 502 to 504: a
+    // proxy whose server is away.
     if (error instanceof SdkHttpError && ![400, 401, 502, 503, 504].includes(error.status))
       return say('mcp/failed', `the server ${name} answered the call of ${tool} with HTTP ${error.status}.`)
     const reason = this.#lost(client, reasonOf(error))
     return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)
   }
 
-  /** Returns the client of a running server; starts the server when it does not run. */
+  /** Returns the client of the running server, after starting it if necessary. */
   async #ready(signal?: AbortSignal): Promise<Client> {
     if (this.#closed) throw new KvfoldError('mcp/unreachable', `The MCP server ${this.name} was closed.`)
     if (this.#client !== null) return this.#client
@@ -178,7 +178,7 @@ export class Connection {
     const client = new Client(
       { name: 'kvfold', version },
       {
-        // A server cannot ask for a capability that is not declared: no sampling, no questions to a person.
+        // Undeclared capabilities cannot be used by the server: it may neither sample from the model nor ask a person.
         capabilities: roots.length === 0 ? {} : { roots: {} },
         listMaxPages: MOST_PAGES,
         listChanged: {
@@ -201,7 +201,7 @@ export class Connection {
       this.#transport = transport
       const patience = { timeout: Math.max(timeout, DEFAULT_TIMEOUT) }
       await client.connect(transport, patience)
-      // Without this test, the library would write to stdout that the server has no tools.
+      // Without this check, the library would print to stdout that the server has no tools.
       const hasTools = client.getServerCapabilities()?.tools !== undefined
       const { tools } = hasTools ? await client.listTools(undefined, patience) : { tools: [] }
       if (this.#closed) throw new Error('it was closed')
@@ -271,7 +271,7 @@ export class Connection {
     this.options.onEvent({ server: this.name, kind: 'tools', text })
   }
 
-  /** Called when the server has exited, or has closed the connection. */
+  /** Called when the server's process has ended or the connection was closed. */
   #ended(client: Client): void {
     if (client !== this.#client) return
     this.#lost(client, ['it ended', this.#lastWords].flat().join('; '))
@@ -280,7 +280,7 @@ export class Connection {
     this.#ready().catch(() => undefined)
   }
 
-  /** Marks the connection as lost and reports it. Other calls of the client go on. @returns the reason */
+  /** Treats the connection as lost and reports it. Other calls on the client continue. @returns the reason */
   #lost(client: Client, reason: string): string {
     if (client !== this.#client) return reason
     const { name } = this.options.config
@@ -305,21 +305,18 @@ const namesOf = (tools: readonly Tool[]): string => {
 
 const hasCode = (error: unknown, code: SdkErrorCode): boolean => error instanceof SdkError && error.code === code
 
-/**
- * Whether a call failed because the session no longer exists (Streamable HTTP), for example after the server restarted. The client must
- * begin a new one.
- */
+/** Whether the server does not know our session (HTTP 404), as after its restart. Then a new session must be opened. */
 const isForgotten = (error: unknown): boolean =>
   error instanceof KvfoldError && error.cause instanceof SdkHttpError && error.cause.status === 404
 
-/** Ends the session at the server, then the connection. */
+/** Ends the session of an HTTP server, then closes the connection. */
 async function leave(transport: Transport | null | undefined): Promise<void> {
   if (transport instanceof StreamableHTTPClientTransport)
     await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
   await transport?.close().catch(() => undefined)
 }
 
-/** Returns the reason as one clause, without any part that could contain a secret. */
+/** Returns the reason of a failure as one clause that contains no secret. */
 function reasonOf(error: unknown): string {
   if (error instanceof UnauthorizedError) return 'it does not accept the credentials (401)'
   if (error instanceof OAuthError) return `the authorization server refuses the credentials (${error.code})`
@@ -331,7 +328,7 @@ function reasonOf(error: unknown): string {
 
 const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })
 
-/** Returns a promise that settles as `work` does, or rejects as soon as the signal is aborted. The work itself continues. */
+/** Returns a promise that settles as `work` does, or rejects when the signal is aborted. The work itself continues. */
 function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   if (signal === undefined) return work
   return new Promise((resolve, reject) => {
@@ -346,11 +343,11 @@ function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T
   })
 }
 
-// Turning a tool's result into text for the conversation, within a limit. Parts that are not text become a short note.
+// Turns a tool's result into text for the conversation. Parts that are not text become a short note.
 
 type ResultPart = CallToolResult['content'][number]
 
-/** Returns the result as the model sees it, with at most `limit` characters of it, and says how much was cut. */
+/** Returns at most `limit` characters of the result as text for the model, with a note of how much was cut. */
 export function resultText({ content, structuredContent }: CallToolResult, limit: number): string {
   const parts = content.map(partText)
   const text = parts.length === 0 && structuredContent !== undefined ? writeJson(structuredContent) : parts.join('\n')
@@ -374,12 +371,12 @@ function partText(part: ResultPart): string {
   }
 }
 
-/** Returns the size of base64 data as text, such as `12 bytes`. */
+/** Returns the decoded size of base64 data as text, such as `12 bytes`. */
 const size = (data: string): string => `${Math.floor((data.length * 3) / 4)} bytes`
 
 function within(text: string, limit: number): string {
   if (text.length <= limit) return text
-  // Do not cut between the halves of a surrogate pair.
+  // Do not cut a surrogate pair in two.
   const end = /[\uD800-\uDBFF]/.test(text[limit - 1]!) ? limit - 1 : limit
   return (
     `${text.slice(0, end)}\n[Cut here: these are the first ${end} of ${text.length} characters. The rest is kept nowhere and no search finds it; ` +

@@ -1,4 +1,4 @@
-/** An MCP server that offers the six context tools on the threads of a running `kvfold serve`. */
+/** An MCP server with the six context tools, for threads of a running `kvfold serve`. */
 import { fromJsonSchema, McpServer } from '@modelcontextprotocol/server'
 import type { ChatMessage } from '../chat/message.js'
 import type { Conversation, FragmentOptions } from '../context/conversation.js'
@@ -10,7 +10,7 @@ import { KvfoldError } from '../core/errors.js'
 import { patientFetch } from './patient-fetch.js'
 
 export interface ContextServerOptions extends Omit<ServedThreadOptions, 'signal'> {
-  /** Kvfold's version, which is sent to clients. */
+  /** Kvfold's version, as sent to clients. */
   readonly version: string
 }
 
@@ -18,12 +18,12 @@ const ABOUT =
   'Tools for your own context: cut what was said into fragments, fold or summarize what you no longer need, and restore or search it. They work on ' +
   'the conversation that the kvfold server keeps of your requests; messages that you send again stay folded.'
 
-/** Makes a server for one connection, or for one request over HTTP. */
+/** Makes an MCP server for one connection, or for one request over HTTP. */
 export function contextServer({ version, ...where }: ContextServerOptions): McpServer {
   const server = new McpServer({ name: 'kvfold', version }, { instructions: ABOUT })
   for (const tool of contextTools) {
     const { name, description, parameters } = tool.definition
-    // The tools check their arguments themselves and explain errors in plain words, so the library must not check first.
+    // The tools check their arguments themselves and explain errors in plain words. So the library's own check is turned off.
     const inputSchema = fromJsonSchema<Readonly<Record<string, unknown>>>(parameters, {
       getValidator: () => (given) => ({ valid: true, data: given as never, errorMessage: undefined }),
     })
@@ -35,18 +35,18 @@ export function contextServer({ version, ...where }: ContextServerOptions): McpS
   return server
 }
 
-// A thread of a running `kvfold serve`: the six operations on its context, over the server's HTTP API.
+// A thread of a running `kvfold serve`, whose context operations go over that server's HTTP API.
 
 export interface ServedThreadOptions {
-  /** The server's address, without a path. */
+  /** Address of the `kvfold serve`, without a path. */
   readonly url: string
   readonly key: string | null
-  /** The thread's id. Null: the thread that clients with this key used last. */
+  /** The thread's id; null: the most recently used thread of this key's tenant. */
   readonly thread: string | null
   readonly signal?: AbortSignal
 }
 
-/** Carries out the context operations of one tool call over HTTP. The thread is looked up once. */
+/** Carries out the context operations of one tool call over HTTP. Finds the thread once. */
 export class ServedThread implements ContextOperations {
   messages: readonly ChatMessage[] = []
   #path: string | null = null
@@ -112,7 +112,7 @@ export class ServedThread implements ContextOperations {
 
   async #request(method: string, path: string, body?: object): Promise<{ readonly status: number; readonly answer: object }> {
     const { url, key, signal } = this.options
-    // A summary may take longer than `fetch` waits.
+    // `fetch` would give up after five minutes, and a summary may take longer.
     const response = await patientFetch(new URL(path, url), {
       method,
       headers: {

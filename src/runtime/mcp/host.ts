@@ -1,4 +1,4 @@
-/** The tools of several MCP servers: gives them names, keeps a catalogue of them, and sends each call to its server. */
+/** The tools of all configured MCP servers: gives them unique names, keeps a catalogue of them, and sends each call to its server. */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { Catalogue } from '../tools/catalogue.js'
@@ -7,50 +7,50 @@ import { Connection, type McpEvent, type McpState } from './connection.js'
 
 export interface McpHostOptions {
   readonly servers: readonly McpServerConfig[]
-  /** Kvfold's version, which is sent to the servers. */
+  /** Kvfold's version, as sent to the servers. */
   readonly version: string
-  /** Names that are taken already. No tool of a server gets one of them. */
+  /** Names that no tool of a server may get. Default: none. */
   readonly reserved?: readonly string[]
-  /** Milliseconds between attempts to start servers that could not be started. Default: a minute. */
+  /** Milliseconds between attempts to start servers that failed to start. Default: a minute. */
   readonly retryMs?: number
-  /** Called when a server ended, was restarted, or changed its tools. */
+  /** Called when a server ends, is restarted, or changes its tools. */
   readonly onEvent?: (event: McpEvent) => void
   readonly signal?: AbortSignal
 }
 
-/** The status of a server. */
+/** The state of one MCP server. */
 export interface McpServerStatus {
   readonly name: string
   readonly state: McpState
-  /** Why the server is down; null when it is not down. */
+  /** Why the server is down; null when it is up. */
   readonly problem: string | null
-  /** The names that the host gave its tools. */
+  /** Names of its tools, as the host gave them. */
   readonly tools: readonly string[]
-  /** The id of the server's process; null when there is none. */
+  /** Process id of the server; null when it has none. */
   readonly pid: number | null
 }
 
 interface HostedTool {
   readonly definition: ToolDefinition
   readonly connection: Connection
-  /** The tool's name at its own server. */
+  /** The tool's name on its own server. */
   readonly tool: string
 }
 
 const RETRY = 60_000
 
-/** The longest name of a function that OpenAI's API accepts. */
+/** The longest function name that OpenAI's API accepts. */
 const LONGEST_NAME = 64
 
 export class McpHost {
   readonly #connections: readonly Connection[]
   readonly #entries = new Map<string, HostedTool>()
   #tools: readonly ToolDefinition[] = []
-  /** All names given so far, by server and tool. A tool that comes back gets its old name. */
+  /** All names given so far, by server and tool. A tool that disappears and comes back gets its old name. */
   readonly #names = new Map<string, string>()
   readonly #taken: Set<string>
   #index: Promise<Catalogue> | null = null
-  /** False until all servers were asked for their tools. Names and order must not depend on which server answered first. */
+  /** False until every server was asked for its tools: names and order must not depend on which server answers first. */
   #gathers = false
   #retries: ReturnType<typeof setInterval> | null = null
 
@@ -69,7 +69,10 @@ export class McpHost {
     )
   }
 
-  /** Starts all servers at once. A server that cannot be started is `down` and reports why. @throws KvfoldError engine/cancelled */
+  /**
+   * Starts all servers at the same time. A server that fails to start is `down`, and `onEvent` gets the reason. @throws KvfoldError
+   * engine/cancelled
+   */
   static async open(options: McpHostOptions): Promise<McpHost> {
     const host = new McpHost(options)
     const { signal, onEvent } = options
@@ -81,7 +84,7 @@ export class McpHost {
     host.#gathers = true
     host.#gather()
     host.#retries = setInterval(() => {
-      // A call starts a server that is down. But a server without known tools is never called, so it is started here.
+      // A call restarts a server that is down. But a server whose tools are unknown gets no calls, so it is started here.
       for (const connection of host.#connections)
         if (connection.state === 'down' && connection.tools.length === 0) connection.open().catch(() => undefined)
     }, options.retryMs ?? RETRY).unref()
@@ -102,14 +105,12 @@ export class McpHost {
     })
   }
 
-  /** All tools available now, ordered by server as configured, then by name. Returns the same array until a tool changes. */
+  /** All tools available now, in the order of the configured servers, then by name. The array is replaced when a tool changes. */
   get tools(): readonly ToolDefinition[] {
     return this.#tools
   }
 
-  /**
-   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Earlier returned definitions do not change.
-   */
+  /** A catalogue of the present tools, which follows their changes at once. Definitions that it returned before do not change. */
   readonly catalogue: Pick<Catalogue, 'search' | 'get'> = {
     search: async (...query) => {
       this.#index ??= Catalogue.of(this.tools)
@@ -118,7 +119,7 @@ export class McpHost {
     get: (name) => this.#entries.get(name)?.definition ?? null,
   }
 
-  /** Carries out a call. @throws KvfoldError mcp/failed, mcp/timeout, mcp/unreachable, engine/cancelled */
+  /** Calls a tool of a server. @throws KvfoldError mcp/failed, mcp/timeout, mcp/unreachable, engine/cancelled */
   execute({ name, arguments: args }: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string> {
     const entry = this.#entries.get(name)
     if (entry === undefined)
@@ -145,7 +146,7 @@ export class McpHost {
     void this.#forgetIndex()
   }
 
-  /** Returns `server_tool`, with a number when that name is taken. */
+  /** Returns `server_tool`, with a number appended when another tool has that name. */
   #nameOf(connection: Connection, tool: string): string {
     const key = `${this.#connections.indexOf(connection)} ${tool}`
     const known = this.#names.get(key)
@@ -165,7 +166,7 @@ export class McpHost {
   }
 }
 
-/** Makes the definition that the model sees. It leaves out `$schema`, which tells a model nothing. */
+/** Makes the definition for the model. Leaves out `$schema`, which tells a model nothing. */
 const definitionOf = (
   name: string,
   { description, title, inputSchema: { $schema: _, ...parameters } }: Connection['tools'][number],

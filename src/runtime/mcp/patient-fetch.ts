@@ -1,17 +1,16 @@
-/** HTTP requests that wait for their answer as long as it takes. */
+/** HTTP requests without a time limit for the answer. */
 import { type IncomingMessage, request as httpRequest } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 
-/** The most milliseconds that connecting to a server may take, and the milliseconds between probes of a silent connection. */
+/** `CONNECT`: the most milliseconds for connecting. `KEEP_ALIVE`: milliseconds of silence before TCP keep-alive probes begin. */
 const CONNECT = 10_000
 const KEEP_ALIVE = 60_000
 
 export type PatientRequest = RequestInit & { readonly body?: string | null }
 
 /**
- * Does what `fetch` does without following redirects, but waits for an answer as long as it takes. `fetch` gives up after five minutes
- * without a byte, and has no option for it. Each request has its own connection. A server may close a kept one just when a call is sent,
- * and a call is not sent twice.
+ * Like `fetch` without redirects, but waits for the answer without a time limit; `fetch` gives up after five minutes without a byte. Opens
+ * a new connection per request: a server may close a kept one just when a call is sent, and a call must not be sent twice.
  */
 export async function patientFetch(
   input: string | URL,

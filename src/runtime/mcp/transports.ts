@@ -1,7 +1,4 @@
-/**
- * Transports that keep messages to and from MCP servers as they were written. The library rounds numbers, so these classes keep the
- * original text.
- */
+/** Transports of the MCP library that keep the original text of messages, because the library itself rounds large numbers. */
 import { type JSONRPCMessage, ReadBuffer, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { StdioClientTransport, type StdioServerParameters } from '@modelcontextprotocol/client/stdio'
 import { createParser } from 'eventsource-parser'
@@ -9,19 +6,19 @@ import { isNoted, writeJson } from '../core/written-json.js'
 import { carrying } from './carried-text.js'
 import { patientFetch, type PatientRequest } from './patient-fetch.js'
 
-/** The most bytes of one message. A result of many megabytes is cut later (`outputLimit`); it must not look like the end of the server. */
+/** The most bytes of a message. `outputLimit` cuts long results later; a message above this limit looks as if the server had ended. */
 const LONGEST_MESSAGE = 256 * 2 ** 20
 
-/** The transport to a process. */
+/** Transport to a server that is a process of this machine. */
 export class ProcessTransport extends StdioClientTransport {
   constructor(server: Omit<StdioServerParameters, 'maxBufferSize'>) {
     super(server)
-    // `_readBuffer` is a private field of the library. Its version is pinned, so the field does not change.
+    // `_readBuffer` is a private field of the library. Its version is pinned, so the field is there.
     Object.assign(this, { _readBuffer: new Lines() })
   }
 
   override send(message: JSONRPCMessage): Promise<void> {
-    // `_process` is a private field of the library, too.
+    // `_process` is a private field of the library as well.
     const { _process: process } = this as unknown as { readonly _process?: { readonly stdin?: NodeJS.WritableStream } }
     const input = process?.stdin
     if (input === undefined || !isNoted(message)) return super.send(message)
@@ -32,9 +29,9 @@ export class ProcessTransport extends StdioClientTransport {
   }
 }
 
-/** Reads the output of a process, one message a line. */
+/** Splits the process's output into messages, one per line. */
 class Lines extends ReadBuffer {
-  /** The last, incomplete line. */
+  /** Chunks of the last line, which is not complete yet. */
   #begun: Buffer[] = []
   #size = 0
 
@@ -67,9 +64,9 @@ class Lines extends ReadBuffer {
 type HttpOptions = NonNullable<ConstructorParameters<typeof StreamableHTTPClientTransport>[1]>
 type SendOptions = Parameters<StreamableHTTPClientTransport['send']>[1]
 
-/** The transport to a server over HTTP. */
+/** Transport to a server over HTTP. */
 export class HttpTransport extends StreamableHTTPClientTransport {
-  /** Maps the body that the library sends to the body with the original text, which is sent in its place. */
+  /** From each body as the library writes it to the body with the original text, which is sent instead. */
   readonly #written: Map<string, string>
 
   constructor(url: URL, options: HttpOptions) {
@@ -97,11 +94,11 @@ export class HttpTransport extends StreamableHTTPClientTransport {
   }
 }
 
-/** A request to the server. What the library sends to an authorization server has another form of body, or follows redirects. */
+/** Whether this is a request to the MCP server. The library's requests to an authorization server have other bodies or follow redirects. */
 const isForServer = (init: RequestInit = {}): init is PatientRequest =>
   init.redirect === 'manual' && (init.body == null || typeof init.body === 'string')
 
-/** Returns the response with messages that carry their original text. */
+/** Returns the response with the original text added to its messages (`carrying`). */
 async function answering(response: Response): Promise<Response> {
   const { ok, body, headers, status, statusText } = response
   const type = headers.get('content-type') ?? ''
@@ -111,7 +108,7 @@ async function answering(response: Response): Promise<Response> {
   return new Response(body.pipeThrough(new TextDecoderStream()).pipeThrough(events()), { headers, status, statusText })
 }
 
-/** Rewrites server-sent events so that their data carry the original text. */
+/** Adds the original text to the data of server-sent events (`carrying`). */
 function events(): TransformStream<string, Uint8Array> {
   const encoder = new TextEncoder()
   let out: TransformStreamDefaultController<Uint8Array>

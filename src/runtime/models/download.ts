@@ -1,6 +1,6 @@
 /**
- * Downloads files. A download goes on after a lost connection or a restart. It checks the size and the hash, so a file appears complete or
- * not at all.
+ * Downloads files. A download continues after a lost connection or a restart. Size and hash are checked before the file gets its name, so
+ * it is complete or absent.
  */
 import { createWriteStream } from 'node:fs'
 import { mkdir, readFile, rename, rm, stat, statfs, truncate, writeFile } from 'node:fs/promises'
@@ -15,11 +15,11 @@ import { pathOfUrl } from './names.js'
 
 export interface RemoteFile {
   readonly url: string
-  /** Whether the file is on the hub, which shows some files only to tokens. */
+  /** Whether the file is on the Hugging Face hub, where some files need a token. */
   readonly isOnHub: boolean
-  /** Headers of the requests. A server to which the first one redirects does not get them. */
+  /** Headers of the requests. After a redirect to another server they are not sent. */
   readonly headers: Readonly<Record<string, string>>
-  /** Path of the finished file, below the folder of models. */
+  /** Path of the finished file, relative to the folder of models. */
   readonly path: string
   /** The file's size in bytes; null when unknown. */
   readonly size: number | null
@@ -29,15 +29,15 @@ export interface RemoteFile {
 
 export interface DownloadOptions {
   readonly signal?: AbortSignal
-  /** Called with the number of bytes so far, including those of earlier downloads. */
+  /** Called with the bytes so far, those of earlier attempts included. */
   readonly onProgress?: (done: number) => void
-  /** Called when all bytes are there and their hash is computed. */
+  /** Called when all bytes have arrived and hashing begins. */
   readonly onCheck?: () => void
-  /** How often in a row a request may fail or bring no byte. Default 5. */
+  /** How many requests in a row may fail or bring no byte. Default 5. */
   readonly tries?: number
-  /** Milliseconds before the second try; later ones wait twice as long each. Default 500. */
+  /** Milliseconds before the second try; each later wait is twice as long. Default 500. */
   readonly pause?: number
-  /** Milliseconds without a byte after which a request counts as failed. Default 60,000. */
+  /** A request fails after this many milliseconds without a byte. Default 60,000. */
   readonly stall?: number
 }
 
@@ -45,9 +45,9 @@ const failed = (message: string, cause?: unknown): KvfoldError =>
   new KvfoldError('model/download-failed', message, cause === undefined ? undefined : { cause })
 
 /**
- * Downloads a file to `to`. Goes on where an earlier download ended (`<to>.part`).
+ * Downloads a file to `to`, continuing an earlier download (`<to>.part`).
  * @throws KvfoldError model/not-found when there is no such file or access is refused; model/download-failed when the server or the disk
- * fails, another process downloads it, or the hash differs (then the bytes are deleted); engine/cancelled on `signal`
+ * fails, another process downloads the file, or the hash differs (the bytes are then deleted); engine/cancelled on `signal`
  */
 export async function download(file: RemoteFile, to: string, options: DownloadOptions = {}): Promise<void> {
   const part = `${to}.part`
@@ -75,14 +75,14 @@ export async function download(file: RemoteFile, to: string, options: DownloadOp
   }
 }
 
-/** Appends the missing bytes to the partial file. */
+/** Appends the missing bytes to the partial file, with retries. */
 async function fetchRest(file: RemoteFile, part: string, options: DownloadOptions): Promise<void> {
   const { signal, tries = 5, pause = 500 } = options
   let fails = 0
   for (;;) {
     const before = await sizeOf(part)
     if (file.size !== null && before === file.size) return
-    // A partial file that is longer than the whole file belongs to another file.
+    // Longer than the whole file: its bytes are from another version.
     if (file.size !== null && before > file.size) await truncate(part, 0)
     try {
       if (await fetchOnce(file, part, options)) return
@@ -108,14 +108,17 @@ async function fetchRest(file: RemoteFile, part: string, options: DownloadOption
   }
 }
 
-/** Makes one request. Returns whether it brought the end of the file. @throws KvfoldError when another request would fail, too */
+/**
+ * Makes one request. Returns whether the file is complete now. @throws KvfoldError when a retry would fail, too; other errors may be
+ * retried
+ */
 async function fetchOnce(
   { url, isOnHub, headers, size, sha256 }: RemoteFile,
   part: string,
   { signal, onProgress, stall = 60_000 }: DownloadOptions,
 ): Promise<boolean> {
   let at = await sizeOf(part)
-  // Without a hash, only the server can say whether the bytes that are here belong to the same version of the file.
+  // Without a known hash, only the server's ETag or date shows whether our bytes are from the same version of the file.
   const version = sha256 === null ? await readFile(versionFile(part), 'utf8').catch(() => null) : null
   if (sha256 === null && version === null && at > 0) {
     await truncate(part, 0)
@@ -136,7 +139,7 @@ async function fetchOnce(
       headers: { ...headers, ...rest, 'accept-encoding': 'identity' },
       signal: signal === undefined ? silence.signal : AbortSignal.any([signal, silence.signal]),
     })
-    // Status 416: the server has no bytes after those that are here.
+    // 416: there are no bytes after ours.
     if (answer.status === 416) {
       await answer.body?.cancel()
       const total = /\/(\d+)$/.exec(answer.headers.get('content-range') ?? '')?.[1]
@@ -174,9 +177,7 @@ async function fetchOnce(
   }
 }
 
-/**
- * Throws if the server refuses the request. @throws KvfoldError when it would refuse a second try, too; Error when a second try may succeed
- */
+/** @throws KvfoldError when the server would refuse a retry, too; Error when a retry may succeed */
 function refuseStatus({ status, ok }: Response, { url, isOnHub }: Pick<RemoteFile, 'url' | 'isOnHub'>): void {
   if (ok) return
   if ([401, 403].includes(status)) {
@@ -189,10 +190,10 @@ function refuseStatus({ status, ok }: Response, { url, isOnHub }: Pick<RemoteFil
   throw new Error(`the server answers ${status}`)
 }
 
-/** The file beside a partial file that says which version of the file its bytes belong to. */
+/** The file beside the partial file with the version (ETag or date) of its bytes. */
 const versionFile = (part: string): string => `${part}.etag`
 
-/** Keeps the version that the server names: a strong ETag, else the time of the last change. */
+/** Records the version that the server gives: a strong ETag, else the date of the last change. */
 async function keepVersion(part: string, headers: Headers): Promise<void> {
   const etag = headers.get('etag')
   const version = etag?.startsWith('"') === true ? etag : headers.get('last-modified')
@@ -210,7 +211,7 @@ async function refuseFullDisk(part: string, bytes: number): Promise<void> {
 
 const sizeOf = async (path: string): Promise<number> => (await stat(path).catch(() => null))?.size ?? 0
 
-/** Takes the lock of a download. Takes it over from a process that has ended. @throws KvfoldError model/download-failed */
+/** Takes the download's lock, also from a process that has ended. @throws KvfoldError model/download-failed when another process has it */
 async function lock(path: string, to: string): Promise<() => void> {
   const taken = await takeLock(path).catch((error: unknown) => {
     throw failed(`${to} cannot be written (${reasonOf(error)}); set KVFOLD_MODELS to another folder.`, error)
@@ -219,10 +220,10 @@ async function lock(path: string, to: string): Promise<() => void> {
   throw failed(`${taken.name} is downloading ${to} already; wait for it, or end it.${taken.advice}`)
 }
 
-/** Statuses of servers that refuse HEAD and may take GET. The signature of an address can cover the method. */
+/** Statuses of servers that refuse HEAD and may still accept GET: a signed address may allow only one method. */
 const REFUSED_HEADS = [400, 403, 405, 501]
 
-/** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */
+/** Asks for the size and hash of a file outside the hub. @throws KvfoldError as `download` */
 export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
   const path = pathOfUrl(url)
   const asked = (redirect: 'manual' | 'follow') =>
@@ -248,7 +249,7 @@ export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteF
   }
 }
 
-/** Returns the innermost reason of a failed request: `fetch` itself only says that it failed. */
+/** Returns the innermost cause of a failed request, because the error of `fetch` says nothing specific. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error.cause instanceof Error) return reasonOf(error.cause)

@@ -1,6 +1,6 @@
 /**
- * Finds facts of model files that take time: the SHA-256, the number of weights, and the contents of the header. Another thread finds them,
- * once for each file, and the cache folder keeps them.
+ * Facts of model files that take time to find: SHA-256, parameter count, header. A worker thread finds them once per file, and the cache
+ * folder keeps them.
  */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
@@ -16,13 +16,13 @@ import { readHeader } from '../native/gguf-reader.js'
 
 const Facts = Type.Object({
   architecture: Type.String(),
-  /** How many weights the model has. */
+  /** Number of weights of the model. */
   parameters: Type.Number(),
-  /** The kind of quantisation, such as `Q4_K_M`; empty when the file does not say. */
+  /** Quantisation, such as `Q4_K_M`; empty when the file does not name a known one. */
   quantization: Type.String(),
-  /** The chat template in Jinja; empty when the file has none. */
+  /** Chat template (Jinja); empty when the file has none. */
   template: Type.String(),
-  /** Numbers and short texts of the header; lists only as their length. */
+  /** Numbers and short texts of the GGUF header; of a list only its length, under `<key>.length`. */
   metadata: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
 })
 
@@ -31,11 +31,11 @@ export type FileFacts = Type.Static<typeof Facts>
 type Order =
   { readonly task: 'digest'; readonly paths: readonly string[] } | { readonly task: 'facts'; readonly paths: readonly string[] }
 
-/** Returns the SHA-256 of the files' bytes, one file after the other, in hex. The cache folder keeps it, except for partial downloads. */
+/** Returns the SHA-256 in hex over the bytes of all files in order. Cached in the cache folder, except for partial downloads. */
 export const digestOf = (paths: readonly string[]): Promise<string> => {
   const isKept = paths.every((path) => !path.endsWith('.part'))
   const run = () => (turn = turn.then(done, done).then(() => onThread({ task: 'digest', paths }) as Promise<string>))
-  // Only one file is hashed at a time, so that headers can be read without a wait for the disk.
+  // One file at a time, so that reading a header does not have to wait for the disk.
   return isKept ? kept('digest', paths, run, (value) => typeof value === 'string') : run()
 }
 
@@ -51,7 +51,7 @@ export const factsOf = (paths: readonly string[]): Promise<FileFacts> =>
     (value) => Value.Check(Facts, value),
   )
 
-/** The facts that this process found, by the names, sizes and times of the files. */
+/** Facts found by this process. The key is a hash of task, paths, sizes and times of change. */
 const found = new Map<string, Promise<unknown>>()
 
 async function kept<T>(
@@ -76,7 +76,7 @@ async function readOr<T>(file: string, run: () => Promise<T>, isRight: (value: u
     const value: unknown = JSON.parse(await readFile(file, 'utf8'))
     if (isRight(value)) return value as T
   } catch {
-    // The cache folder does not have the value yet.
+    // The cache folder has no valid value yet.
   }
   const value = await run()
   await mkdir(dirname(file), { recursive: true })
@@ -85,7 +85,7 @@ async function readOr<T>(file: string, run: () => Promise<T>, isRight: (value: u
   return value
 }
 
-/** Seconds after which an idle thread ends. */
+/** Seconds after which an idle worker thread ends. */
 const IDLE = 10
 
 let pool: Promise<Piscina<Order, unknown>> | null = null
@@ -95,7 +95,7 @@ async function onThread(order: Order): Promise<unknown> {
   return (await pool).run(order)
 }
 
-/** Does the work of the other thread: reads headers or hashes files. @public */
+/** The task of the worker thread: reads headers or hashes files. @public */
 export default async function work({ task, paths }: Order): Promise<unknown> {
   if (task === 'facts') return headerFacts(paths)
   const hash = createHash('sha256')
@@ -104,7 +104,7 @@ export default async function work({ task, paths }: Order): Promise<unknown> {
   return hash.digest('hex')
 }
 
-/** The most characters of a text in the metadata. Longer ones, such as templates, are left out. */
+/** Texts with more characters than this, such as templates, are left out of `metadata`. */
 const MOST_TEXT = 512
 
 function headerFacts(paths: readonly string[]): FileFacts {
@@ -126,10 +126,10 @@ function headerFacts(paths: readonly string[]): FileFacts {
   }
 }
 
-/** Returns the kind of quantisation, such as `Q4_K_M`, of the header's `general.file_type`; empty when it is none that is known. */
+/** Returns the quantisation, such as `Q4_K_M`, for a header's `general.file_type`; empty when unknown. */
 export const fileTypeOf = (type: string | number | undefined): string => FILE_TYPES[Number(type)] ?? ''
 
-/** The names of file types, by their numbers in llama_ftype (llama.h). */
+/** Names by the numbers of llama_ftype (llama.h). */
 const FILE_TYPES: Readonly<Record<number, string>> = {
   ...{ 0: 'F32', 1: 'F16', 2: 'Q4_0', 3: 'Q4_1', 7: 'Q8_0', 8: 'Q5_0', 9: 'Q5_1', 10: 'Q2_K', 11: 'Q3_K_S', 12: 'Q3_K_M' },
   ...{ 13: 'Q3_K_L', 14: 'Q4_K_S', 15: 'Q4_K_M', 16: 'Q5_K_S', 17: 'Q5_K_M', 18: 'Q6_K', 19: 'IQ2_XXS', 20: 'IQ2_XS' },

@@ -1,4 +1,4 @@
-/** The folder of models: which GGUF files it has, under which names, and how new ones come into it. */
+/** The folder of models: its GGUF files, their names, and downloads into it. */
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { rm, stat } from 'node:fs/promises'
 import { basename, dirname, join, relative, resolve, sep } from 'node:path'
@@ -17,31 +17,31 @@ export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): stri
 
 export interface ModelFile {
   /**
-   * The file's name without `.gguf`. Where files have the same name, the oldest keeps it, and the names of the others include their folders.
-   * A file directly in the folder always keeps its name.
+   * The file name without `.gguf`. When several files have it, one directly in the folder keeps it, else the oldest; the others' names
+   * include their folders.
    */
   readonly name: string
   /**
-   * Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. Of another revision
-   * than `main`, both end in `#revision`.
+   * Hub names of the model: `owner/repository:quant`, and `owner/repository` if the folder has no other model of that repository. For a
+   * revision other than `main` both end in `#revision`.
    */
   readonly aliases: readonly string[]
-  /** The file, or the first of a split model. */
+  /** The file, or the first part of a split model. */
   readonly path: string
-  /** All files of a split model, the first included. */
+  /** All files of the model: one, or all parts of a split model in order. */
   readonly parts: readonly string[]
-  /** The size of all files in bytes. */
+  /** Bytes of all files together. */
   readonly size: number
-  /** When one of the files was changed last, in milliseconds since 1970. */
+  /** When one of the files was last changed, in Unix milliseconds. */
   readonly modified: number
 }
 
-/** How many levels of folders are searched below the folder of models. */
+/** How many levels of subfolders are searched. */
 const DEEPEST = 4
 const SPLIT = /-(\d{5})-of-(\d{5})\.gguf$/i
 const ASIDE = /(?:^|[-_.])(?:mmproj|imatrix)(?=[-_.])/i
 
-/** Returns the models of a folder by name; none when the folder does not exist. Incomplete split models are left out. */
+/** Returns the models of a folder, sorted by name; none when the folder does not exist. Leaves out split models with missing parts. */
 export function modelsIn(folder: string): readonly ModelFile[] {
   const paths = ggufsIn(folder, DEEPEST)
   const all = new Set(paths)
@@ -59,17 +59,17 @@ export function modelsIn(folder: string): readonly ModelFile[] {
     try {
       const states = parts.map((part) => statSync(part))
       const size = states.reduce((sum, state) => sum + state.size, 0)
-      // The folder is as old as the first pull into it. A pull of new bytes replaces the file.
+      // The age of the file's folder tells when the model was first pulled; a new pull replaces the file itself.
       const since = statSync(dirname(path)).birthtimeMs
       return [{ path, parts, stem, size, since, modified: Math.max(...states.map(({ mtimeMs }) => mtimeMs)) }]
     } catch {
-      // The file was removed after the folder was listed.
+      // The file was deleted after the folder was listed.
       return []
     }
   })
   const whole = (stem: string) => relative(folder, stem).split(sep).join('/')
   const isInner = ({ stem }: { readonly stem: string }) => whole(stem) !== basename(stem)
-  // Of files with the same name, the last one here counts.
+  // Sorted so that the file that keeps the short name comes last and wins in the map.
   const short = new Map(
     found
       .toSorted(
@@ -109,12 +109,12 @@ function ggufsIn(folder: string, depth: number): readonly string[] {
   })
 }
 
-/** Returns a repository's name with a quantisation: `owner/repository:quant`, or `owner/repository:quant#revision`. */
+/** Adds a quantisation to a repository's name: `owner/repository:quant`, or `owner/repository:quant#revision`. */
 const withQuant = (repository: string, quant: string): string => repository.replace(/(?=#|$)/, `:${quant}`)
 
 /**
- * Returns the model of this name, else of this alias, else of one of them in letters of another case; null when the folder has none.
- * @throws KvfoldError cli/bad-usage when several models are called so
+ * Returns the model with this name, else with this alias, else with either in another letter case; null when there is none.
+ * @throws KvfoldError cli/bad-usage when several models match equally
  */
 export function modelCalled(name: string, models: readonly ModelFile[]): ModelFile | null {
   const plain = hubNameIn(name) ?? name
@@ -133,7 +133,7 @@ export function modelCalled(name: string, models: readonly ModelFile[]): ModelFi
   return called[0] ?? null
 }
 
-/** Returns the alias of a model of the hub if this names one by its repository; null for other names. */
+/** Returns the alias form (`owner/repository[:quant]`) of a hub name without a file; null for other names. */
 function hubNameIn(name: string): string | null {
   const hub = hubNameOf(name)
   if (hub?.file !== null) return null
@@ -148,7 +148,7 @@ export interface PullOptions extends HubOptions, Omit<DownloadOptions, 'onProgre
 
 export type PullProgress =
   | { readonly kind: 'looking' }
-  /** `digest`: the SHA-256 of the file that is being downloaded; null when unknown. `total`: null when unknown. */
+  /** `digest`: SHA-256 of the file in download. `done`, `total`: bytes. `digest` and `total` are null when unknown. */
   | {
       readonly kind: 'downloading'
       readonly file: string
@@ -159,15 +159,15 @@ export type PullProgress =
   | { readonly kind: 'checking'; readonly file: string }
 
 /**
- * Returns the path of a model's (first) file, downloaded unless the folder has it. `name`: `hf:owner/repository[:quant]`,
- * `hf:owner/repository/file.gguf`, `owner/repository[:quant]`, or the address of a GGUF file.
+ * Returns the path of a model's (first) file, after downloading what the folder lacks.
+ * @param name `hf:owner/repository[:quant]`, `hf:owner/repository/file.gguf`, `owner/repository[:quant]`, or the address of a GGUF file
  * @throws KvfoldError as filesOnHub, fileAt and download; cli/bad-usage for another name
  */
 export async function pull(name: string, { folder = modelsFolder(), onProgress, ...options }: PullOptions = {}): Promise<string> {
   const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
   const path = hub === null ? pathOfUrl(name) : hub.file === null ? null : `${folderOf(hub)}/${hub.file}`
   const exact = path === null ? null : join(folder, ...path.split('/'))
-  // A file that is named exactly needs no question to its server if it is in the folder already, with all parts of its model.
+  // If the name gives the exact file and it is in the folder, with all parts of a split model, no server is asked.
   if (exact !== null && hub !== null && SPLIT.test(exact)) {
     const model = modelsIn(folder).find(({ parts }) => parts.includes(exact))
     if (model !== undefined) return model.path
@@ -179,17 +179,18 @@ export async function pull(name: string, { folder = modelsFolder(), onProgress, 
 }
 
 export interface ResolveOptions {
-  /** The folder to download to. Default: `KVFOLD_MODELS`, else the folder of models in the cache folder. */
+  /** The folder to download to. Default: `KVFOLD_MODELS`, else `models` in the cache folder. */
   readonly folder?: string
-  /** Stops a download. The next one goes on from there. */
+  /** Cancels a download. The next call continues it. */
   readonly signal?: AbortSignal
-  /** Called with the bytes of a file so far, and with all of its bytes; null when their number is unknown. */
+  /** Called with the bytes of a file so far, and its total bytes; null when unknown. */
   readonly onProgress?: (downloaded: number, total: number | null) => void
 }
 
 /**
- * Returns the absolute path of a GGUF file. A path is used as it is. A model of the hub or an address is downloaded once.
- * @throws KvfoldError model/not-found when there is no such file, model/download-failed, engine/cancelled on `signal`
+ * Returns the absolute path of a GGUF file. A path stays as it is; a hub name or an address is downloaded unless the folder of models has
+ * it.
+ * @throws KvfoldError model/not-found when there is no such file; model/download-failed; engine/cancelled on `signal`
  */
 export async function resolveModel(uriOrPath: string, { onProgress, ...options }: ResolveOptions = {}): Promise<string> {
   if (isModelUri(uriOrPath))
@@ -243,7 +244,7 @@ export async function removeModel(name: string, folder: string = modelsFolder())
   return model
 }
 
-/** Returns the sentence that reports a name which no model has. */
+/** Returns the error sentence for a name that no model in the folder has. */
 export const noModel = (name: string, models: readonly ModelFile[], folder: string): string =>
   `There is no model ${JSON.stringify(name)} in ${folder}; ${
     models.length === 0

@@ -4,19 +4,19 @@ import { reasonOf, type RemoteFile } from './download.js'
 import { folderOf, type HubName } from './names.js'
 
 export interface HubOptions {
-  /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
+  /** Address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
   readonly endpoint?: string
-  /** The token that requests to the hub carry. Default: HF_TOKEN, else none. */
+  /** Token for requests to the hub. Default: HF_TOKEN, else none. */
   readonly token?: string
   readonly signal?: AbortSignal
 }
 
-/** When a name has no quantisation, the first of these that the repository has is taken. */
+/** For names without a quantisation: the first of these that the repository has. */
 const USUAL = ['Q4_K_M', 'Q4_K_S', 'Q5_K_M', 'Q8_0', 'Q4_0', 'F16', 'BF16']
 
-/** Matches the end of a split model's file names: the file's number, and how many files there are. */
+/** Matches the suffix of a split model's files: part number and part count. */
 const SPLIT = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i
-/** Matches files beside a model that are no models themselves. */
+/** Matches GGUF files that are no language models: multimodal projectors and importance matrices. */
 const ASIDE = /(?:^|[-_.])(?:mmproj|imatrix)(?=[-_.])/i
 
 interface ListedFile {
@@ -27,8 +27,8 @@ interface ListedFile {
 
 /**
  * Returns the files of a model: one, or all parts of a split model in order.
- * @throws KvfoldError model/not-found when the hub has no such repository, file or quantisation, or does not show it;
- *   model/download-failed when it cannot be reached; engine/cancelled on `signal`
+ * @throws KvfoldError model/not-found when the hub has no such repository, file or quantisation, or does not show it; model/download-failed
+ * when it cannot be reached; engine/cancelled on `signal`
  */
 export async function filesOnHub(name: HubName, options: HubOptions = {}): Promise<readonly RemoteFile[]> {
   const { endpoint = process.env['HF_ENDPOINT'] ?? 'https://huggingface.co', token = process.env['HF_TOKEN'] } = options
@@ -79,8 +79,8 @@ async function listedFiles(
 }
 
 /**
- * Chooses the model's files among those of the repository. @throws KvfoldError model/not-found, with the files or quantisations that there
- * are
+ * Chooses the model's files among those of its repository.
+ * @throws KvfoldError model/not-found, whose message lists the available files or quantisations
  */
 function chosen({ repository, file, quant }: HubName, listed: readonly ListedFile[]): readonly ListedFile[] {
   const models = listed.filter(({ path }) => !ASIDE.test(path))
@@ -108,6 +108,6 @@ function chosen({ repository, file, quant }: HubName, listed: readonly ListedFil
   })
 }
 
-/** Returns the quantisation in the name of a file, such as `Q4_K_M`; null when it has none. */
+/** Returns the quantisation in a file name, such as `Q4_K_M`; null when there is none. */
 export const quantOf = (path: string): string | null =>
   /[-._/]((?:UD-)?(?:I?Q\d[\w]*|TQ\d_0|MXFP4[\w]*|BF16|F16|F32))(?:-\d{5}-of-\d{5})?\.gguf$/i.exec(`/${path}`)?.[1] ?? null

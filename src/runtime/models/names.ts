@@ -1,42 +1,42 @@
-/** Reads the names of models: `hf:owner/repository[:quant]` on the hub, or with the path of a file; and addresses of files. */
+/** Parses names of models: hub names such as `hf:owner/repository[:quant]` or `hf:owner/repository/file.gguf`, and addresses of files. */
 import { createHash } from 'node:crypto'
 import { KvfoldError } from '../core/errors.js'
 
-/** The name of a model on the hub: a repository, and which of its files. */
+/** A model on the hub: its repository, and which of the repository's files. */
 export interface HubName {
   readonly repository: string
-  /** The path of a GGUF file in the repository; null: the file with the quantisation `quant`. */
+  /** Path of a GGUF file in the repository; null: `quant` chooses the file. */
   readonly file: string | null
-  /** The quantisation, such as `Q4_K_M`, in any case; null: the usual one. */
+  /** Quantisation, such as `Q4_K_M`, in any letter case; null: a usual one (`USUAL` in hub.ts). */
   readonly quant: string | null
-  /** The branch, tag or commit of the repository. */
+  /** Branch, tag or commit of the repository. */
   readonly revision: string
 }
 
 const PREFIX = /^(?:hf:|huggingface:|(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\/)(?:\/\/)?/i
-/** The beginning of an address on the hub. Its path is percent-encoded, and a query may follow. */
+/** Matches the beginning of a hub address. The path after it is percent-encoded and may have a query. */
 const ADDRESS = /^(?:https?:\/\/)?(?:hf|huggingface)\.co\//i
-/** The query behind the name of a file, such as `?download=true`. */
+/** Matches the query after a file name, such as `?download=true`. */
 const QUERY = /(?<=\.gguf)\?.*$/i
 const PART = /^[\w][\w.-]{0,95}$/
 
-/** Whether the beginning of the name says that the model is on the hub. */
+/** Whether the name begins as one on the hub does, such as `hf:`. */
 export const isHubName = (name: string): boolean => PREFIX.test(name)
 
 /** Whether the name is the address of a file outside the hub. */
 export const isFileUrl = (name: string): boolean => /^https?:\/\//i.test(name) && !isHubName(name)
 
-/** Whether the name is that of a model to download, and not a path. */
+/** Whether the name is a model to download and not a path. */
 export const isModelUri = (name: string): boolean => isHubName(name) || isFileUrl(name)
 
-/** Reads the name of a model on the hub; returns null for other names. `bare`: names without a beginning such as `hf:` are read, too. */
+/** Parses a hub name; returns null for other names. @param bare also accepts names without a prefix such as `hf:` */
 export function hubNameOf(name: string, bare = false): HubName | null {
   if (!bare && !isHubName(name)) return null
   const isAddress = ADDRESS.test(name)
   const [given = '', fragment = 'main'] = name.replace(PREFIX, '').split('#')
   const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(isAddress ? given.replace(QUERY, '') : given) ?? []
   const [owner = '', repository = '', ...rest] = path.split('/').map((part) => (isAddress ? decoded(part) : part))
-  // In addresses of the hub's web pages, `blob`, `resolve` or `raw` and the revision come before the file.
+  // Addresses of the hub's web pages have `blob`, `resolve` or `raw` and the revision before the file.
   const isPage = /^(?:blob|resolve|raw)$/.test(rest[0] ?? '')
   const file = (isPage ? rest.slice(2) : rest).join('/')
   const revision = (isPage ? rest[1] : undefined) ?? fragment
@@ -60,7 +60,7 @@ export function hubNameOf(name: string, bare = false): HubName | null {
   }
 }
 
-/** Decodes a percent-encoded text. Other texts stay as they are. */
+/** Decodes percent-encoding. Invalid encoding is returned unchanged. */
 function decoded(text: string): string {
   try {
     return decodeURIComponent(text)
@@ -69,19 +69,17 @@ function decoded(text: string): string {
   }
 }
 
-/**
- * Returns the folder of a repository's files within the folder of models. Files of another revision than `main` have a folder of their own:
- * `owner/repository#revision`.
- */
+/** Returns a repository's folder inside the folder of models. Revisions other than `main` have their own: `owner/repository#revision`. */
 export const folderOf = ({ repository, revision }: Pick<HubName, 'repository' | 'revision'>): string =>
   repository + (revision === 'main' ? '' : `#${encodeURIComponent(revision)}`)
 
-/** Fields of a signed address that change each time it is signed. */
+/** Query fields of a signed address that change with each signature. */
 const SIGNATURE = /^(?:x-(?:amz|goog)-.*|signature|sig|token|expires|key-pair-id|policy|s[eprtv]|spr)$/i
 
 /**
- * Returns the path of the file at an address, within the folder of models. Each folder on a server gets a folder of its own here, because
- * different addresses can end in the same name. @throws KvfoldError cli/bad-usage
+ * Returns the path for a file from an address, inside the folder of models: `<host>-<hash>/<file name>`. The hash covers the rest of the
+ * address, because different addresses may end in the same file name.
+ * @throws KvfoldError cli/bad-usage
  */
 export function pathOfUrl(url: string): string {
   const { host, pathname, searchParams } = new URL(url)

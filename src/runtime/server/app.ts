@@ -1,5 +1,5 @@
 /**
- * Builds the whole server: routes, keys, the reports on itself (`/health`, `/metrics`, `/kvfold/status`), the dashboard's files, and its
+ * Builds the whole server: routes, API keys, the routes that report on it (`/health`, `/metrics`, `/kvfold/status`), the dashboard and the
  * shutdown.
  */
 import { readFile } from 'node:fs/promises'
@@ -36,24 +36,23 @@ import type { ModelStatus, ServiceStatus } from './threads/status.js'
 export interface ServerOptions extends HttpOptions {
   readonly service: ThreadService
   readonly version: string
-  /** The API keys that requests may have. Default: none; every request then belongs to the tenant `public`. */
+  /** The accepted API keys. Default: none; every request then belongs to the tenant `public`. */
   readonly keys?: readonly ApiKey[]
-  /** The limit of keys that have none of their own; without keys, the limit of all requests together. Default: none. */
+  /** The rate limit of keys that have none of their own. Without keys: one limit for all requests together. Default: none. */
   readonly rateLimit?: RateLimit
   /** Returns milliseconds, for the rate limits. Default: the process's clock. */
   readonly clock?: () => number
-  /** Origins whose pages may send requests; `*` for all. Default: none. */
+  /** Origins whose web pages may send requests (CORS); `*` for all. Default: none. */
   readonly corsOrigins?: readonly string[]
-  /** Host names besides localhost that the server answers to on a loopback address while it has no keys; `*` for all. Default: none. */
+  /** Without keys and on a loopback address: accepted host names besides localhost; `*` for all. Default: none. */
   readonly allowedHosts?: readonly string[]
-  /** Sampling settings for requests that leave them out. They override those of the model's file. Default: none. */
+  /** Sampling settings for requests that leave them out; they override the model file's settings. Default: none. */
   readonly sampling?: Sampling
   /**
-   * Whether the server refuses parts of messages that are not text, or shows a placeholder for them. Default `refuse`; in tool results it
-   * is always a placeholder.
+   * What happens to message parts that are not text: `refuse` (default) or a placeholder. In tool results they always become a placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
-  /** Downloads a model of the hub for Ollama's clients. Default: these clients cannot download models. */
+  /** Downloads a model from the hub for `/api/pull` of Ollama's API. Default: refused. */
   readonly pull?: PullModel
 }
 
@@ -81,10 +80,10 @@ export class Server {
     return server
   }
 
-  /** Starts to take requests; resolves to the URL, or to the socket's path. */
+  /** Starts to listen; resolves to the URL, or to the socket's path. */
   async listen(address: Address): Promise<string> {
     this.app.server.maxConnections = CONNECTIONS
-    // The caller reports where the server listens, so Fastify's own line about it is left out.
+    // The caller reports the address itself, so Fastify's log line about it is suppressed.
     const { log } = this.app
     const { level } = log
     if (level === 'info') log.level = 'warn'
@@ -101,8 +100,8 @@ export class Server {
   }
 
   /**
-   * Takes no more requests and gives the running ones `graceMs` to end. Cancels the rest, whose streams end with an error that says so;
-   * then unloads the models. Idempotent.
+   * Accepts no more requests and waits up to `graceMs` for the running ones. Then cancels the others, whose streams end with an error, and
+   * unloads the models. Calling it again does nothing more.
    */
   close(graceMs = 0): Promise<void> {
     return (this.#closed ??= this.#close(graceMs))
@@ -216,7 +215,7 @@ export class Server {
   }
 }
 
-/** Returns, for each path without parameters, the methods that it has. The map fills as routes are added. */
+/** Returns the HTTP methods of each path without parameters. The map fills as routes are added. */
 function allowedMethods(app: App): ReadonlyMap<string, readonly string[]> {
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
@@ -244,17 +243,17 @@ function document(version: string, locked: boolean) {
   }
 }
 
-/** Whether other servers compute the model and none of them takes requests. */
+/** Whether the model is computed by other servers, and none of them is up. */
 const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
   loaded?.engines != null && loaded.engines.every(({ state }) => state !== 'up')
 
-// The routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
+// Routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
 
 interface HealthPorts {
   readonly service: ThreadService
   readonly metrics: Metrics
   readonly running: Running
-  /** Whether the server has keys, so that requests need one. */
+  /** Whether requests need an API key. */
   readonly locked: boolean
   readonly version: string
 }
@@ -275,12 +274,12 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
     config: { open: true },
     schema: { summary: 'ok, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
   }
-  // The second path is for clients of llama-server, which has it too.
+  // llama-server also has the second path.
   for (const path of ['/health', '/v1/health'])
     app.get(path, health, (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
-      // This route is public, so it names no addresses; `/kvfold/status` does.
+      // This route needs no key, so it does not tell addresses of engines and of the database; `/kvfold/status` does.
       const problems = [
         ...(storeFault === null ? [] : [STORE_FAULTS[storeFault]]),
         ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
@@ -319,7 +318,7 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
 
 // Serves the dashboard's built files, and no other files, at `/`.
 
-/** The folder of the built dashboard. The relative path is right from `src/runtime/server` and from `dist/runtime/server`. */
+/** Vite's output folder. The relative path holds from `src/runtime/server` and from `dist/runtime/server`. */
 const BUILT = new URL('../../../dist/dashboard/', import.meta.url)
 
 const TYPES: Readonly<Record<string, string>> = {
@@ -330,7 +329,7 @@ const TYPES: Readonly<Record<string, string>> = {
   '.txt': 'text/plain; charset=utf-8',
 }
 
-/** The page may load from and send to this server only, and no other page may frame it. */
+/** Security headers: the page may load from and send to this server only, and no other page may frame it. */
 const SAFE = {
   'content-security-policy': "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
   'x-content-type-options': 'nosniff',
@@ -341,7 +340,10 @@ const SAFE = {
 
 const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
 
-/** Adds the dashboard. The page needs no key: it asks for one, and shows nothing without it. @param folder Vite's output; for tests */
+/**
+ * Adds the dashboard at `/`. Its files need no key; the page asks for one and shows no data without it. @param folder Vite's output folder;
+ * only tests set it
+ */
 export function addDashboard(app: App, folder: URL = BUILT): void {
   const open = { config: { open: true }, schema: { hide: true } }
 
@@ -354,7 +356,8 @@ export function addDashboard(app: App, folder: URL = BUILT): void {
   for (const path of ['/dashboard', '/dashboard/']) app.get(path, open, (_request, reply) => reply.redirect('/'))
 
   app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
-    // Vite's file names contain a digest, so a file never changes. Only plain names are allowed, so that no path leaves the folder.
+    // Vite puts a content hash into file names, so files can be cached forever. Only plain names are allowed, so no request leaves the
+    // folder.
     const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null
     if (content === null) throw new KvfoldError('server/not-found', 'The dashboard has no such file; load the page again.')
     return sent(reply, file, content, 'public, max-age=31536000, immutable')

@@ -1,4 +1,4 @@
-/** Sets up HTTP below the routes: limits against floods, bodies, request ids, and errors that occur before any route. */
+/** Sets up HTTP for all routes: limits on connections, headers and bodies, request ids, and errors that occur before a route. */
 import { randomUUID } from 'node:crypto'
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
@@ -22,23 +22,23 @@ export interface HttpOptions {
   readonly bodyLimit?: number
   /** Certificate and key as PEM texts. Default: no TLS. */
   readonly tls?: { readonly cert: string; readonly key: string }
-  /** How much is logged. Default `info`. Logs hold no text of requests or answers. */
+  /** The lowest level that is logged. Default `info`. Logs never contain text of requests or answers. */
   readonly logLevel?: LogLevel
-  /** `json`: one object per line; `text`: for people. Default `json`. */
+  /** `json`: one object per line; `text`: lines for people. Default `json`. */
   readonly logFormat?: LogFormat
-  /** Where logs go. Default: stderr. */
+  /** Receives each log line. Default: writes it to stderr. */
   readonly log?: (line: string) => void
 }
 
 const BODY_LIMIT = 16 * 2 ** 20
-/** The most bytes of all headers, and the most headers. */
+/** The most bytes of all headers together, and the most headers. */
 const HEADER_BYTES = 16 * 1024
 const HEADERS = 128
-/** Milliseconds within which the headers, and the whole request, must arrive. Answers have no such limit. */
+/** Milliseconds within which all headers, and the whole request, must have arrived. Answers have no time limit. */
 const HEADERS_TIMEOUT = 20_000
 const REQUEST_TIMEOUT = 120_000
 
-/** Paths that llama-server also takes without `/v1`. Its `/completions` is a route of its own. */
+/** Paths that also work without `/v1`, as in llama-server. `/completions` is missing here: without `/v1` it is a route of its own. */
 const UNVERSIONED = /^\/(chat\/completions|models|embeddings|rerank|reranking|responses|messages)(?=[/?]|$)/
 
 /** Makes the HTTP server, without any route. */
@@ -88,7 +88,7 @@ export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BO
   return app
 }
 
-/** Adds a hook that writes a long answer as JSON before it is sent, and yields to the event loop in between. */
+/** Adds a hook that writes long JSON answers in pieces, with yields to the event loop in between. */
 function writeLongInTurns(app: App): void {
   app.addHook('preSerialization', (_request, reply, payload, done) => {
     if (!isLong(payload)) {
@@ -109,19 +109,22 @@ const MALFORMED: Problem = {
   message: `The request is not well-formed HTTP, arrived too slowly, or has headers of more than ${HEADER_BYTES} bytes.`,
 }
 
-/** Returns the request id that the client sent, so that the client finds its requests in our logs; else a new one. */
+/** Returns the id for the request: the client's `x-request-id`, so that clients find their requests in our logs, or else a new one. */
 function requestId({ headers }: IncomingMessage): string {
   const given = headers['x-request-id']
   return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
 }
 
-/** Content types that count as JSON. curl and Ollama's examples call their JSON a form. `refuseCrossSite` guards against real forms. */
+/**
+ * Content types of bodies that are read as JSON. curl and Ollama's examples send JSON under the form type. `refuseCrossSite` keeps real web
+ * forms out.
+ */
 const JSON_TYPES = new Set(['application/json', 'text/plain', 'application/x-www-form-urlencoded'])
 
 function takeOnlyJson(app: App): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body, done) => {
-    // OpenAI's clients send a content type without a body when they delete.
+    // OpenAI's clients send a content type but no body with DELETE.
     if (body.length === 0 && request.routeOptions.schema?.body === undefined) {
       done(null, undefined)
       return
@@ -143,7 +146,7 @@ function takeOnlyJson(app: App): void {
   })
 }
 
-// Answers a failed request with the problem in its dialect, and logs it.
+// Answers a failed request with an error in its dialect, and logs it.
 
 export function fail(request: FastifyRequest, reply: FastifyReply, problem: Problem, error: unknown): void {
   const { status, retryAfter } = problem
@@ -152,14 +155,14 @@ export function fail(request: FastifyRequest, reply: FastifyReply, problem: Prob
   if (reply.raw.destroyed || reply.sent) return
   if (retryAfter !== null) reply.header('retry-after', String(retryAfter))
   if (status === 401) reply.header('www-authenticate', 'Bearer')
-  // OpenAI's and Anthropic's clients retry after every 5xx unless this header says false.
+  // OpenAI's and Anthropic's clients retry every 5xx unless this header says `false`.
   reply.header('x-should-retry', String(retryAfter !== null))
   void reply.code(status).type('application/json').send(errorFor(request, problem))
 }
 
 /**
- * Writes the error in the form of the route's API. For routes of both APIs and for unknown paths, the header of Anthropic's clients
- * decides.
+ * Returns the error body in the form of the route's API. Routes that both APIs have, and unknown paths, take Anthropic's form if the
+ * request has the header of its clients.
  */
 function errorFor(request: FastifyRequest, problem: Problem): object {
   const { url, headers, is404 } = request

@@ -1,4 +1,4 @@
-/** Checks request bodies before any other code reads them: UTF-8, JSON, not too deep, no keys that poison prototypes. */
+/** Reads request bodies: refuses invalid UTF-8 and JSON, deep nesting, and keys that could change a prototype. */
 import { isUtf8 } from 'node:buffer'
 import { StringDecoder } from 'node:string_decoder'
 import { isRecord } from '../core/json.js'
@@ -8,19 +8,16 @@ import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import { jsonInSteps, JsonFault, TooManyMembers } from './json-slices.js'
 import { FieldError } from './problem.js'
 
-/** The deepest nesting of lists and objects. JSON schemas of tools are the deepest data that clients send; they stay below 50. */
+/** The deepest allowed nesting of lists and objects. JSON schemas of tools nest deepest; those stay below 50. */
 const DEEPEST = 100
 
-/** A body of at most this many bytes is read at once, without yields to the event loop. */
+/** Bodies up to this many bytes are parsed without a yield to the event loop. */
 const AT_ONCE = 64 * 1024
 
-/** How many bytes are decoded between two yields to the event loop. */
+/** Bytes decoded between two yields to the event loop. */
 const DECODED = 2 ** 20
 
-/**
- * Returns the value of a JSON body. Reads a long body in parts and yields to the event loop between them. @throws FieldError
- * server/bad-request
- */
+/** Parses a JSON body. Yields to the event loop while it reads a long one. @throws FieldError server/bad-request */
 export async function readJsonBody(body: Buffer): Promise<unknown> {
   if (body.length <= AT_ONCE) return parseJsonBody(body)
   try {
@@ -45,7 +42,7 @@ function* readInSteps(body: Buffer): Steps<unknown> {
   return yield* jsonInSteps(text.startsWith('\ufeff') ? text.slice(1) : text, parsed, refusePoison)
 }
 
-/** Returns the value of a JSON body. @throws FieldError server/bad-request */
+/** Parses a JSON body without a yield. @throws FieldError server/bad-request */
 export function parseJsonBody(body: Buffer): unknown {
   const text = decoded(body)
   if (text.trim() === '') throw new FieldError('body', 'The body is empty; send a JSON object.')
@@ -58,11 +55,12 @@ export function parseJsonBody(body: Buffer): unknown {
 }
 
 /**
- * Returns the value of a part of a JSON text. Around this part are `depth` lists and objects.
- * @throws FieldError server/bad-request when it is too deep or has a forbidden key; SyntaxError
+ * Parses a part of a JSON body.
+ * @param depth how many lists and objects surround the part
+ * @throws FieldError server/bad-request when it nests too deep or has a forbidden key; SyntaxError
  */
 function parsed(text: string, depth = 0): unknown {
-  // A long string comes without other values around it, and needs no checks.
+  // The reader passes a long string alone, and a string has neither depth nor keys.
   if (text.charCodeAt(0) === QUOTE) return JSON.parse(text)
   if (tooDeep(text, depth)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
   const value = readJson(text)
@@ -83,7 +81,7 @@ const notJson = (position: number | null): FieldError =>
     `The body is not JSON: ${position === null ? 'it ends too early, or has no JSON at all' : `it is wrong at position ${position}`}.`,
   )
 
-/** Returns the first key that would reach a prototype if code copied the object key by key; null when there is none. */
+/** Returns the first key that could change a prototype when code copies the object key by key; else null. */
 function poison(value: unknown): string | null {
   if (typeof value !== 'object' || value === null) return null
   for (const [key, inner] of Object.entries(value)) {
@@ -108,8 +106,8 @@ function decoded(body: Buffer): string {
 const notUtf8 = (): FieldError => new FieldError('body', 'The body is not UTF-8.')
 
 /**
- * Returns whether JSON nests deeper than bodies may. Looks only at brackets outside strings, and does not check that the text is JSON.
- * @param depth how many lists and objects stand around the text
+ * Returns whether JSON nests deeper than bodies may. Counts brackets outside strings; the text need not be valid JSON.
+ * @param depth how many lists and objects surround the text
  */
 export function tooDeep(text: string, depth = 0): boolean {
   let quoted = false
@@ -126,7 +124,7 @@ export function tooDeep(text: string, depth = 0): boolean {
   return false
 }
 
-/** Returns the position where the text stops being JSON, without quoting it; null when it ends too early or has no JSON at all. */
+/** Returns the character position of the syntax error, because the parser's message would quote the body; null at the end of the text. */
 function place({ message }: SyntaxError): number | null {
   const at = /position (\d+)/.exec(message)?.[1]
   return at === undefined ? null : Number(at)
@@ -134,9 +132,9 @@ function place({ message }: SyntaxError): number | null {
 
 const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 0x7b, 0x7d, 0x5b, 0x5d] as const
 
-// Explains which field of a request the schema refuses, and why.
+// Describes which field the schema refuses, and why.
 
-/** Chooses the validator's error to report: the most deeply nested, because all branches of a union fail together. */
+/** Chooses the validation error to report. The most deeply nested one says most: of a union, every branch reports an error. */
 export function schemaError(errors: readonly FastifySchemaValidationError[], where: string): FieldError {
   const depth = ({ instancePath }: FastifySchemaValidationError) => instancePath.split('/').length
   const [error] = [...errors].sort((a, b) => depth(b) - depth(a))
@@ -170,7 +168,7 @@ const NAMES: Readonly<Record<string, string>> = {
 
 const named = (type: unknown): string => NAMES[String(type)] ?? String(type)
 
-/** Returns the path of a field as clients write it: `/messages/0/content` and `text` become `messages[0].content.text`. */
+/** Returns a field's path as clients write it: `/messages/0/content` with `text` becomes `messages[0].content.text`. */
 function fieldPath(pointer: string, last: unknown): string {
   const steps = pointer.split('/').slice(1)
   if (typeof last === 'string') steps.push(last)

@@ -1,12 +1,12 @@
-/** Reads and writes long JSON in parts, so that the event loop can run between them. The ordinary parser reads each part. */
+/** Reads and writes long JSON in pieces with yields to the event loop in between. The built-in parser reads each piece. */
 import { weightOf } from '../core/json.js'
 import type { Steps } from '../core/turns.js'
 import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
 
-/** How many characters are parsed or scanned between two yields to the event loop. */
+/** Characters parsed or scanned between two yields to the event loop. */
 const PART = 64 * 1024
 
-/** Reports that the text is not JSON. `position`: where its first fault is; null: the text ends too early. */
+/** The text is not JSON. `position`: character index of the first error; null: the text ends too early. */
 export class JsonFault extends Error {
   constructor(readonly position: number | null) {
     super('not JSON')
@@ -14,25 +14,25 @@ export class JsonFault extends Error {
 }
 
 /**
- * The most values of a whole text, which bound its memory. The most members of one object, and the most numbers of one list whose own text
- * is kept (`append`): more would block the event loop for too long.
+ * `values`: the most values of a text, which bounds its memory. `object`: the most members of an object. `kept`: the most numbers of a list
+ * that keep their written form, such as 1.0. More members or such numbers would block the event loop for too long.
  */
 const MOST = { values: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
-/** Reports that the text, or a list or an object in it, has more members than the limit. */
+/** The text, or one list or object in it, has too many members. */
 export class TooManyMembers extends Error {
   constructor(
     readonly most: number,
-    /** The kind of members that exceed the limit. */
+    /** Which members are too many. */
     readonly what = 'members',
-    /** What has them. */
+    /** Where there are too many of them. */
     readonly where = 'a list or an object',
   ) {
     super(`too many ${what}`)
   }
 }
 
-/** Counts the values within a value. */
+/** Counts the values inside a list or object, at all levels. */
 function valuesIn(value: unknown): number {
   if (typeof value !== 'object' || value === null) return 0
   const members = Array.isArray(value) ? (value as unknown[]) : Object.values(value)
@@ -42,9 +42,9 @@ function valuesIn(value: unknown): number {
 }
 
 /**
- * Returns the value of a JSON text. Values up to a certain length are parsed together. Longer lists and objects are read member by member.
- * @param parse reads a part of the text, which is nested in `depth` lists and objects; the parts' values are put together
- * @param member called for each member of an object that is too long to be parsed together with others
+ * Parses JSON with yields to the event loop. Short values are parsed together; long lists and objects are read member by member.
+ * @param parse parses a piece of the text; `depth`: how many lists and objects surround the piece
+ * @param member called for each member of an object whose value is too long to be parsed together with others
  * @throws JsonFault; TooManyMembers; what `parse` throws except SyntaxError; what `member` throws
  */
 export function* jsonInSteps(
@@ -59,9 +59,9 @@ export function* jsonInSteps(
 }
 
 class Reader {
-  /** How many lists and objects the reader is inside. */
+  /** How many lists and objects surround the reader's position. */
   #depth = 0
-  /** How many values were read so far. */
+  /** Values read so far. */
   #values = 0
 
   constructor(
@@ -85,7 +85,7 @@ class Reader {
     const first = this.text.charCodeAt(start)
     if (first === QUOTE) return yield* this.#string(start)
     if (first !== BRACKET && first !== BRACE) throw this.#fault(start)
-    // The parser checks the depth of an empty list or object at this place.
+    // Parse an empty list or object, so that `parse` checks the depth here.
     this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
     this.#depth++
     const walked = first === BRACKET ? yield* this.#list(start) : yield* this.#object(start)
@@ -142,8 +142,8 @@ class Reader {
   }
 
   /**
-   * Finds the members from `at` on that fit into one part and are parsed together. Returns the position of the comma or bracket after the
-   * last of them; `at` when the first is too long.
+   * Returns the position of the comma or bracket that ends the longest run of members from `at` on that fits into `PART`; returns `at` if
+   * not even the first fits.
    */
   #run(at: number): number {
     const limit = at + PART
@@ -157,7 +157,7 @@ class Reader {
     }
   }
 
-  /** Returns the position of the comma or bracket after a member; null when it is beyond the limit. */
+  /** Returns the position of the comma or bracket after the member; null if it is at `limit` or later. */
   #member(at: number, limit: number): number | null {
     let depth = 0
     for (; at < limit; at++) {
@@ -175,7 +175,7 @@ class Reader {
     return null
   }
 
-  /** Returns the position after a value; null when it is beyond the limit. */
+  /** Returns the position after the value; null if the value reaches `limit`. */
   #end(start: number, limit: number): number | null {
     const { text } = this
     const first = text.charCodeAt(start)
@@ -194,7 +194,7 @@ class Reader {
     }
   }
 
-  /** Returns the position after a string; null when it is beyond the limit. */
+  /** Returns the position after the string; null if the string reaches `limit`. */
   #quoted(start: number, limit: number): number | null {
     for (let at = start + 1; at < limit; at++) {
       const char = this.text.charCodeAt(at)
@@ -205,7 +205,7 @@ class Reader {
     return null
   }
 
-  /** Reads a long string. Yields to the event loop after every PART characters. */
+  /** Reads a long string, with a yield to the event loop after every `PART` characters. */
   *#string(start: number): Steps<{ readonly value: string; readonly end: number }> {
     const parts: string[] = []
     let from = start + 1
@@ -219,7 +219,7 @@ class Reader {
         yield
       }
       if (char === BACKSLASH) {
-        // An escape such as `\u00e9` must stay in one part.
+        // An escape such as `\u00e9` must not be split between two pieces.
         if (this.text.charAt(at + 1) === 'u') escaped = at + 6
         at++
       } else if (Number.isNaN(char)) throw new JsonFault(null)
@@ -257,16 +257,16 @@ const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, B
 
 // Writing.
 
-/** Values of up to this weight are written at once. Every character and every value weighs one. */
+/** Values up to this weight are written without a yield. Each character and each value weighs 1. */
 const WRITTEN = 16 * 1024
 
-/** How many bytes are copied between two yields to the event loop. */
+/** Bytes copied between two yields to the event loop. */
 const COPIED = 2 ** 20
 
-/** Returns whether a value is too long to be written at once. */
+/** Returns whether a value is too long to be written without a yield. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
 
-/** Returns the output of `writeJson`. Yields to the event loop in between. */
+/** Writes a value as `writeJson` does, with yields to the event loop in between. */
 export function* writtenInSteps(value: unknown): Steps<Buffer> {
   const parts: Buffer[] = []
   yield* written(value, parts)
@@ -342,13 +342,13 @@ function* written(value: unknown, parts: Buffer[]): Steps<void> {
   put(isList ? ']' : '}')
 }
 
-/** Returns `end`, or the place after it if both halves of a surrogate pair would be parted. */
+/** Returns `end`, or the index after it if `end` would split a surrogate pair. */
 const endOfPart = (text: string, end: number): number => {
   const before = text.charCodeAt(end - 1)
   return before >= 0xd800 && before <= 0xdbff ? end + 1 : end
 }
 
-/** Yields the items of a list with their indexes. It is a generator, because a list may have millions of items. */
+/** Yields the items of a list one by one, because a list of all entries would take too much memory for millions of items. */
 function* itemsOf(list: readonly unknown[]): Generator<readonly [key: string, value: unknown, text: string | undefined]> {
   for (const [index, item] of list.entries()) {
     const key = String(index)

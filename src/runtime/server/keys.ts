@@ -1,4 +1,4 @@
-/** Reads and checks API keys: they decide a request's tenant and its rate limit. */
+/** API keys: they decide a request's tenant and its rate limit. Also protects servers without keys from web pages. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isIP } from 'node:net'
@@ -7,28 +7,25 @@ import { KvfoldError } from '../core/errors.js'
 import { PUBLIC } from './ask.js'
 
 export interface ApiKey {
-  /** The tenant of the key. Several keys may have the same name. */
+  /** The tenant of the key. Several keys may have the same tenant. */
   readonly name: string
   readonly key: string
-  /** The limit for all keys of this name together. Default: the server's limit. */
+  /** The limit for all keys of this tenant together. Default: the server's limit. */
   readonly limit?: RateLimit
 }
 
 /** Limits per minute; a field left out means no limit. */
 export interface RateLimit {
-  /** How many requests may ask a model. */
+  /** Requests that ask a model. */
   readonly requests?: number
-  /** How many tokens may be computed and generated; cached prompt tokens do not count. */
+  /** Tokens computed and generated; cached prompt tokens do not count. */
   readonly tokens?: number
 }
 
-/** The most characters of a key. Longer ones are refused unread. */
+/** Longer keys are refused without being read. */
 const LONGEST = 4096
 
-/**
- * Keeps keys as digests. A presented key is compared with all of them, even after a match, so that response times reveal nothing about
- * the keys.
- */
+/** Holds keys as digests. A presented key is compared with every digest, even after a match, so that response times reveal nothing. */
 export class KeyRing {
   readonly #keys: readonly { readonly name: string; readonly digest: Buffer }[]
 
@@ -62,7 +59,7 @@ export class KeyRing {
   }
 }
 
-/** Returns the request's key: `authorization: Bearer KEY`, or `x-api-key: KEY` from Anthropic's clients. */
+/** Returns the key in `authorization: Bearer KEY` or, from Anthropic's clients, in `x-api-key: KEY`. */
 export function keyOf(headers: IncomingHttpHeaders): string | null {
   const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
   if (bearer !== undefined) return bearer
@@ -71,8 +68,8 @@ export function keyOf(headers: IncomingHttpHeaders): string | null {
 }
 
 /**
- * Makes a key for a text without a name. A digest of the key names its tenant, so that the name survives a restart and does not reveal the
- * key.
+ * Makes an `ApiKey` of a key without a name. The tenant's name comes from the key's digest, so it survives a restart and does not reveal
+ * the key.
  */
 export const unnamed = (key: string): ApiKey => ({ name: `key-${digest(key).toString('hex').slice(0, 12)}`, key })
 
@@ -110,13 +107,13 @@ export function parseLimit(text: string): RateLimit {
 
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest()
 
-// Rate limits for the keys of a name.
+// Rate limits per tenant.
 
-/** Reports that the key's limit of requests or tokens is used up (code server/rate-limited). */
+/** The tenant's limit of requests or tokens is used up (code server/rate-limited). */
 export class RateLimited extends KvfoldError {
   constructor(
     message: string,
-    /** Whole seconds, at least 1, until there is room again. */
+    /** Whole seconds, at least 1, until the next request may come. */
     readonly retryAfter: number,
   ) {
     super('server/rate-limited', message)
@@ -124,15 +121,18 @@ export class RateLimited extends KvfoldError {
 }
 
 const MINUTE = 60_000
-/** The limited amounts, in the order in which they are checked. */
+/** The limited amounts, in the order of the checks. */
 const LIMITED = ['requests', 'tokens'] as const
 
-/** The headers that report limits to OpenAI's clients. */
+/** The header names by which OpenAI's clients read limits. */
 export const RATE_HEADERS = LIMITED.flatMap((what) =>
   ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
 )
 
-/** The amount that is left of a limit. It grows evenly, up to one minute's limit. It is negative after more was spent than was left. */
+/**
+ * What is left of a limit per minute (token bucket). It refills evenly up to the limit. It becomes negative when a request spends more than
+ * is left.
+ */
 class Allowance {
   #left: number
   #at: number
@@ -156,7 +156,7 @@ class Allowance {
     this.#left = this.left - amount
   }
 
-  /** Returns the milliseconds until this amount is left again. */
+  /** Returns the milliseconds until `amount` is left. */
   until(amount: number): number {
     return Math.max(0, ((amount - this.left) * MINUTE) / this.limit)
   }
@@ -169,9 +169,9 @@ export class RateLimits {
   readonly #allowances = new Map<string, Allowances>()
 
   /**
-   * @param usual limit of names without their own
+   * @param usual limit of tenants without their own
    * @param clock returns milliseconds
-   * @throws KvfoldError cli/bad-usage when two keys of a name have different limits
+   * @throws KvfoldError cli/bad-usage when two keys of a tenant have different limits
    */
   constructor(
     keys: readonly ApiKey[],
@@ -188,8 +188,8 @@ export class RateLimits {
   }
 
   /**
-   * Counts a request that asks a model. Call `spend` with its tokens once they are known.
-   * @throws RateLimited when the requests or the tokens of this name are used up
+   * Counts a request to a model. Call `spend` with its tokens when they are known.
+   * @throws RateLimited when the tenant's requests or tokens are used up
    */
   take(name: string): { readonly spend: (tokens: number) => void } {
     const allowances = this.#of(name)
@@ -206,7 +206,7 @@ export class RateLimits {
     return { spend: (tokens) => allowances.tokens?.spend(tokens) }
   }
 
-  /** Returns headers with the remainders, for OpenAI's and Anthropic's clients; none when nothing is limited. */
+  /** Returns the headers by which OpenAI's and Anthropic's clients read their limits; none without limits. */
   headers(name: string): Readonly<Record<string, string>> {
     return Object.fromEntries(
       Object.entries(this.#of(name)).flatMap(([what, allowance]) => {
@@ -237,12 +237,12 @@ export class RateLimits {
   }
 }
 
-// The host names that a server without keys answers to.
+// Which host names a server without keys answers to.
 
 /**
- * Refuses requests to a foreign host name on a loopback address. Without keys, a web page could otherwise reach this server by rebinding
- * its own host name to this machine. `allowed`: further names to answer to; `*` for all.
- *
+ * Refuses requests under a foreign host name on a loopback address. Otherwise a web page could reach a server without keys by DNS
+ * rebinding: its own host name, resolved to this machine.
+ * @param allowed further host names to accept; `*` for all
  * @throws KvfoldError server/forbidden
  */
 export function refuseRebound(request: FastifyRequest, allowed: readonly string[]): void {
@@ -260,23 +260,23 @@ export function refuseRebound(request: FastifyRequest, allowed: readonly string[
 
 const isLoopback = (address: string): boolean => address === '::1' || /^(::ffff:)?127\./.test(address)
 
-// The web pages that a server without keys answers to.
+// Which web pages may use a server without keys.
 
-/** Methods that change nothing. A route can declare that a request has an effect nevertheless (`acts`). */
+/** HTTP methods without an effect. A route with an effect under such a method declares `acts`. */
 const SAFE: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 /**
- * Refuses requests that a page of another origin makes a browser send. A form or a script needs no permission to send them, so without keys
- * any page on the web could use the server. Browsers name the page's site (`Sec-Fetch-Site`) or at least its origin; programs send neither.
- * `allowed`: further origins; `*` for all.
- *
+ * Refuses requests that a page of another origin makes a browser send. Browsers send forms and simple scripts without asking (no CORS
+ * preflight), so any page could use a server without keys. Browsers name the page's site (`Sec-Fetch-Site`) or at least its origin;
+ * programs send neither.
+ * @param allowed further origins to accept; `*` for all
  * @throws KvfoldError server/forbidden
  */
 export function refuseCrossSite(request: FastifyRequest, allowed: readonly string[]): void {
   if (SAFE.has(request.method) && request.routeOptions.config.acts !== true) return
   const { origin, host, 'sec-fetch-site': site } = request.headers
   if (origin !== undefined && allowed.some((each) => each === '*' || each.toLowerCase() === origin.toLowerCase())) return
-  // `none`: a person typed the address. `same-site` may be a page of another port.
+  // `none`: a person typed the address. `same-site` is not enough: it includes pages of other ports.
   const isOwn = site === undefined ? origin === undefined || isAt(origin, host) : site === 'same-origin' || site === 'none'
   if (isOwn) return
   throw new KvfoldError(
@@ -285,7 +285,7 @@ export function refuseCrossSite(request: FastifyRequest, allowed: readonly strin
   )
 }
 
-/** Whether a page of this origin was loaded from `host`. */
+/** Whether a page of this origin came from `host`. */
 function isAt(origin: string, host: string | undefined): boolean {
   if (host === undefined || !/^https?:\/\//i.test(origin) || !URL.canParse(origin)) return false
   const page = new URL(origin)

@@ -1,7 +1,6 @@
 /**
- * Measures the server for Prometheus. Names follow OpenTelemetry's conventions where it has one (`gen_ai_server_*`, `http_server_*`) and
- * prom-client's (`process_*`, `nodejs_*`); our own names begin with `kvfold_`. Some figures also have vLLM's names, for the routers and
- * benchmarks that know these.
+ * Prometheus metrics. Names follow OpenTelemetry (`gen_ai_server_*`, `http_server_*`) and prom-client (`process_*`, `nodejs_*`) where these
+ * have one; others begin with `kvfold_`. Some values also appear under vLLM's names, which routers and benchmarks read.
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { EngineStatus } from '../engine/elsewhere.js'
@@ -9,25 +8,25 @@ import type { AnyAnswer, AskEvent, SideModelStatus } from './ask.js'
 import type { ThreadService } from './service.js'
 import type { ServiceStatus } from './threads/status.js'
 
-/** Bucket limits in seconds, as OpenTelemetry advises for generative models. */
+/** Histogram buckets in seconds, as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
 const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68]
 
 const MODEL = 'gen_ai_request_model'
-/** vLLM's label for it. */
+/** The label that vLLM gives the model. */
 const VLLM_MODEL = 'model_name'
 
-/** Measures one ask, waiting included, by the times at which the client gets its events. */
+/** Measures one request from its arrival, by the times at which its events reach the client. */
 export interface AskMeter {
   on(event: AskEvent): void
   done(answer: AnyAnswer): void
   failed(code: string): void
 }
 
-/** Measures one request for embeddings or a ranking, waiting included. */
+/** Measures one request for embeddings or rankings from its arrival. */
 export interface SideMeter {
-  /** Records a request that was answered. @param results the number of vectors or scores */
+  /** The request was answered. @param results the number of vectors or scores */
   done(model: string, tokens: number, results: number): void
   failed(code: string): void
 }
@@ -110,7 +109,7 @@ export class Metrics {
     return this.#registry.contentType
   }
 
-  /** Leaves out samples without a value, as Node's event loop has after a scrape; readers warn about them. */
+  /** Leaves out NaN samples, about which readers warn: the event loop has such values after a scrape. */
   async text(): Promise<string> {
     return (await this.#registry.metrics()).replaceAll(/^.* NaN\n/gim, '')
   }
@@ -175,7 +174,7 @@ export class Metrics {
     }
   }
 
-  /** Adds gauges, which read the service's state at each scrape. */
+  /** Adds gauges, read from the service's state at each scrape. */
   #gauges(service: Pick<ThreadService, 'status' | 'sideModels'>): void {
     const gauge = (name: string, help: string, value: (status: ServiceStatus) => number) => {
       this.#read(name, help, [], () => [[{}, value(service.status())]])
@@ -225,7 +224,7 @@ export class Metrics {
     )
   }
 
-  /** Adds metrics of the disk tier. They count since the model was loaded, so they may start again from zero. */
+  /** Adds metrics of the disk tier. A reload of the model resets them to zero. */
   #diskCache(service: Pick<ThreadService, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {
@@ -249,7 +248,7 @@ export class Metrics {
     )
   }
 
-  /** Adds metrics of the cache that servers share in a folder. They count since the model was loaded. */
+  /** Adds metrics of the cache in a folder that servers share. A reload of the model resets them to zero. */
   #sharedCache(service: Pick<ThreadService, 'status'>): void {
     this.#read(
       'kvfold_shared_cache_blocks_total',
@@ -264,7 +263,7 @@ export class Metrics {
     )
   }
 
-  /** Adds metrics of the servers behind `--engine`. They count since each server was added. */
+  /** Adds metrics of the engines behind `--engine`, counted since each was added. */
   #engines(service: Pick<ThreadService, 'status'>): void {
     const each = () =>
       service
@@ -289,7 +288,7 @@ export class Metrics {
     )
   }
 
-  /** Adds a gauge whose values are known elsewhere and read at each scrape; a counter if its name ends with `_total`. */
+  /** Adds a metric that is read at each scrape: a counter if its name ends with `_total`, else a gauge. */
   #read(
     name: string,
     help: string,

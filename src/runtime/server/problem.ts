@@ -1,4 +1,4 @@
-/** Translates an error into its status, code and sentence for clients. The dialects only put these into their own form. */
+/** Turns an error into the status, code and message for clients. Each dialect puts these into its own JSON. */
 import type { FastifyError } from 'fastify'
 import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { BrokenAnswer, waitAskedBy } from '../engine/elsewhere.js'
@@ -9,25 +9,22 @@ export interface Problem {
   readonly status: number
   readonly code: ErrorCode
   readonly message: string
-  /** The field of the request that caused the error. */
+  /** The request field that caused the error, as a client would write it. */
   readonly param: string | null
-  /** The size of a prompt that is too long; null when unknown. */
+  /** The token count of a prompt that is too long, and the context's; null when unknown. */
   readonly size: PromptSize | null
-  /** Seconds after which the client may try again; null when a retry makes no sense. */
+  /** Seconds after which the client may try again; null if a retry would fail again. */
   readonly retryAfter: number | null
-  /** The text so far of an answer that broke off; null when the answer had not begun. The thread keeps none of it. */
+  /** The text so far of an answer that failed midway; null if none had begun. The thread does not keep it. */
   readonly said: string | null
-  /** True: an error that no client was meant to see. Its message is general; the log has the details. */
+  /** True: an internal error. The client gets a general message, and the log has the details. */
   readonly unexpected: boolean
 }
 
-/** A problem of which nothing more is known. */
+/** Defaults of the optional fields of a `Problem`. */
 export const PLAIN = { param: null, size: null, said: null, retryAfter: null, unexpected: false } as const
 
-/**
- * Seconds after which a client should try again. Until then this server, its database or an engine may be back, or another instance
- * answers.
- */
+/** Seconds after which a client should try again when this server, its database or an engine is away. */
 export const RETRY_AFTER = 5
 
 const AWAY: ReadonlySet<ErrorCode> = new Set(['server/closing', 'store/unreachable', 'remote/unreachable', 'remote/no-engine'])
@@ -50,7 +47,7 @@ function retryAfterOf(error: KvfoldError): number | null {
   if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
   if (AWAY.has(error.code)) return RETRY_AFTER
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
-  // An engine behind this server may ask for a wait, which is passed on to the client.
+  // An engine behind this server may ask for a wait; the client gets the same number of seconds.
   const asked = waitAskedBy(error)
   return asked === null ? null : Math.ceil(asked)
 }
@@ -76,7 +73,7 @@ function fromFastify(error: FastifyError, status: number): Problem {
 
 const isFastifyError = (error: unknown): error is FastifyError => error instanceof Error && 'statusCode' in error
 
-// Errors caused by one field of a request, which every dialect calls `param`.
+// Errors about one field of a request, which the error bodies name as `param`.
 
 export class FieldError extends KvfoldError {
   /** @param param the field as a client would write it, e.g. `messages[2].content` */
@@ -92,5 +89,5 @@ export class FieldError extends KvfoldError {
   }
 }
 
-/** Makes the error for a field that asks for something this server does not do. */
+/** Makes the error for a field whose feature this server does not have. */
 export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

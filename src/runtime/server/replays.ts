@@ -1,24 +1,24 @@
 /**
- * Keeps the bytes of streams whose requests name their conversation by `X-Conversation-Id`, as llama-server's page does. A page that was
- * loaded again, or lost its connection, reads on where it was.
+ * Keeps the bytes of streams whose requests carry `X-Conversation-Id`, as llama-server's web page sends it. A page that was reloaded or
+ * lost its connection can continue to read.
  */
 import { keyOf, type Tenant } from '../core/ids.js'
 
-/** The most bytes that are kept of a stream: its last ones. */
+/** The most bytes kept of a stream; older ones are dropped. */
 const MOST_BYTES = 4 * 2 ** 20
-/** The most streams that are kept. */
+/** The most streams kept at once. */
 const MOST_STREAMS = 64
 /** Milliseconds that a stream is kept after its end. */
 const KEPT = 5 * 60_000
-/** Milliseconds after which a running answer without a reader is cancelled. */
+/** Milliseconds without a reader after which a running answer is cancelled. */
 const ALONE = 60_000
 
 export class Replay {
-  /** Unix seconds. */
+  /** Start time in Unix seconds. */
   readonly started = Math.floor(Date.now() / 1000)
-  /** Unix seconds; 0 while it runs. */
+  /** End time in Unix seconds; 0 while the stream runs. */
   ended = 0
-  /** How many of the first bytes are no longer kept. */
+  /** How many bytes from the beginning are no longer kept. */
   dropped = 0
   readonly #chunks: Buffer[] = []
   readonly #waiting = new Set<() => void>()
@@ -33,7 +33,7 @@ export class Replay {
     private readonly alone: number,
   ) {}
 
-  /** How many bytes the stream has so far. */
+  /** Bytes of the stream so far, dropped ones included. */
   get size(): number {
     return this.dropped + this.#kept
   }
@@ -56,7 +56,7 @@ export class Replay {
     this.#wake()
   }
 
-  /** Begins to read it, which keeps its answer running. Call the returned function once at the end. */
+  /** Registers a reader, which keeps the answer from being cancelled. Returns a function that unregisters it; call it once. */
   enter(): () => void {
     this.#readers++
     this.#watch()
@@ -66,7 +66,7 @@ export class Replay {
     }
   }
 
-  /** Returns the bytes from this place on, as they come, until the stream ends or the next ones are no longer kept. */
+  /** Returns the bytes from offset `place` on as they arrive. Ends with the stream, or when the next bytes are no longer kept. */
   async *from(place: number): AsyncGenerator<Buffer> {
     for (let at = place; at >= this.dropped;) {
       if (at < this.size) {
@@ -103,10 +103,10 @@ export class Replay {
 export class Replays {
   readonly #streams = new Map<string, Replay>()
 
-  /** @param alone milliseconds after which a running answer without a reader is cancelled; only tests set it */
+  /** @param alone milliseconds without a reader after which a running answer is cancelled; only tests set it */
   constructor(private readonly alone = ALONE) {}
 
-  /** Begins to keep a stream, and cancels an earlier one of the conversation that still runs. Null: too many are running. */
+  /** Starts to keep a stream, and cancels a running earlier one of the same conversation. Returns null when `MOST_STREAMS` are running. */
   begin(tenant: Tenant, id: string, cancel: () => void): Replay | null {
     this.stop(tenant, id)
     if (this.#streams.size >= MOST_STREAMS) {
@@ -119,7 +119,7 @@ export class Replays {
     return stream
   }
 
-  /** Ends a stream, which is kept for a while. One without bytes is not. */
+  /** Ends a stream and keeps it for `KEPT`; an empty stream is not kept. */
   end(tenant: Tenant, stream: Replay): void {
     stream.end()
     const key = keyOf(tenant, stream.id)
@@ -134,14 +134,14 @@ export class Replays {
     return this.#streams.get(keyOf(tenant, id)) ?? null
   }
 
-  /** Returns the streams of these conversations. With several models the page adds `::` and the model's name to a conversation's id. */
+  /** Returns the streams of these conversations. With several models the page appends `::` and the model's name to a conversation's id. */
   of(tenant: Tenant, ids: ReadonlySet<string>): readonly Replay[] {
     return [...this.#streams]
       .filter(([key, { id }]) => key === keyOf(tenant, id) && (ids.has(id) || ids.has(id.split('::', 1)[0]!)))
       .map(([, stream]) => stream)
   }
 
-  /** Cancels the answer and forgets its stream. Does nothing when there is none. */
+  /** Cancels the conversation's answer, if one runs, and forgets its stream. */
   stop(tenant: Tenant, id: string): void {
     const stream = this.find(tenant, id)
     if (stream === null) return

@@ -1,5 +1,6 @@
 /**
- * Runs requests that ask a model, from the ask to the last byte. Keeps frames in order, also when the client leaves or the server closes.
+ * Runs an HTTP request from its arrival to the last byte: running count, rate limit, log, streaming, and what happens when the client
+ * leaves or the server closes.
  */
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -14,22 +15,22 @@ import type { Replay, Replays } from './replays.js'
 import { Figures, logRequest } from './request-log.js'
 import { Spending, spentIn, spentOn } from './spent.js'
 
-/** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
+/** How a dialect writes its stream. `index`: which answer of the request an event belongs to, from 0. */
 export interface StreamShape<A extends AnyAnswer> {
-  /** True: one JSON object per line instead of server-sent events. */
+  /** True: JSON lines instead of server-sent events. */
   readonly lines?: boolean
   on(event: AskEvent, index: number): readonly Frame[]
-  /** The answer at `index` is complete. */
+  /** Returns the frames for the completed answer at `index`. */
   done(answer: A, index: number): readonly Frame[] | Promise<readonly Frame[]>
-  /** The answer at `index` was cancelled and its thread keeps the text so far. The client, which may be gone, can fetch it later. */
+  /** An answer was cancelled and its thread keeps the text so far. The client may be gone already, and can fetch the text later. */
   cut?(answer: A): Promise<void>
-  /** All answers are complete. */
+  /** Returns the last frames, after all answers were completed. */
   end(answers: readonly A[]): readonly Frame[]
-  /** Called when the request fails after some frames were sent. Returns the frames that end the stream. */
+  /** The request failed after some frames were sent. Returns the frames that end the stream. */
   failed(problem: Problem): readonly Frame[]
   /**
-   * Called when the request fails before any frame is sent. Return frames to send instead of an HTTP error; return null to answer with
-   * the error's status, as when this is absent.
+   * The request failed before any frame was sent. Returns frames to send with status 200, or null to answer with the error's HTTP status.
+   * Default: null.
    */
   refused?(problem: Problem): readonly Frame[] | null
 }
@@ -38,15 +39,15 @@ export class RequestRun {
   readonly #run: RunningRequest
   readonly #figures = new Figures()
   #gone = false
-  /** Keeps the stream for a client that comes back; then the answer goes on when the client leaves. */
+  /** Keeps the stream for a client that comes back. With it, the answer continues when the client leaves. */
   #replay: Replay | null = null
   #detached = false
 
   readonly #spend: (tokens: number) => void
 
   /**
-   * Begins the request: it counts as running, and towards the rate limit of its key. @throws KvfoldError server/closing;
-   * server/rate-limited
+   * Begins the request: it counts as running, and towards the rate limit of its tenant.
+   * @throws KvfoldError server/closing, server/rate-limited
    */
   constructor(
     private readonly request: FastifyRequest,
@@ -80,14 +81,14 @@ export class RequestRun {
     if (raw.destroyed) this.#run.cancel()
   }
 
-  /** The signal for the ask; aborted when the client disconnects or the server abandons the request. */
+  /** Aborted when the client disconnects or the server gives the request up. Pass it on as the signal of the work. */
   get signal(): AbortSignal {
     return this.#run.signal
   }
 
   /**
-   * Runs slow work that needs no ask. Its signal is aborted when the client disconnects. `onSpent` counts the steps of a model towards the
-   * limit of the key.
+   * Runs slow work that is no answer of the model, such as an operation on a thread, and then ends the request. `onSpent` counts steps of
+   * the model towards the tenant's rate limit.
    */
   async wait<T>(work: (signal: AbortSignal, onSpent: (entries: readonly LedgerEntry[]) => void) => Promise<T>): Promise<T> {
     const onSpent = (entries: readonly LedgerEntry[]) => {
@@ -100,7 +101,7 @@ export class RequestRun {
     }
   }
 
-  /** Runs work that precedes the ask. If it fails, the request has ended. @throws the errors of `work` */
+  /** Runs preparations of an answer. If they fail, the request ends. @throws the errors of `work` */
   async before<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
@@ -111,7 +112,8 @@ export class RequestRun {
   }
 
   /**
-   * Runs and measures work of a model for embeddings or rankings. `count` returns the number of its results. @throws the errors of `work`
+   * Runs and measures a request for embeddings or rankings, and then ends the request. @param count returns the number of vectors or scores
+   * @throws the errors of `work`
    */
   aside<A extends EmbedAnswer | RerankAnswer>(
     use: SideModelStatus['use'],
@@ -135,8 +137,8 @@ export class RequestRun {
   }
 
   /**
-   * Returns all answers when they are complete. The first error cancels the rest. @throws what the asks throw; server/closing;
-   * engine/cancelled
+   * Returns all answers when they are complete. The first error cancels the others.
+   * @throws what the requests throw; server/closing; engine/cancelled
    */
   async answers<A extends AnyAnswer>(begin: (signal: AbortSignal) => readonly AnyAsked<A>[]): Promise<readonly A[]> {
     try {
@@ -151,10 +153,10 @@ export class RequestRun {
   }
 
   /**
-   * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors, and those
-   * after the client left a stream that is kept, end the stream.
-   * @param ping seconds between comments that keep the connection open while there are no tokens yet; undefined for none
-   * @param conversation the name of a conversation whose client may come back to read on (`Replays`); undefined for none
+   * Streams the answers as they come. An error before the first frame is thrown, so that it gets an HTTP status. A later error ends the
+   * stream, as does any error after the client left a stream that is kept.
+   * @param ping seconds between comments that keep the connection open until the first token; undefined: none
+   * @param conversation name of a conversation whose client may come back and read on (`Replays`); undefined: none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
@@ -188,7 +190,7 @@ export class RequestRun {
     } catch (error) {
       quiet()
       const problem = problemOf(error)
-      // A client that reads on later gets no status, so that the error must be in its stream.
+      // A client that comes back sees no HTTP status, so the stream must contain the error.
       const frames = writer.begun || this.#detached ? shape.failed(problem) : (shape.refused?.(problem) ?? null)
       if (frames === null) throw error
       this.request.refused = problem.code
@@ -200,12 +202,12 @@ export class RequestRun {
       this.#leave()
     }
     await writer.end()
-    // A client that left before the first frame gets nothing, and no one else will answer it.
+    // The client left before the first frame and gets nothing. `hijack` tells Fastify that no reply will follow.
     if (!writer.begun) reply.hijack()
     return reply
   }
 
-  /** Begins to keep the stream of the conversation. */
+  /** Starts to keep the stream of the conversation, if it has one. */
   #replayed(conversation: string | undefined): Replay | null {
     const { raw } = this.reply
     if (conversation === undefined || raw.destroyed) return null
@@ -265,7 +267,7 @@ export class RequestRun {
     }
   }
 
-  /** Ends the request. If its client is gone, also writes its log line, because the HTTP server logs only requests that it answered. */
+  /** Ends the request. The HTTP server writes no log line for a client that left, so that is done here. */
   #leave(): void {
     this.#run.leave()
     if (!this.#gone && !this.#detached) return
@@ -283,11 +285,11 @@ export class RequestRun {
   }
 }
 
-// The requests in progress, and how they end when the server closes.
+// The running requests, and how they end when the server closes.
 
-/** One request in progress. */
+/** One running request. */
 export interface RunningRequest {
-  /** Aborted when the client disconnects or the server abandons the request. */
+  /** Aborted when the client disconnects or the server gives the request up. */
   readonly signal: AbortSignal
   cancel(): void
   leave(): void
@@ -307,7 +309,7 @@ export class Running {
     return this.#runs.size
   }
 
-  /** Begins a request, which counts as running until its `leave` is called. @throws KvfoldError server/closing */
+  /** Counts a request as running until its `leave`. @throws KvfoldError server/closing */
   enter(): RunningRequest {
     this.refuseClosing()
     const controller = new AbortController()
@@ -332,15 +334,15 @@ export class Running {
       )
   }
 
-  /** Registers a stream that would never end by itself: `end` is called when the server closes. Returns a function that unregisters it. */
+  /** Registers a stream that never ends by itself; `end` is called when the server closes. Returns a function that unregisters it. */
   watch(end: () => void): () => void {
     this.#watchers.add(end)
     return () => this.#watchers.delete(end)
   }
 
   /**
-   * Takes no more requests. Resolves when the running ones have ended; those still running after `graceMs` are aborted. A client that then
-   * reads nothing for `UNREAD_MS` loses its connection.
+   * Accepts no more requests. Resolves when the running ones have ended; after `graceMs` they are aborted. A client that then leaves data
+   * unread for `UNREAD_MS` loses its connection.
    */
   async close(graceMs: number): Promise<void> {
     this.#closing = true
@@ -355,9 +357,9 @@ export class Running {
   }
 }
 
-// Writes a stream of server-sent events, or of lines of JSON: frames in order, no faster than the client reads.
+// Writes a stream of server-sent events or JSON lines: frames in order, no faster than the client reads.
 
-/** One event. `data` is written as JSON; a string is written as it is (`[DONE]`). */
+/** One event. `data` is written as JSON, but a string as it is (`[DONE]`). */
 export interface Frame {
   readonly event?: string
   readonly data: unknown
@@ -370,10 +372,10 @@ export class EventWriter {
   #last: Promise<void> = Promise.resolve()
 
   /**
-   * @param headers called once when the stream begins; its headers are sent beside the stream's own
-   * @param lines true: one JSON object per line instead of server-sent events
-   * @param aborted once aborted, a client that lets a write wait for `UNREAD_MS` is disconnected
-   * @param replay keeps what is written
+   * @param headers called once when the stream begins; returns headers to send besides the stream's own
+   * @param lines true: JSON lines instead of server-sent events
+   * @param aborted once aborted, a client that leaves data unread for `UNREAD_MS` is disconnected
+   * @param replay keeps a copy of all that is written
    */
   constructor(
     private readonly response: ServerResponse,
@@ -383,13 +385,13 @@ export class EventWriter {
     private readonly replay: Replay | null = null,
   ) {}
 
-  /** Writes to a client whose request has begun no answer. The reply's headers are sent beside the stream's own. */
+  /** Makes a writer for a stream that belongs to no answer, such as a stream of changes. */
   static over(reply: FastifyReply): EventWriter {
     reply.hijack()
     return new EventWriter(reply.raw, () => reply.getHeaders() as OutgoingHttpHeaders)
   }
 
-  /** True once the status line is sent: later errors can only be reported in the stream. */
+  /** Whether the status line is sent. From then on errors can only be reported inside the stream. */
   get begun(): boolean {
     return this.response.headersSent
   }
@@ -406,17 +408,17 @@ export class EventWriter {
     this.response.flushHeaders()
   }
 
-  /** Resolves when the client has room for more, or is gone. Concurrent calls are sent one after another. */
+  /** Resolves when the client has room for more, or is gone. Calls are sent in order. */
   write(frames: readonly Frame[]): Promise<void> {
     return frames.length === 0 ? this.#last : this.#send(frames.map(this.lines ? line : text).join(''))
   }
 
-  /** Sends a comment, which clients ignore, to keep the connection from being closed as idle. */
+  /** Sends an SSE comment, which clients ignore, so that proxies do not close the connection as idle. */
   ping(): Promise<void> {
     return this.#send(': ping\n\n')
   }
 
-  /** Sends bytes of another stream as they are. */
+  /** Sends bytes of a kept stream unchanged. */
   again(chunk: Buffer): Promise<void> {
     return this.#send(chunk)
   }

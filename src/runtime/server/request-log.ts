@@ -7,7 +7,7 @@ import { PUBLIC, type AnyAnswer, type AskEvent } from './ask.js'
 
 export type LogFormat = 'json' | 'text'
 
-/** Token counts and times of a request that asks a model, summed over its answers. */
+/** Token counts and times of a request to a model, summed over its answers. */
 export class Figures {
   readonly #begun = performance.now()
   #first: number | null = null
@@ -39,12 +39,12 @@ export class Figures {
   }
 
   /**
-   * Returns the fields for the log line. `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each
-   * answer's first token.
+   * Fields for the log line. `ttft`: milliseconds from the request to its first token. `rate`: tokens per second, without the first token
+   * of each answer.
    */
   get fields(): Readonly<Record<string, unknown>> {
     const first = this.#first
-    // The first token of each answer comes at the end of its prefill, so it is not counted in the rate.
+    // An answer's first token belongs to its prefill, so the rate does not count it.
     const later = this.#sums.generated - this.#answers
     const seconds = first === null ? 0 : (this.#last - first) / 1000
     return {
@@ -59,8 +59,8 @@ export class Figures {
 const tenth = (value: number): number => Math.round(value * 10) / 10
 
 /**
- * Writes the log line of an ended request. Requests that only read and succeed are logged at `debug`: health, status, metrics, and the
- * requests that an open dashboard sends every few seconds.
+ * Writes the log line of an ended request. Successful reads without effect (health, status, metrics, the dashboard's polling) are logged at
+ * `debug`.
  */
 export function logRequest(request: FastifyRequest, status: number, milliseconds: number): void {
   const { method, tenant, figures, refused } = request
@@ -78,14 +78,14 @@ export function logRequest(request: FastifyRequest, status: number, milliseconds
 
 const pathOf = ({ url }: FastifyRequest): string => url.split('?')[0]?.slice(0, 200) ?? ''
 
-/** Logs one line per request, at its end. */
+/** Fastify's log control: one line per request, written at its end. */
 export class RequestLog extends LogController {
   constructor() {
     super({ requestIdLogLabel: 'request' })
   }
 
   override incomingRequest(): void {
-    // The line is written when the request has ended.
+    // `logRequest` writes the line at the end of the request.
   }
 
   override requestCompleted(_error: Error | null | undefined, request: FastifyRequest, reply: FastifyReply): void {
@@ -171,7 +171,7 @@ interface RequestLine {
 }
 
 /**
- * Returns an error as logs show it. Messages for clients may quote their request, so only the code is logged. Unexpected errors are logged
+ * Returns an error as logs show it. A message for clients may quote the request, so only its code is logged. Unexpected errors are logged
  * with message and stack.
  */
 export function errorForLogs(error: Error): { type: string; message: string; stack: string } {

@@ -1,4 +1,4 @@
-/** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
+/** The service behind every route. It takes a request through the queue to a model and a thread, and returns the answer. */
 import type { ChatFormat, RenderRequest } from '../chat/format.js'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
@@ -55,46 +55,46 @@ export interface ServiceOptions
     SideModelsOptions,
     Omit<ModelsOptions, 'onLeave'>,
     Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
-  /** The models to serve, in order of preference: at least one, unless there is a `folder`. */
+  /** The models to serve; requests without a model name get the first. At least one, unless there is a `folder`. */
   readonly models: readonly ModelSource[]
   /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
-  /** The cells that engines saved on disk. They are deleted with their thread, also while its model is not loaded. Default: none. */
+  /** The cells that engines saved on disk. A thread's cells are deleted with it, even while its model is not loaded. Default: none. */
   readonly cells?: SavedThreads
   /** Where responses are kept. Default: in memory. */
   readonly responses?: ResponseStore
-  /** How many asks may wait for a slot, per model. Default 128. */
+  /** How many requests may wait for a slot, per model. Default 128. */
   readonly queueLimit?: number
-  /** Time limit in milliseconds for asks that set none. Default: no limit. */
+  /** Time limit in milliseconds for requests that set none. Default: no limit. */
   readonly timeoutMs?: number
-  /** Settings for asks that leave them out. Default: acm off, overflow refuse, client edits exact. */
+  /** Settings for requests that leave them out. Default: acm off, overflow refuse, client edits exact. */
   readonly defaults?: Partial<AskDefaults>
-  /** Tools of the operator's MCP servers, which requests with `acm: memtool` may use besides their own. Default: none. */
+  /** Tools of the operator's MCP servers. Requests with `acm: memtool` can use them besides their own. Default: none. */
   readonly operatorTools?: OperatorTools
-  /** Counts the tokens saved today. Default: counts from the start of this process. */
+  /** Counts the tokens saved today. Default: a counter that starts with this process. */
   readonly savedToday?: SavedToday
   /**
-   * What happens to folds and summaries that take at least as many tokens as their text. This applies to those of the model, of people and
-   * of programs, unless a request says otherwise. Default `refuse`.
+   * Whether folds and summaries are allowed that take at least as many tokens as the text they hide, by the model, people or programs.
+   * Requests may override it. Default `refuse`.
    */
   readonly costlyFolds?: CostlyFolds
 }
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal' | 'follows'>
 
-/** How many asks may wait for a slot of a model, if no option says otherwise. */
+/** Default of `queueLimit`. */
 const QUEUE_LIMIT = 128
-/** Weight of the latest ask in the running mean of the time that asks hold their slots. */
+/** Weight of the latest request in the running mean `#mean`. */
 const RECENT = 0.2
 
 /**
- * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
+ * The operations behind every route. Methods that name a model load it if necessary, unless their comment says otherwise.
  * @throws KvfoldError model/not-found for unknown names
  */
 export class ThreadService {
-  /** The live conversations, for programs and people. */
+  /** Operations on threads, for programs and people. */
   readonly threads: Operations
-  /** The stored answers of `/v1/responses`, which clients can fetch again. */
+  /** Stored answers of `/v1/responses`, which clients can fetch again. */
   readonly responses: Responses
   readonly #manager: ThreadManager
   readonly #models: Models
@@ -106,7 +106,7 @@ export class ThreadService {
   readonly #running = new Set<Promise<unknown>>()
   readonly #ending = new AbortController()
   readonly #asks = { done: 0, failed: 0, cancelled: 0, refused: 0 }
-  /** Running mean of the milliseconds that an ask holds its slot; recent asks weigh most. */
+  /** Running mean of the milliseconds that a request holds its slot, for `Retry-After`. */
   #mean = 1000
   #closing: Promise<void> | null = null
 
@@ -137,7 +137,9 @@ export class ThreadService {
     }
   }
 
-  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models and folder, or when two have the same name */
+  /**
+   * Reads the store, but loads no model. @throws KvfoldError engine/bad-request without models and folder, or when two models have one name
+   */
   static async open(options: ServiceOptions): Promise<ThreadService> {
     const store = options.store ?? new MemoryStore()
     const completions = new RecentCompletions()
@@ -153,7 +155,7 @@ export class ThreadService {
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
       erase: async (ids) => {
         await Promise.all(ids.map((id) => models.erase(conversationId(id))))
-        // Only now, because an engine that was ending saved its cells until now.
+        // Drop them last: an engine that was being unloaded may have saved cells until now.
         await options.cells?.drop(ids)
       },
     })
@@ -161,14 +163,14 @@ export class ThreadService {
   }
 
   /**
-   * Begins an ask. Its errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
+   * Starts a request. Errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
    * memory/insufficient.
    */
   ask(ask: Ask): Asked {
     return new Feed<AskEvent, Answer>((emit) => this.#ask(ask, emit))
   }
 
-  /** Begins `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
+  /** Starts `n` answers (1 to 16) to the same messages, each in its own thread. The prompt is computed once. */
   several(ask: Ask, n: number): readonly Asked[] {
     const { appended = false, thread, tenant } = ask
     const view =
@@ -190,7 +192,7 @@ export class ThreadService {
     return queue
   }
 
-  /** Whether models of a folder are served, which are loaded when they are asked. */
+  /** Whether a folder of models is served, whose models are loaded when a request names them. */
   get loadsOnDemand(): boolean {
     return this.#models.hasFolder
   }
@@ -201,59 +203,62 @@ export class ThreadService {
   }
 
   /**
-   * Sets how long the model stays loaded after its last use, until it is unloaded. `milliseconds` may be Infinity; 0 unloads it after its
-   * next use.
+   * Sets how long the model stays loaded after its last use, in milliseconds or Infinity, until it is unloaded. 0 unloads it after its next
+   * use.
    */
   keep(name: string | undefined, milliseconds: number): void {
     this.#models.keep(this.#pick(name), milliseconds)
   }
 
-  /** Returns the facts of the model's files without loading it; null when they are unknown. */
+  /** Returns the model's files and their facts without loading the model; null when the files are unknown. */
   async file(name: string | undefined): Promise<ServedFile | null> {
     const { file } = this.#pick(name).source
     if (file === undefined) return null
     const { parts, size, modified } = file
-    // A file that cannot be read has no facts. An attempt to load it reports the reason.
+    // Facts are null if the header cannot be read. Loading the model then reports why.
     const facts = await factsOf(parts).catch(() => null)
     return { size, modified, facts, digest: digestOf(parts).catch(() => '') }
   }
 
-  /** The adapters of a model, by default the first, with their present scales. Loads none. */
+  /** The adapters of a model (default: the first) with their current scales, without loading the model. */
   adapters(model?: string): readonly AdapterInfo[] {
     return this.#pick(model).adapters
   }
 
   /**
-   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0. @throws KvfoldError engine/bad-request for
-   * an id that no adapter has
+   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0.
+   * @throws KvfoldError engine/bad-request for an unknown adapter id
    */
   scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void {
     this.#pick(model).scaleAdapters(scales)
   }
 
-  /** The models in order of preference; loads none. */
+  /** The models in order of preference, without loading any. */
   models(): readonly ModelStatus[] {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
-  /** The status of a model by its name, its alias or an adapter's name, by default the first. Loads none. @throws KvfoldError model/not-found */
+  /**
+   * The status of the model with this name, alias or adapter name (default: the first), without loading it. @throws KvfoldError
+   * model/not-found
+   */
   model(name?: string): ModelStatus {
     const picked = this.#pick(name)
     return this.models().find((model) => model.name === picked.name)!
   }
 
-  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  /** Calls `listener` when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that stops this. */
   watchModels = (listener: (model: ModelStatus) => void): (() => void) => this.#models.watch(listener)
 
   /**
-   * Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. Here and in the methods
-   * below, an aborted `signal` ends the wait for the model, with engine/cancelled.
+   * Loads the model (default: the first) and returns its status. Here and in the methods below, an aborted `signal` ends the wait for the
+   * model with engine/cancelled.
    */
   load = (name?: string, signal?: AbortSignal): Promise<ModelStatus> => this.#using(name, signal, () => this.model(name))
 
   /**
-   * Returns the tokens of a text. `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's
-   * texts begin with.
+   * Returns the tokens of a text. `special`: control tokens written in the text become single tokens. `bos`: the vocabulary's begin tokens
+   * (BOS) are added.
    */
   tokenize(
     model: string | undefined,
@@ -284,18 +289,18 @@ export class ThreadService {
     })
   }
 
-  /** What is known of a model, by default the first: as it is now, or as it was when it was loaded last. Null before its first load. */
+  /** Facts of a model (default: the first): of the loaded model, or of its latest load. Null before the first load. */
   facts = (model?: string): KnownModel | null => this.#pick(model).facts
 
   /**
-   * Returns the text that the model's chat template makes of these messages, with the beginning of the answer. @throws KvfoldError
-   * model/unsupported where another server has the template
+   * Returns the prompt text that the model's chat template makes of these messages.
+   * @throws KvfoldError model/unsupported when another server has the template
    */
   prompt(ask: PromptAsk): Promise<string> {
     return this.#using(ask.model, ask.signal, (engine) => formatFor(ask, engine).textInTurns(promptOf(ask)))
   }
 
-  /** Returns the tokens of that prompt, as a step would show them. @throws KvfoldError model/unsupported as `prompt` */
+  /** Returns the tokens of that prompt. @throws KvfoldError model/unsupported as `prompt` */
   promptTokens(ask: PromptAsk): Promise<Int32Array> {
     return this.#using(
       ask.model,
@@ -304,7 +309,7 @@ export class ThreadService {
     )
   }
 
-  /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
+  /** Counts the prompt's tokens for these messages and template variables, after `clear` was applied as in a new thread. */
   count(
     model: string | undefined,
     messages: readonly ChatMessage[],
@@ -320,30 +325,30 @@ export class ThreadService {
     })
   }
 
-  /** The models that read texts and generate none (embeddings, rankings); loads none. */
+  /** The models that make embeddings or rankings and no text, without loading any. */
   sideModels(): readonly SideModelStatus[] {
     return this.#side.status
   }
 
-  /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
+  /** Returns one embedding vector of length 1 per input. @throws KvfoldError model/unsupported when the model makes no embeddings */
   embed(ask: EmbedAsk): Promise<EmbedAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.embed(ask, signal))
   }
 
-  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here scores documents */
+  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported without a reranker */
   rerank(ask: RerankAsk): Promise<RerankAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.rerank(ask, signal))
   }
 
   /**
-   * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
-   * @throws KvfoldError model/unsupported where no model here ranks or makes embeddings
+   * Scores how well the two texts of each pair fit: by the reranker, or without one by the cosine of their embeddings.
+   * @throws KvfoldError model/unsupported when there is neither
    */
   score(ask: ScoreAsk): Promise<RerankAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.score(ask, signal))
   }
 
-  /** Runs work that needs no thread, within the server's time limit. The work ends early when the server closes. */
+  /** Runs work without a thread, within the server's time limit. The work ends early when the server closes. */
   async #aside<R>(given: AbortSignal | undefined, begin: (signal: AbortSignal) => Promise<R>): Promise<R> {
     if (this.#closing !== null) throw closing()
     const { timeoutMs } = this.options
@@ -363,7 +368,7 @@ export class ThreadService {
     }
   }
 
-  /** A snapshot for health, metrics and the dashboard; cheap. */
+  /** A snapshot for health, metrics and the dashboard. Cheap enough for polling. */
   status(): ServiceStatus {
     const queues = [...this.#queues.values()]
     const servers = this.options.operatorTools?.servers ?? []
@@ -382,7 +387,10 @@ export class ThreadService {
     }
   }
 
-  /** Takes no new asks, waits `graceMs` for the running ones, cancels the rest, and unloads the models. Idempotent. */
+  /**
+   * Accepts no more requests, waits `graceMs` for the running ones, cancels the others, and unloads the models. Calling it again does
+   * nothing more.
+   */
   close = (graceMs = 0): Promise<void> => (this.#closing ??= this.#close(graceMs))
 
   async #close(graceMs: number): Promise<void> {
@@ -419,19 +427,20 @@ export class ThreadService {
           const options = { ask, taken, engine, defaults: this.#defaults, ...ports, signal, emit: telling, leftOut, save }
           const done = await answer(options)
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
-          // Only the prompt was computed. A cut answer that the client sent back for it is still the thread's last.
+          // With `maxTokens: 0` only the prompt was computed. A cut answer that the client sent back as `beginning` stays the thread's last
+          // message.
           if (ask.maxTokens === 0 && ask.beginning !== undefined && taken.before !== null)
             await this.#manager.refused(taken, true)
-          // The client has no whole answer, so it asks again with the messages, or the id, from before the compaction.
+          // The client got no whole answer, so its next request will still have the messages, or the response id, from before the
+          // compaction.
           if (told.compaction && done.finish === 'cancelled') {
             await this.#manager.refused(taken, true)
-            // The thread does not keep the text so far, so that no id may stand for it.
+            // The thread does not keep this cancelled text, so the message must not be marked `cut`.
             return { ...done, message: uncut(done.message), model: called, waited }
           }
           return { ...done, model: called, waited }
         } catch (error) {
-          // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Restoring the thread brings that answer
-          // back.
+          // `take` may have removed a cut answer that the client sent back as `beginning`; restoring the thread brings it back.
           const gaveUp = told.compaction || (ask.beginning !== undefined && taken.before !== null)
           if (isRefusal(error) || gaveUp) await this.#manager.refused(taken, gaveUp)
           throw error
@@ -444,7 +453,7 @@ export class ThreadService {
     })
   }
 
-  /** Runs `work` with a slot and the loaded model, within the time limit, and counts how it ended. */
+  /** Runs `work` with a slot and a loaded model, within the time limit, and counts how it ended. */
   #run<A extends { readonly finish: Finish }>(
     ask: Commons,
     emit: (event: AskEvent) => void,
@@ -521,8 +530,8 @@ export class ThreadService {
   }
 
   /**
-   * Returns the served model of this name or alias, by default the first. @throws KvfoldError model/not-found; model/unsupported for a side
-   * model
+   * Returns the model with this name or alias; without a name, the first.
+   * @throws KvfoldError model/not-found; model/unsupported for a model that makes only embeddings or rankings
    */
   #pick(name: string | undefined): ServedModel {
     const isServed = name === undefined || this.#models.all.some((model) => model.name === name)
@@ -539,7 +548,7 @@ export class ThreadService {
     )
   }
 
-  /** Runs work that needs a loaded model but no slot. The signal ends the wait for the model. */
+  /** Runs work that needs a loaded model but no slot. `signal` ends the wait for the model. */
   async #using<T>(
     name: string | undefined,
     signal: AbortSignal | undefined,
@@ -578,8 +587,8 @@ function promptOf({ messages, tools, beginning, generationPrompt }: PromptAsk): 
   return { messages: [...messages, { role: 'assistant', content: beginning }], tools, continues: true }
 }
 
-/** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
+/** Counts damage that was not settled. Damage is settled once a copy of the store left the damaged item out and reported it. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
 
-/** Returns the message without the mark of a cut answer that the thread keeps. */
+/** Returns the message without the mark `cut`. */
 const uncut = ({ cut: _, ...message }: ChatMessage): ChatMessage => message

@@ -1,7 +1,4 @@
-/**
- * Runs the models that read texts and generate none: for embeddings and for rankings. The first request loads a model, which serves one
- * request at a time.
- */
+/** Runs the models for embeddings and rankings. The first request loads such a model; each serves one request at a time. */
 import { definedFields } from '../core/json.js'
 import { KvfoldError } from '../core/errors.js'
 import { PUBLIC, type Tenant } from '../core/ids.js'
@@ -56,8 +53,9 @@ class SideModel<T extends TextReader> {
   }
 
   /**
-   * Runs `work` with the loaded model. @param asked the name in the request, if any @throws KvfoldError model/not-found for another name;
-   * the errors of loading and of `work`
+   * Runs `work` with the loaded model, which the first call loads.
+   * @param asked the model name in the request, if any
+   * @throws KvfoldError model/not-found for another name; the errors of loading and of `work`
    */
   async with<R>(asked: string | undefined, work: (reader: T, name: string) => Promise<R>): Promise<R> {
     const { name } = this.source
@@ -68,7 +66,7 @@ class SideModel<T extends TextReader> {
       this.#loaded = await this.#loading
       return await work(this.#loaded, name)
     } catch (error) {
-      // The failed attempt is forgotten, because a later one may find more memory free.
+      // Forget a failed load: a later request may find more free memory.
       await this.#loading.catch(() => (this.#loading = null))
       throw error
     }
@@ -81,7 +79,7 @@ class SideModel<T extends TextReader> {
   }
 }
 
-/** Queues the requests for one model, which would be no faster with two at once. */
+/** The queue of one model. Two requests at once would not be faster, so it has one slot. */
 class SideQueue {
   readonly #queue: Queue
 
@@ -92,7 +90,7 @@ class SideQueue {
     this.#queue = new Queue({ slots: 1, limit })
   }
 
-  /** Runs `work` when all earlier requests are done. @throws Overloaded; the errors of Queue.enter and `work` */
+  /** Runs `work` when its turn comes. @throws Overloaded; the errors of Queue.enter and `work` */
   async run<R>(tenant: Tenant, signal: AbortSignal, work: () => Promise<R>): Promise<R> {
     const leave = await this.#queue.enter({ tenant, priority: 0, signal }).catch((error: unknown) => {
       throw error instanceof QueueFull
@@ -112,8 +110,8 @@ class SideQueue {
   }
 }
 
-// All side models. Embeddings come from a model of its own if there is one, else from the served model that the request names; rankings
-// come from the reranker.
+// All models for embeddings and rankings. Without an own model for embeddings, the served model that the request names makes them. Only the
+// reranker makes rankings.
 
 export interface SideModelsOptions {
   /** The model for embeddings. Default: served models that offer an embedder. */
@@ -125,14 +123,14 @@ export interface SideModelsOptions {
 const NEVER = new AbortController().signal
 
 export class SideModels {
-  /** Makes vectors for searches of tools; null unless a model of its own makes embeddings. */
+  /** Makes embeddings for the search of tools by meaning; null without an own model for embeddings. */
   readonly toolEmbedder: ToolEmbedder | null
   readonly #embedder: SideModel<TextVectors> | null
   readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
   readonly #rankings: SideQueue
 
-  /** @param limit the most requests that may wait for embeddings, and the most that may wait for rankings */
+  /** @param limit the most waiting requests for embeddings, and the same for rankings */
   constructor(
     private readonly models: Models,
     limit: number,
@@ -145,19 +143,19 @@ export class SideModels {
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 
-  /** Returns what makes vectors for a tenant's searches and keeps none; undefined unless a model of its own makes embeddings. */
+  /** Returns a function that makes embeddings for a tenant's searches and keeps none; undefined without an own model for embeddings. */
   embedderOf(tenant: Tenant): Embed | undefined {
     if (this.#embedder === null) return undefined
     return cutting(async (inputs, signal = NEVER) => (await this.embed({ tenant, inputs }, signal)).vectors)
   }
 
-  /** The status of the models that only make embeddings or rankings. */
+  /** The status of the own models for embeddings and rankings. */
   get status(): readonly SideModelStatus[] {
     return [this.#embedder, this.#reranker].flatMap((side) => (side === null ? [] : [side.status]))
   }
 
   /**
-   * Makes embeddings: by the model for embeddings, or without one by the served model that the ask names.
+   * Makes embeddings, by the own model for them or else by the served model that the request names.
    * @throws KvfoldError model/not-found, context/full, engine/bad-request, engine/cancelled, errors of loading; Overloaded when the queue
    * is full
    */
@@ -184,14 +182,14 @@ export class SideModels {
   }
 
   /**
-   * Scores pairs of texts: by the reranker, or without one by the cosine of the texts' embeddings.
+   * Scores pairs of texts, by the reranker or else by the cosine of their embeddings.
    * @throws KvfoldError the errors of `rerank` and `embed`
    */
   async score({ pairs, ...asked }: ScoreAsk, signal: AbortSignal): Promise<RerankAnswer> {
     if (this.#reranker === null) return this.#byEmbeddings(pairs, asked, signal)
     let [model, tokens] = ['', 0]
     const scores: number[] = []
-    // Pairs with the same first text are scored together.
+    // Pairs with the same first text go to the reranker as one query.
     for (const [query, documents] of byFirst(pairs)) {
       const answer = await this.rerank({ ...asked, query, documents: documents.map(({ text }) => text) }, signal)
       answer.scores.forEach((score, at) => (scores[documents[at]!.index] = score))
@@ -217,7 +215,7 @@ export class SideModels {
     for (const queue of [this.#embeddings, this.#rankings]) queue.refuseAll(error)
   }
 
-  /** Unloads the side models; `Models` unloads the served ones. */
+  /** Unloads the own models. `Models` unloads the served ones. */
   async close(): Promise<void> {
     await this.#embedder?.close()
     await this.#reranker?.close()
@@ -251,7 +249,7 @@ async function embedBy(embedder: TextVectors, model: string, ask: EmbedAsk, sign
   return { model, ...(await embedder.embed(inputs, { signal, ...definedFields({ dimensions, truncate }) })) }
 }
 
-/** Returns an input that the model can read: a text or token ids as they are, a mixture of both as token ids. */
+/** Returns an input as the model can read it: a text and token ids stay, a mixture becomes token ids. */
 async function plainInput(
   input: EmbedAsk['inputs'][number],
   { model, tokens }: TextVectors,
@@ -264,7 +262,7 @@ async function plainInput(
 const isTokens = (parts: readonly (number | string)[]): parts is readonly number[] =>
   !parts.some((part) => typeof part === 'string')
 
-/** Groups pairs by their first text. Returns for each first text the second texts, with the places of their pairs. */
+/** Groups pairs by their first text. The values are the second texts, with the index of their pair. */
 function byFirst(pairs: ScoreAsk['pairs']): ReadonlyMap<string, readonly { readonly text: string; readonly index: number }[]> {
   const groups = new Map<string, { readonly text: string; readonly index: number }[]>()
   for (const [index, [first, text]] of pairs.entries()) groups.set(first, [...(groups.get(first) ?? []), { text, index }])

@@ -1,15 +1,15 @@
-/** Counts the tokens that an ask costs its key: computed and generated ones. */
+/** Counts what a request costs its tenant's rate limit: the tokens computed and generated. */
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { AnyAnswer, AskEvent, Usage } from './ask.js'
 
 /**
- * Counts by the events: the tokens beside the answer's own steps, and all tokens of asks that end without an answer, because their client
- * left, their time was over or they failed.
+ * Counts a request's tokens from its events. `tokens`: all so far, for requests that end without an answer. `aside`: only those of steps
+ * beside the answer's own.
  */
 export class Spending {
   #tokens = 0
   #aside = 0
-  /** Tokens of the current step's prompt that are to be computed, and those that are. */
+  /** `#planned`: tokens of the current step's prompt that must be computed. `#computed`: how many of them are. */
   #planned = 0
   #computed = 0
 
@@ -17,7 +17,7 @@ export class Spending {
     return this.#tokens + this.#aside
   }
 
-  /** The tokens that the answer's own timing does not count: those of questions aside, notes and summaries. */
+  /** Tokens of questions aside, notes and summaries, which `Answer.timing` does not count. */
   get aside(): number {
     return this.#aside
   }
@@ -41,16 +41,16 @@ export class Spending {
   }
 }
 
-/** Returns the tokens that were computed and generated for an answer, with those of a compaction before it. */
+/** Returns the tokens computed and generated for an answer, those of its compaction included. */
 export function spentOn(answer: AnyAnswer): number {
   const { compacted } = answer
   const { prefillTokens, generatedTokens } = answer.timing
-  // The times of a paused answer are those of its summary.
+  // A paused answer consists of the summary, so its timing has the summary's tokens already.
   if (compacted === undefined || compacted.paused) return prefillTokens + generatedTokens
   return prefillTokens + generatedTokens + tokensIn(compacted.usage)
 }
 
-/** Returns the tokens that were computed and generated in these steps. */
+/** Returns the tokens computed and generated in these steps. */
 export const spentIn = (entries: readonly LedgerEntry[]): number =>
   entries.reduce((sum, { submitted, pending }) => sum + submitted + pending, 0)
 

@@ -1,14 +1,14 @@
-/** Vectors for searches by meaning, made by the server's model for embeddings. */
+/** Embeddings for searches by meaning, made by the server's model for embeddings. */
 import { isContextFull } from '../core/errors.js'
 import type { Embed } from '../context/meaning.js'
 import type { ToolEmbedder } from '../tools/catalogue.js'
 
-/** The limit on the numbers of all kept vectors together, 64 MB: 40,000 vectors of 384 numbers. */
+/** The most numbers of all kept vectors together: 64 MB, or 40,000 vectors of 384 numbers. */
 const MOST_NUMBERS = 2 ** 24
-/** A text that the model cannot read as a whole is cut to half so many times. */
+/** How often texts that are too long for the model are halved before the error is thrown. */
 const HALVINGS = 5
 
-/** Returns an embedder that cuts texts to half, and to half again, until its model can read them. */
+/** Returns an embedder that halves the longest texts until its model can read them. */
 export const cutting =
   (make: Embed): Embed =>
   async (texts, signal) => {
@@ -23,7 +23,7 @@ export const cutting =
       }
   }
 
-/** An embedder that keeps its latest vectors in memory, because clients send the same tools with every request. */
+/** An embedder that keeps its latest vectors: clients send the same tools with every request. */
 export class RecentVectors implements ToolEmbedder {
   readonly #kept = new Map<string, Float32Array>()
   #numbers = 0
@@ -34,7 +34,7 @@ export class RecentVectors implements ToolEmbedder {
     private readonly most = MOST_NUMBERS,
   ) {}
 
-  /** A single text is a query, whose vector is not kept. @throws what the model throws */
+  /** Returns one vector per text. A single text is a query, and its vector is not kept. @throws what the model throws */
   async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
     const missing = [...new Set(texts.filter((text) => !this.#kept.has(text)))]
     const made = missing.length === 0 ? [] : await this.make(missing, signal)

@@ -1,4 +1,4 @@
-/** Reads fields that dialects share: nulls, content in parts, token ids, and variables of the template. */
+/** Reads fields that several dialects share: nulls, content in parts, token ids, template variables. */
 import Type from 'typebox'
 import { isRecord, weightOf } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
@@ -9,13 +9,13 @@ import { FieldError, unsupported } from '../problem.js'
 import type { ChatMessage } from '../../chat/message.js'
 
 /**
- * Returns a copy without fields that are null, because most clients send null for fields they do not set. Goes `depth` levels into lists
- * and objects. It does not change the top-level fields in `whole`, nor any `schema`, because `const: null` in a JSON schema has a meaning.
+ * Returns a copy without null fields, because most clients send null for unset fields. Goes `depth` levels deep into lists and objects.
+ * Leaves the top-level fields in `whole` unchanged, and every `schema`, because `const: null` has a meaning there.
  */
 export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
   atOnce(nullsTaken(value, depth, whole))
 
-/** How many members of lists and objects are copied between two yields to the event loop. */
+/** Members of lists and objects copied between two yields to the event loop. */
 const STEP = 8192
 
 function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = []): Steps<unknown> {
@@ -42,8 +42,7 @@ function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = [
 const isFlat = (value: unknown): boolean => typeof value !== 'object' || value === null
 
 /**
- * Makes a hook that removes nulls from a body before its schema is checked (`withoutNulls`). For a long body it yields to the event loop in
- * between.
+ * Returns a Fastify hook that removes nulls before the body's schema is checked (`withoutNulls`). Yields to the event loop for a long body.
  */
 export const nullsDownTo =
   (depth: number, whole?: readonly string[]) =>
@@ -59,14 +58,14 @@ export const nullsDownTo =
     }, done)
   }
 
-/** Does the steps that translate a body: at once, or for a long body in slices, between which streams continue. */
+/** Runs the steps that translate a body: without a yield, or for a long body with yields, so that other streams continue. */
 export const translated = <T>(body: unknown, steps: Steps<T>): T | Promise<T> => (isLong(body) ? inTurns(steps) : atOnce(steps))
 
-// Fields that describe a request and change no answer.
+// Fields that describe a request and do not change the answer.
 
 const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))
 
-/** OpenAI's fields that describe a request. The server accepts them, and they change no answer. */
+/** Descriptive fields of OpenAI's API, accepted without effect. */
 export const NoteFields = {
   user: untouched('who asks; the key says it here'),
   safety_identifier: untouched('who asks'),
@@ -78,7 +77,7 @@ export const NoteFields = {
 
 export const NoObfuscation = Type.Optional(Type.Boolean({ description: 'changes nothing: no stream has padding' }))
 
-/** Options of a stream: whether it carries token counts beside the answer. */
+/** OpenAI's `stream_options`: whether a stream reports token counts. */
 export const StreamOptions = Type.Optional(
   Type.Object({
     include_usage: Type.Optional(Type.Boolean()),
@@ -89,18 +88,18 @@ export const StreamOptions = Type.Optional(
   }),
 )
 
-/** vLLM's field that splits the cache of one key. */
+/** vLLM's `cache_salt`, which divides the cache of one API key. */
 export const CacheSaltField = Type.Optional(
   Type.String({ description: 'as vLLM has it: only requests with the same salt share what is in the cache' }),
 )
 
-/** @throws FieldError for a salt without characters, as in vLLM: a client that sends one has lost its own */
+/** @throws FieldError for an empty salt, as in vLLM: the client probably lost its own */
 export function cacheSaltOf({ cache_salt: salt }: { readonly cache_salt?: string }): string | undefined {
   if (salt === '') throw new FieldError('cache_salt', 'cache_salt must not be empty; send a long random text, or leave it out.')
   return salt
 }
 
-// Stop strings: a request has one text or several.
+// Stop strings: one or a list.
 
 export const StopField = Type.Optional(
   Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 }),
@@ -109,12 +108,12 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
-// The field for adapters, in the form of llama-server.
+// llama-server's `lora`: the adapters of a request.
 
 /** The most adapters that a request may list. */
 const MOST_ADAPTERS = 64
 
-/** A list of adapters by id, with their scales. */
+/** Adapter ids with their scales. */
 export const AdapterScales = Type.Array(Type.Object({ id: Type.Integer({ minimum: 0 }), scale: Type.Number() }), {
   maxItems: MOST_ADAPTERS,
   description: 'adapters by the ids of /lora-adapters, and how strongly each applies; those that are not named do not apply',
@@ -122,23 +121,23 @@ export const AdapterScales = Type.Array(Type.Object({ id: Type.Integer({ minimum
 
 export const LoraField = Type.Optional(AdapterScales)
 
-/** llama-server's field for the time between comments in a stream. */
+/** llama-server's interval between comments in a stream. */
 export const PingField = Type.Optional(
   Type.Integer({ minimum: -1, maximum: 3600, description: 'seconds between comments in a stream that waits; 0 or less: none' }),
 )
 
-/** Returns the seconds between comments in a stream; undefined: none. */
+/** Returns the seconds between comments in a stream; undefined: no comments. */
 export const pingOf = ({ sse_ping_interval: ping = 0 }: { readonly sse_ping_interval?: number }): number | undefined =>
   ping > 0 ? ping : undefined
 
-// Content that is a text or a list of parts. Text parts are joined; other parts are refused by name or become a placeholder.
+// Content is a text or a list of parts. Texts are joined; other parts are refused or become a placeholder.
 
-/** The placeholder that the model sees for a part that is not text. */
+/** What the model sees in place of a part that is not text. */
 export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} left out: this server takes text only]`
 
 /**
- * Returns the text of a content field, each part on its own line.
- * @param types the types of parts that hold text, and for each the key of its text
+ * Returns the text of a content field, with each part on its own line.
+ * @param types types of parts with text, and for each the key of its text
  * @throws FieldError server/bad-request, server/unsupported
  */
 export function textOf(
@@ -168,9 +167,9 @@ export function textOf(
     .join('\n')
 }
 
-// Which numbers can be token ids.
+// Which numbers are valid token ids.
 
-/** The largest token id in llama.cpp; larger numbers would become different ids. */
+/** llama.cpp's token ids have 32 bits with a sign; a larger number would become another id. */
 export const LARGEST_TOKEN = 0x7fffffff
 
 const isToken = (value: unknown): value is number =>
@@ -178,9 +177,9 @@ const isToken = (value: unknown): value is number =>
 
 export const isTokenList = (list: readonly unknown[]): list is readonly number[] => list.every(isToken)
 
-// The prompt of a bare completion: a text, token ids, both mixed, or a list of such prompts.
+// The prompt of a bare completion: a text, token ids, a mixture, or a list of these.
 
-/** The most prompts of a request. Each prompt gets answers of its own. */
+/** The most prompts of a request. */
 const MOST_PROMPTS = 64
 
 export const PromptField = Type.Unsafe<unknown>({
@@ -190,7 +189,7 @@ export const PromptField = Type.Unsafe<unknown>({
 
 type PromptInput = CompletionAsk['prompt']
 
-/** Returns the field's prompts. @throws FieldError */
+/** Returns the request's prompts. @throws FieldError */
 export function promptsOf(prompt: unknown): readonly PromptInput[] {
   const isSeveral = Array.isArray(prompt) && prompt.length > 0 && !prompt.some((part) => typeof part === 'number')
   const prompts = isSeveral ? (prompt as readonly unknown[]) : [prompt]
@@ -214,11 +213,11 @@ function promptOf(prompt: unknown, place: string): PromptInput {
   return parts as readonly (string | number)[]
 }
 
-// Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.
+// Fields that set template variables, above all for thinking, and the beginning of an answer.
 
 /**
- * Returns the template variables that turn thinking on or off. The first name is that of Qwen, GLM and most templates, the second that of
- * DeepSeek, Kimi and Granite, the third that of MiniMax.
+ * Returns the template variables that turn thinking on or off. Their names: Qwen, GLM and most templates; DeepSeek, Kimi and Granite;
+ * MiniMax.
  */
 const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
   { field, names: ['enable_thinking', 'thinking'], value: isOn },
@@ -228,14 +227,14 @@ const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
 /** The most characters and values of `chat_template_kwargs`. */
 const MOST_OF_KWARGS = 2 ** 16
 
-/** Template variables that other fields of the request set. */
+/** Template variables that `chat_template_kwargs` must not set, because other fields of the request or the server set them. */
 const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
 
 const Budget = Type.Optional(
   Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
 )
 
-/** The template fields that every dialect has. */
+/** Template fields of all dialects. */
 export const TemplateFields = {
   chat_template_kwargs: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), {
@@ -253,7 +252,7 @@ export const TemplateFields = {
   thinking_budget: Budget,
 }
 
-/** Names of the thinking budget in llama-server (the first three), vLLM, and Qwen's and SGLang's APIs. */
+/** Names of the thinking budget: llama-server's (first three), vLLM's, and those of Qwen's and SGLang's APIs. */
 const BUDGETS = [
   'thinking_budget_tokens',
   'reasoning_budget',
@@ -262,14 +261,14 @@ const BUDGETS = [
   'thinking_budget',
 ] as const
 
-/** The effort of thinking: OpenAI's names for it, and any other name that a template knows. */
+/** The thinking effort: OpenAI's values, or any value that the template knows. */
 export const Effort = Type.String({
   minLength: 1,
   maxLength: 40,
   description: 'none, minimal, low, medium, high, xhigh, as far as the model’s template knows them; none: it does not think',
 })
 
-/** Anthropic's field `thinking`: whether the model thinks, and for how many tokens. */
+/** Anthropic's `thinking`: whether the model thinks, and for how many tokens. */
 export const Thinking = Type.Optional(
   Type.Object({
     type: Type.Enum(['enabled', 'disabled', 'adaptive'], { description: 'adaptive: as the model’s template has it' }),
@@ -277,7 +276,7 @@ export const Thinking = Type.Optional(
   }),
 )
 
-/** The fields that turn thinking on or off. */
+/** Fields that turn thinking on or off. */
 interface Thinks {
   readonly enable_thinking?: boolean
   readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
@@ -285,11 +284,11 @@ interface Thinks {
 
 interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
   readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
-  /** OpenRouter's field for the effort of thinking and its most tokens. */
+  /** OpenRouter's field: thinking effort and the most thinking tokens. */
   readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
 }
 
-/** Returns the thinking budget; undefined when no field sets one, or sets it to unlimited. @throws FieldError when two fields differ */
+/** Returns the thinking budget; undefined when no field sets one, or when it is unlimited. @throws FieldError when two fields differ */
 function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
   const said = [
     ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
@@ -307,8 +306,9 @@ function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
 }
 
 /**
- * Returns the template's variables and the thinking budget. When two values set one variable, the later one wins. `effort`: the field for
- * the thinking effort, under its name in this dialect. @throws FieldError
+ * Returns the template variables and the thinking budget. If two fields set one variable, the later field wins.
+ * @param effort the field for the thinking effort, under its name in this dialect
+ * @throws FieldError
  */
 export function templateFieldsOf(
   body: TemplateRequest,
@@ -330,7 +330,7 @@ export function templateFieldsOf(
   const { field, value } = effort
   const template = [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
-    // Templates of Seed's models show the thinking budget to the model.
+    // Templates of ByteDance's Seed models tell the model its thinking budget.
     ...(reasoningBudget === undefined
       ? []
       : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),
@@ -342,11 +342,11 @@ export function templateFieldsOf(
   return { template, reasoningBudget }
 }
 
-// A last message of the assistant begins the answer: the template does not close it, and the model continues it.
+// If the last message is the assistant's, the model continues it: the template leaves it open.
 
 /**
- * Splits messages at the assistant's last one. Returns the messages before it, and its text as `beginning`; undefined when it is empty.
- * Returns all messages when the last is not the assistant's.
+ * Splits off a last assistant message. Returns the messages before it and its text as `beginning`, undefined if empty. Without such a
+ * message returns all messages.
  * @throws FieldError
  */
 export function begun(

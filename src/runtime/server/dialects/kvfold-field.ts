@@ -1,7 +1,4 @@
-/**
- * Defines the `kvfold` field, which is the same in every dialect. In a request it has options, and in an answer facts, for which the
- * dialect has no place.
- */
+/** The `kvfold` field of all dialects: options in a request and facts in an answer for which the dialect itself has no field. */
 import { definedFields, fieldOf, isRecord } from '../../core/json.js'
 import Type from 'typebox'
 import { type Answer, type Ask, type AskEvent, type CompletionAnswer, MOST_OF_SCHEMA } from '../ask.js'
@@ -10,7 +7,7 @@ import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { unsupported } from '../problem.js'
 import { acms, overflows } from '../threads/policies.js'
 
-/** The field in a request. Unknown fields in it are refused, because a misspelt one would change the answer. */
+/** The field in a request. Unknown keys are refused, because a misspelt key would silently change the answer. */
 export const KvfoldField = Type.Optional(
   Type.Object(
     {
@@ -90,7 +87,7 @@ export const KvfoldField = Type.Optional(
 
 export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
 
-/** Returns the parts of an ask that the `kvfold` field sets. Its `grammar` is read elsewhere, because it is a format. */
+/** Returns the options of the `kvfold` field for an `Ask`. `grammar` is read elsewhere, with the answer formats. */
 export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   if (field === undefined) return {}
   const {
@@ -134,10 +131,10 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   })
 }
 
-/** The names that a completion without messages may have in the field; the others concern conversations. */
+/** Keys allowed in a bare completion; the other keys concern conversations. */
 const WITHOUT_MESSAGES: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
 
-/** Refuses names in the field that a completion without messages cannot carry out. @throws FieldError */
+/** Refuses keys that concern conversations, for bare completions. @throws FieldError */
 export function refuseForConversations(field: KvfoldRequest): void {
   const other = Object.keys(field ?? {}).find((name) => !WITHOUT_MESSAGES.includes(name))
   if (other !== undefined)
@@ -149,8 +146,9 @@ const MOST_IGNORED = 50
 const LONGEST_NAME = 80
 
 /**
- * Returns the names of fields that a request has and its route's schema lacks, also within the schema's own objects (`stream_options.x`). A
- * route carries out or refuses the fields that its schema has. `also`: fields of the schema that have no effect in this request.
+ * Returns the request's fields that its route's schema does not have, nested ones in known objects included (`stream_options.x`). Fields in
+ * the schema are carried out or refused.
+ * @param also fields of the schema that have no effect in this request
  */
 export function ignoredIn(
   body: object,
@@ -162,7 +160,7 @@ export function ignoredIn(
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more fields`]
 }
 
-/** Returns the `kvfold` field of an answer that reports ignored fields and nothing else. Empty when there are none. */
+/** Returns a `kvfold` field with only the ignored fields; empty when there are none. */
 export const onlyIgnored = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
 
 function unknownIn(body: object, properties: object, within: string): readonly string[] {
@@ -176,8 +174,8 @@ function unknownIn(body: object, properties: object, within: string): readonly s
 }
 
 /**
- * Returns the `kvfold` field of an answer, if the request has a `kvfold` field. Other requests get one only to report ignored fields,
- * fields that the model's template does not read, or approximate tokens. Undefined: nothing to report.
+ * Returns the `kvfold` field of an answer. Without a `kvfold` field in the request, only for ignored fields, for fields that the template
+ * does not read, and for approximate tokens. Undefined when there is nothing to report.
  */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
   const { thread, lost, edits, timing, contextCalls, bareCalls, ledger, unread } = answer
@@ -200,7 +198,7 @@ export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: reado
   }
 }
 
-/** Returns the `kvfold` field for a bare completion, which has no thread and one step. Otherwise as `kvfoldReply`. */
+/** The same as `kvfoldReply` for a bare completion, which has no thread and one step. */
 export function completionReply(
   field: KvfoldRequest,
   answer: CompletionAnswer,
@@ -211,10 +209,7 @@ export function completionReply(
   return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}), ...left }
 }
 
-/**
- * Returns the `kvfold` field to stand beside the choices: an object for one answer, a list for several. Empty when there is nothing to
- * report.
- */
+/** Returns the `kvfold` field next to the choices: an object for one answer, a list for several. Empty when there is nothing to report. */
 export function kvfoldBeside<A>(
   { kvfold, ignored }: { readonly kvfold: KvfoldRequest; readonly ignored: readonly string[] },
   answers: readonly A[],
@@ -225,7 +220,10 @@ export function kvfoldBeside<A>(
   return { kvfold: told.length === 1 ? told[0] : told }
 }
 
-/** Returns the `kvfold` form of an event for a stream with `events: true`; null for events that every dialect writes in its own form, or that clients do not see. */
+/**
+ * Returns an event as a stream with `kvfold.events` sends it. Null for events that each dialect writes in its own format, and for events
+ * not meant for clients.
+ */
 export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | null {
   if (field?.events !== true) return null
   switch (event.type) {

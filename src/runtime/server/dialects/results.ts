@@ -1,34 +1,34 @@
-/** Matches tool results to calls, and puts the results in order after their calls. */
+/** Matches tool results to calls, and sorts results behind their calls. */
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import type { Steps } from '../../core/turns.js'
 import { FieldError } from '../problem.js'
 
-/** A message, and its place in the request, e.g. `messages[3]`. For a tool result, the place is that of the field that names the call. */
+/** A message and where the request has it, such as `messages[3]`. For a tool result: the field that names its call. */
 export interface PlacedMessage {
   readonly message: ChatMessage
   readonly place: string
 }
 
 interface KnownCall {
-  /** How many of the assistant's messages come before the one that makes the call. */
+  /** How many assistant messages come before the one with the call. */
   readonly step: number
   readonly rank: number
-  /** The place in the request of the call's result; null while it has none. */
+  /** Where in the request the call's result is; null while there is none. */
   answered: string | null
 }
 
 /**
- * Moves tool results right after the message whose calls they answer, in the order of the calls. A result after a later message of the
- * assistant stays there, because the model answered without it. An id refers to the last call with that id before the result. When a
- * request extends an earlier one, its order extends the earlier order, so that the cache and the thread's messages still match.
- * @param earlier messages before these that the server already has; they are neither checked nor moved
+ * Moves tool results right behind the message with their calls, in the order of the calls. A result that comes after a further assistant
+ * message stays there: the model answered without it. An id means the latest call with that id before the result. If a request extends an
+ * earlier one, its sorted messages extend the earlier ones, so cache and thread still match.
+ * @param earlier messages that the server already has before these; neither checked nor moved
  * @throws FieldError for a result without a call, for a second result of a call, for two calls in one message with the same id
  */
 export function* resultsInOrder(placed: readonly PlacedMessage[], earlier: readonly ChatMessage[] = []): Steps<ChatMessage[]> {
   const calls = new Map<string, KnownCall>()
   const made: ChatMessage[] = []
   let step = -1
-  /** After the assistant's last message: results with the rank of their calls, and all other messages. */
+  /** Since the last assistant message: results of its calls with the call's index, and all other messages. */
   let results: { readonly rank: number; readonly message: ChatMessage }[] = []
   let others: ChatMessage[] = []
   const flush = () => {
@@ -85,13 +85,13 @@ function callOf(id: string, place: string, calls: ReadonlyMap<string, KnownCall>
 
 const quoted = (id: string): string => JSON.stringify(id.slice(0, 80))
 
-/** Keeps the calls that have no result so far, to match results that have no id. */
+/** The calls without a result so far. Matches results that have no id. */
 export class OpenCalls {
-  /** The open calls of each message, in the order of the messages. */
+  /** The open calls of each assistant message, oldest message first. */
   readonly #steps: ToolCall[][] = []
   readonly #stepOf = new Map<string, ToolCall[]>()
 
-  /** Whether the conversation has had no call so far. */
+  /** Whether no message so far has a call. */
   get isUnused(): boolean {
     return this.#stepOf.size === 0
   }
@@ -109,7 +109,8 @@ export class OpenCalls {
   }
 
   /**
-   * Returns the first open call of this tool in the last message that has one; without a name, the first call of any tool.
+   * Returns the first open call of this tool in the latest message that has one; without a tool name, the first open call of the latest
+   * message with any.
    * @throws FieldError when there is none
    */
   first(tool: string | undefined, place: string): ToolCall {

@@ -1,6 +1,4 @@
-/**
- * The fields that say how tokens are drawn and drafted, what an answer may not contain, and where it may end. All dialects use these names.
- */
+/** Fields of all dialects for sampling, speculative decoding, and limits on the answer. */
 import Type from 'typebox'
 import { definedFields, isRecord } from '../../core/json.js'
 import { numberText } from '../../core/written-json.js'
@@ -90,7 +88,7 @@ export const SamplingFields = {
   ),
 }
 
-/** Fields that limit an answer. */
+/** Fields that limit the answer. */
 export const LimitFields = {
   ignore_eos: Type.Optional(Type.Boolean({ description: 'whether tokens that end an answer are never drawn' })),
   min_tokens: Type.Optional(
@@ -109,12 +107,12 @@ export const LimitFields = {
 type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
 type LimitRequest = Type.Static<ReturnType<typeof Type.Object<typeof LimitFields>>>
 
-/** llama.cpp's values for sampling fields that a request leaves out. */
+/** llama.cpp's defaults for missing sampling fields. */
 const XTC_THRESHOLD = 0.1
 const MIROSTAT = { tau: 5, eta: 0.1 }
 const ADAPTIVE_DECAY = 0.9
 
-/** Returns the sampling settings that a request and the server's defaults give. @throws FieldError server/bad-request */
+/** Returns the request's sampling settings over the server's defaults. @throws FieldError server/bad-request */
 export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampling {
   const { seed, ...rest } = defaults
   return {
@@ -143,7 +141,7 @@ export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampli
   }
 }
 
-/** Returns the limits that a request has; none if no field sets one. */
+/** Returns the limits on the answer; none when no field sets one. */
 export function limitsOf(request: LimitRequest): Pick<Ask, 'limits'> {
   const { ignore_eos, min_tokens, stop_token_ids = [], allowed_token_ids, bad_words = [] } = request
   const limits: AnswerLimits = definedFields({
@@ -188,7 +186,7 @@ function mirostatOf(request: SamplingRequest): Sampling['mirostat'] {
   return version === undefined ? undefined : { version: version as 0 | 1 | 2, tau, eta }
 }
 
-/** The samplers, each with its letter in the short form of the field `samplers`. */
+/** Samplers with their letters in the short form of `samplers`. */
 const SAMPLERS: readonly (readonly [name: SamplerName, letter: string])[] = [
   ['penalties', 'e'],
   ['dry', 'd'],
@@ -203,7 +201,7 @@ const SAMPLERS: readonly (readonly [name: SamplerName, letter: string])[] = [
   ['infill', 'i'],
 ]
 
-/** Other names that clients give to samplers, with underscores. */
+/** Other names of samplers, with underscores. */
 const ALIASES: Readonly<Record<string, SamplerName>> = {
   typical_p: 'typ_p',
   typical: 'typ_p',
@@ -211,7 +209,7 @@ const ALIASES: Readonly<Record<string, SamplerName>> = {
   temp: 'temperature',
 }
 
-/** Reads the field `samplers`: which samplers run, in which order. @throws FieldError for a sampler that does not exist */
+/** Reads `samplers`: which samplers run, and in which order. @throws FieldError for an unknown sampler */
 function orderOf(samplers: string | readonly string[]): readonly SamplerName[] {
   const isShort = typeof samplers === 'string'
   return Array.from(samplers, (given, at) => {
@@ -227,28 +225,28 @@ function orderOf(samplers: string | readonly string[]): readonly SamplerName[] {
   })
 }
 
-/** The range of seeds: from the smallest signed integer of 64 bits to the largest unsigned one. */
+/** Accepted seeds: all integers of 64 bits, signed or unsigned. */
 const [LEAST_SEED, GREATEST_SEED] = [-(2n ** 63n), 2n ** 64n - 1n]
 
-/** Maps the request's seed of up to 64 bits to a seed of the sampler. Undefined: the sampler draws a new one every time. */
+/** Maps a seed of up to 64 bits to the sampler's 32 bits. Undefined: a random seed for each answer. */
 function seedOf(request: SamplingRequest): number | undefined {
   const text = numberText(request, 'seed') ?? String(request.seed)
   const seed = /^-?\d{1,20}$/.test(text) ? BigInt(text) : null
   if (seed === null || seed < LEAST_SEED || seed > GREATEST_SEED)
     throw new FieldError('seed', 'seed must be a whole number of at most 64 bits.')
   const most = BigInt(SEEDS)
-  // Both values mean a random seed in llama.cpp.
+  // In llama.cpp both values ask for a random seed.
   if (seed === -1n || seed === most) return undefined
   return Number(((seed % most) + most) % most)
 }
 
-/** The most pairs of `logit_bias`, and the most characters of their texts. */
+/** The most entries of `logit_bias`, and the most characters of their texts. */
 const MOST_BIASES = 65_536
-/** A token id written as text. */
+/** Matches a token id written as text. */
 const ID = /^\d{1,9}$/
 const BAN = -100
 
-/** Reads `logit_bias`: a map, or pairs, of a token id or a text, and a number or false. @throws FieldError */
+/** Reads `logit_bias`: a map or pairs of a token id or text with a number, or `false` to ban it. @throws FieldError */
 function biasOf(bias: unknown): NonNullable<Sampling['logitBias']> {
   const pairs: readonly unknown[] = Array.isArray(bias) ? bias : isRecord(bias) ? Object.entries(bias) : []
   if (pairs.length > MOST_BIASES)
@@ -272,7 +270,7 @@ function biasOf(bias: unknown): NonNullable<Sampling['logitBias']> {
   })
 }
 
-/** Returns the sampling settings of an answer under llama-server's names. Settings left out are off. */
+/** Returns an answer's sampling settings under llama-server's names. Missing settings are off. */
 export function samplingSettings(sampling: Sampling = {}, limits: AnswerLimits = {}): object {
   const { dynatemp, xtc, dry, mirostat, adaptive, logitBias = [], order } = sampling
   return {
@@ -308,10 +306,10 @@ export function samplingSettings(sampling: Sampling = {}, limits: AnswerLimits =
   }
 }
 
-/** How many of the samplers, from the first on, run by default. */
+/** How many of `SAMPLERS`, from the first on, run by default. */
 const USUAL = 9
 
-// Fields for drafting tokens, under llama-server's names.
+// llama-server's fields for speculative decoding.
 
 const Drafted = Type.Integer({ minimum: 0, maximum: MOST_DRAFTED })
 
@@ -325,7 +323,7 @@ export const SpeculateFields = {
 
 type SpeculateRequest = Type.Static<ReturnType<typeof Type.Object<typeof SpeculateFields>>>
 
-/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for an unknown way of drafting */
+/** Returns how tokens are drafted; undefined when no field says it. @throws FieldError for an unknown method */
 export function speculateOf(request: SpeculateRequest): SpeculateOptions | undefined {
   const { 'speculative.n_max': most, 'speculative.n_min': least, 'speculative.type': type } = request
   if (most === undefined && least === undefined && type === undefined) return undefined

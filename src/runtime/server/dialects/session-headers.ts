@@ -1,18 +1,18 @@
-/** Reads the headers by which agents and routers name their session: the client's own name for a conversation and its branches. */
+/** Reads the headers by which agents and routers name their session and its branches. */
 import type { IncomingHttpHeaders } from 'node:http'
 import { KvfoldError } from '../../core/errors.js'
 import type { Ask } from '../ask.js'
 
-/** The headers in which a program names its session, in small letters. */
+/** The headers of one program, in lower case. */
 interface Naming {
   readonly session: string
-  /** The header that names the branch within the session, such as a subagent. */
+  /** Names a branch of the session, such as a subagent. */
   readonly branch?: string
-  /** The header that names the session from which this one began. */
+  /** Names the session from which this one was started. */
   readonly parent?: string
-  /** The header that names the branch from which this one began. Default: the session's main branch. */
+  /** Names the branch from which this one was started. Default: the parent session's main branch. */
   readonly parentBranch?: string
-  /** The header that says that no more requests of the session follow. */
+  /** Says that this is the session's last request. */
   readonly final?: string
 }
 
@@ -38,8 +38,8 @@ const NAMINGS: readonly Naming[] = [
 const LONGEST = 256
 
 /**
- * Returns the session that the headers name, and whether no more requests of it follow; nothing when they name none. If there are headers
- * of several programs, the first program in `NAMINGS` counts.
+ * Returns the session that the headers name; nothing when they name none. For a session's last request `expectedReuse` is 0. With headers
+ * of several programs, the first in `NAMINGS` counts.
  * @throws KvfoldError engine/bad-request for a name that is too long
  */
 export function sessionOf(headers: IncomingHttpHeaders): Pick<Ask, 'session' | 'expectedReuse'> {
@@ -76,11 +76,11 @@ function named(headers: IncomingHttpHeaders, name: string | undefined): string |
   return value
 }
 
-/** Returns the conversation that llama-server's page names, so that it can read its answer after the page was loaded again. */
+/** Returns the conversation name from llama-server's page, by which the page can read on after a reload. */
 export function pageOf(headers: IncomingHttpHeaders): string | undefined {
   const name = headers['x-conversation-id']
   return typeof name === 'string' && name !== '' && name.length <= LONGEST_PAGE ? name : undefined
 }
 
-/** The page adds the model's name to the conversation's. */
+/** The most characters of that name, to which the page may append the model's name. */
 const LONGEST_PAGE = 2048

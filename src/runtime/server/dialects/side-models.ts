@@ -1,6 +1,6 @@
 /**
- * The routes that read texts and generate none. They are `/v1/embeddings`, llama-server's `/embedding`, vLLM's `/pooling`, `/score` and `/classify`, and rankings as in
- * Jina, Cohere, vLLM and llama-server, or as in Text Embeddings Inference.
+ * Routes for embeddings and rankings: `/v1/embeddings`, llama-server's `/embedding`, vLLM's `/pooling`, `/score` and `/classify`, and
+ * rankings in the formats of Jina, Cohere, vLLM, llama-server and Text Embeddings Inference.
  */
 import { randomUUID } from 'node:crypto'
 import { definedFields, isRecord } from '../../core/json.js'
@@ -22,7 +22,7 @@ const Documents = Type.Array(
 
 const refused = Type.Optional(Type.Unknown({ description: 'refused' }))
 
-/** Fields of the APIs for rankings that would change the scores and are not supported. */
+/** Fields of ranking APIs that would change the scores. They are refused. */
 const NotCarriedOut = {
   ...{ rank_fields: refused, max_chunks_per_doc: refused, max_tokens_per_doc: refused },
   ...{ truncate_prompt_tokens: refused, instruction: refused },
@@ -38,7 +38,7 @@ const RerankBody = Type.Object({
   top_n: Type.Optional(Type.Integer({ minimum: 0, description: 'only the best so many; default: all' })),
   return_documents: Type.Optional(Type.Boolean()),
   return_text: Type.Optional(Type.Boolean({ description: 'with `texts`' })),
-  // The field has no effect, because scores are always raw: the output of the model's head for the whole text.
+  // `raw_scores` has no effect: scores are always the raw output of the model's head.
   raw_scores: Type.Optional(Type.Boolean()),
   truncate: Type.Optional(Type.Boolean()),
   ...NotCarriedOut,
@@ -195,11 +195,11 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   )
 }
 
-/** Names ignored fields in an answer that is a list: its first entry tells them. */
+/** Reports ignored fields of a request whose answer is a list: in the list's first entry. */
 const withIgnored = (list: readonly object[], ignored: readonly string[]): readonly object[] =>
   list.map((each, index) => (index === 0 ? { ...each, ...onlyIgnored(ignored) } : each))
 
-/** Writes an answer in vLLM's form. */
+/** Writes a list in vLLM's format. */
 const listed = (kind: string, model: string, data: readonly object[], tokens: number): object => ({
   ...{ id: `${kind}-${randomUUID()}`, object: 'list', created: Math.floor(Date.now() / 1000), model, data },
   usage: { prompt_tokens: tokens, total_tokens: tokens, completion_tokens: 0 },
@@ -210,7 +210,7 @@ const written = (vector: Float32Array, { encoding_format: format }: { readonly e
 
 type EmbedInput = string | readonly (number | string)[]
 
-/** @param name the field's @throws FieldError */
+/** Returns the inputs of an embedding request. @param name name of the field @throws FieldError */
 function inputsOf(input: unknown, name: string): readonly EmbedInput[] {
   if (input === undefined) throw new FieldError(name, `${name} is missing.`)
   if (!Array.isArray(input)) return [inputOf(input, name)]
@@ -220,11 +220,11 @@ function inputsOf(input: unknown, name: string): readonly EmbedInput[] {
   return isMixed(list) ? [list] : list.map((one, index) => inputOf(one, `${name}[${index}]`))
 }
 
-/** Whether the list is one text: it has token ids, or token ids and texts. A list of texts alone is several texts. */
+/** Whether the list is one input: it contains token ids. A list of texts alone is several inputs. */
 const isMixed = (list: readonly unknown[]): list is readonly (number | string)[] =>
   isTokenList(list.filter((part) => typeof part !== 'string')) && list.some((part) => typeof part === 'number')
 
-/** Returns one input for embeddings. @throws FieldError */
+/** Returns one input of an embedding request. @throws FieldError */
 function inputOf(input: unknown, place: string): EmbedInput {
   if (typeof input === 'string') return input
   if (Array.isArray(input) && isMixed(input as readonly unknown[])) return input as readonly (number | string)[]
@@ -236,7 +236,7 @@ function inputOf(input: unknown, place: string): EmbedInput {
   )
 }
 
-/** Returns the text of the parts, joined as llama-server joins them. @throws FieldError */
+/** Returns the text of content parts, joined without separators as in llama-server. @throws FieldError */
 function textIn(parts: readonly unknown[], place: string): string {
   return parts.map((part, index) => textOf([part], `${place}[${index}]`, { text: 'text' })).join('')
 }
@@ -244,7 +244,7 @@ function textIn(parts: readonly unknown[], place: string): string {
 const base64 = (vector: Float32Array): string =>
   Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
 
-// The routes `/score` and `/classify`, as in vLLM.
+// vLLM's routes `/score` and `/classify`.
 
 const Texts = Type.Optional(
   Type.Unsafe<string | string[]>({
@@ -292,7 +292,7 @@ export function addScore(app: App, { service, exchange }: Ports): void {
 }
 
 /**
- * Returns the pairs of texts to score. One text is paired with each of several; two lists of the same length are paired item by item.
+ * Returns the pairs of texts to score. One text is paired with each of several; two lists of equal length are paired by index.
  * @throws FieldError
  */
 function pairsOf(body: Type.Static<typeof ScoreBody>): readonly (readonly [string, string])[] {
@@ -316,7 +316,7 @@ function pairsOf(body: Type.Static<typeof ScoreBody>): readonly (readonly [strin
   )
 }
 
-/** Adds a route that refuses every request, because no model that this server runs has a head for classes. */
+/** Adds `/classify`, which refuses every request: no model that this server runs has a classification head. */
 export function addClassify(app: App): void {
   app.post(
     '/classify',

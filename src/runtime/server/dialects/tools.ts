@@ -1,4 +1,4 @@
-/** Reads the client's tools, its tool choice and its calls in dialects that describe tools by JSON schemas. */
+/** Reads tools, tool choice and tool calls, for the dialects that describe tools by JSON schemas. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError, unsupported } from '../problem.js'
@@ -8,26 +8,24 @@ import { readJson, writeJson } from '../../core/written-json.js'
 import { tooDeep } from '../json-body.js'
 import { isLong, JsonFault, jsonInSteps, TooManyMembers, writtenInSteps } from '../json-slices.js'
 
-/** The most characters of a tool's name. */
+/** The most characters of a tool name. */
 export const LONGEST_NAME = 128
-/** Names that every template and grammar can express. */
+/** Characters that every template and grammar can express. */
 const NAME = /^[A-Za-z0-9_.:-]+$/
 
 const MOST_TOOLS = 512
-/** The most tools that are not shown until a search finds them. */
+/** The most deferred tools. */
 const MOST_DEFERRED = 10_000
-/** The most characters and values of one tool's definition together, and the most values alone. */
+/** For one tool's definition: the most characters and values together, and the most values. */
 const MOST_OF_TOOL = 2 ** 18
 const MOST_VALUES_OF_TOOL = 8192
-/**
- * The limits for the definitions of all shown tools together: characters and values, and values alone. Every prompt has these definitions,
- * in the part that cannot be folded.
- */
+/** The same for all shown tools together. Every prompt begins with these definitions, and they cannot be folded. */
 const MOST_OF_SHOWN = 2 ** 20
 const MOST_VALUES_OF_SHOWN = 2 ** 15
 
 /**
- * Checks the names, sizes and number of tools, which schemas cannot check. `isDeferred`: whether the tool at an index is deferred.
+ * Checks names, sizes and number of tools, as far as JSON schemas cannot.
+ * @param isDeferred whether the tool at an index is deferred
  * @throws FieldError server/bad-request
  */
 export function checkTools<Tool extends GivenTool>(
@@ -81,7 +79,7 @@ function checkNumbers(all: number, deferred: number): void {
     throw new FieldError('tools', `tools has ${deferred} entries that are deferred; the most is ${MOST_DEFERRED}.`)
 }
 
-/** Checks a tool choice against the tools. @throws FieldError server/bad-request */
+/** Checks that a tool choice names existing tools. @throws FieldError server/bad-request */
 export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<ToolDefinition, 'name'>[]): Ask['toolChoice'] {
   const named = typeof choice !== 'object' ? [] : 'names' in choice ? choice.names : [choice.name]
   const unknown = named.find((name) => !tools.some((tool) => tool.name === name))
@@ -96,7 +94,7 @@ export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<Tool
 }
 
 /**
- * Reads OpenAI's choice among some of the tools: `{mode, tools}`. The model still sees all tools.
+ * Reads OpenAI's `allowed_tools`, `{mode, tools}`. The model still sees all tools.
  * @param functionOf returns the part of an entry that has the function's name
  * @throws FieldError
  */
@@ -119,19 +117,20 @@ export function allowedTools(
   return { mode, names }
 }
 
-/** The fields of a call that hold its arguments. */
+/** The fields of a `ToolCall` that hold its arguments. */
 type Arguments = Pick<ToolCall, 'arguments' | 'malformed'>
 
-/** The most values in arguments, so that checking each call of a message takes a few milliseconds. */
+/** The most values in a call's arguments, so that checking a call takes only a few milliseconds. Arguments with more are kept as text. */
 const MOST_VALUES = 8192
 
-/** Calls whose arguments together have at most this many characters are read at once. */
+/** Arguments with up to this many characters in total are parsed without a yield. */
 const AT_ONCE = 64 * 1024
 
 /**
- * Returns a call with arguments from the object `of` of a request's body, where they are a text or an object. It keeps the text unparsed if
- * it is no JSON object, nests deeper than a body may, or has more than `MOST_VALUES` values. An object with too many values is kept as
- * text, too. An object with `INVALID_JSON` has the text that `inputOf` put there.
+ * Makes a call. Its arguments stay text (`malformed`) if they are no JSON object, nest deeper than a body may, or have more than
+ * `MOST_VALUES` values. Arguments that `inputOf` wrapped in `INVALID_JSON` become that text again.
+ * @param of the object in the request's body that contains the arguments
+ * @param given the arguments, as text or object
  */
 export function callOf(id: string, name: string, of: object, given: string | Readonly<Record<string, unknown>>): ToolCall {
   const known = ahead.get(of)
@@ -144,7 +143,7 @@ function read(text: string): Arguments {
     const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : readJson(text)
     if (isRecord(value) && countOf(value) <= MOST_VALUES) return { arguments: value }
   } catch {
-    // A text that cannot be parsed is kept below.
+    // Text that is no JSON is kept as text below.
   }
   return asText(text)
 }
@@ -157,14 +156,14 @@ function asObject(value: Readonly<Record<string, unknown>>): Arguments {
   return countOf(value) <= MOST_VALUES ? { arguments: value } : asText(writeJson(value))
 }
 
-/** The key of arguments that are no JSON, in dialects whose arguments are objects. Anthropic's documentation has this name. */
+/** Key for arguments that are no JSON, in dialects whose arguments are objects. The name is from Anthropic's documentation. */
 const INVALID_JSON = 'INVALID_JSON'
 
-/** Returns the arguments of a call as an object. Text that is no JSON object is its only value. */
+/** Returns a call's arguments as an object. Text that is no JSON object is wrapped as `{ INVALID_JSON: text }`. */
 export const inputOf = ({ arguments: args, malformed }: ToolCall): ToolCall['arguments'] =>
   malformed === undefined ? args : { [INVALID_JSON]: malformed }
 
-/** Counts the values in a value, including itself; stops soon after `most`. */
+/** Counts a value and all values inside it; stops soon after `most`. */
 function countOf(value: unknown, most = MOST_VALUES): number {
   if (typeof value !== 'object' || value === null) return 1
   let count = 1
@@ -176,12 +175,12 @@ function countOf(value: unknown, most = MOST_VALUES): number {
 }
 
 /**
- * Long arguments of calls. They are parsed before the body is translated, so that the event loop has turns in between. The key is the
- * object in the body that has the arguments; `given` is as sent, `made` is parsed.
+ * Long arguments, parsed before the body is translated, so that the event loop runs in between. Key: the object in the body that contains
+ * them. `given`: as sent; `made`: parsed.
  */
 const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Arguments }>()
 
-/** A hook that reads the long arguments in a body in advance, yielding to the event loop in between. `callOf` then finds them. */
+/** A Fastify hook that parses long arguments of a body in advance, with yields to the event loop. `callOf` then finds them. */
 export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unknown, done: (error?: Error) => void): void {
   if (!isLong([listAt(body, 'messages'), listAt(body, 'input')])) {
     done()
@@ -192,7 +191,7 @@ export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unk
   }, done)
 }
 
-/** Finds the long arguments in a body of any dialect, also those after many short ones, and reads them. */
+/** Parses the long arguments in a body of any dialect, and also short ones once they exceed `AT_ONCE` together. */
 function* readingAhead(body: unknown): Steps<void> {
   let characters = 0
   for (const item of [...listAt(body, 'messages'), ...listAt(body, 'input')]) {
@@ -212,7 +211,7 @@ function* readAhead(of: object, given: unknown): Steps<void> {
   yield
 }
 
-/** Reads arguments as `read` does, but yields to the event loop in between. */
+/** Parses arguments as `read` does, with yields to the event loop. */
 function* readInSteps(text: string): Steps<Arguments> {
   let values = 0
   const part = (json: string, depth: number): unknown => {
@@ -230,21 +229,21 @@ function* readInSteps(text: string): Steps<Arguments> {
   }
 }
 
-/** Reports that arguments exceed a limit, so that they are kept as text. */
+/** Arguments exceed a limit, and are kept as text. */
 class Unread extends Error {}
 
-/** Returns the arguments of a call as text. Arguments that are no JSON stay as the model wrote them. */
+/** Returns a call's arguments as text. Text that is no JSON stays as the model wrote it. */
 export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? writeJson(args)
 
-/** Returns the part of the arguments not yet sent; empty when the final text differs from the sent one. */
+/** Returns the part of a call's arguments that was not streamed yet; empty if the final text does not begin with the streamed one. */
 export function restOf(call: ToolCall, told: string): string {
   const text = argumentsOf(call)
   return text.startsWith(told) ? text.slice(told.length) : ''
 }
 
 /**
- * Returns the part of `inputOf` as text that was not yet sent. A call may turn out to be no JSON only after some arguments were sent; then
- * the rest makes an object of them, with the call's whole text in its innermost place.
+ * Returns the part of `inputOf`, as JSON text, that was not streamed yet. Streamed arguments may turn out to be no JSON. Then the rest
+ * completes them to a valid object that contains the call's whole text.
  */
 export function inputRest(call: ToolCall, told: string): string {
   const { malformed } = call
@@ -272,8 +271,8 @@ export function inputRest(call: ToolCall, told: string): string {
   return (isQuoted ? '"' : '') + added + open.reverse().join('')
 }
 
-/** Explains a tool's field `strict` to readers of the schemas. */
+/** Description of a tool's field `strict`, for the OpenAPI document. */
 export const STRICT = 'true: calls keep to all that the schema says, and a schema that cannot be kept to is refused'
 
-/** The parameters of a tool that takes none. */
+/** Parameters of a tool without arguments. */
 export const NO_PARAMETERS = { type: 'object', properties: {} } as const

@@ -1,4 +1,4 @@
-/** Keeps responses that clients can fetch again. They belong to threads and are deleted with them. */
+/** Stores responses (`/v1/responses`) that clients can fetch again. They belong to threads and are deleted with them. */
 import { KvfoldError } from '../../core/errors.js'
 import { keyOf, type Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
@@ -6,17 +6,18 @@ import type { Damage } from '../../store/damage.js'
 import type { Operations } from '../threads/thread-operations.js'
 import { placeOf, rangeOf, searchesIn, type ResponsePlace } from './place.js'
 
-/** How many deleted threads are remembered, so that no answer that still ran on one is stored. */
+/** How many deleted threads are remembered, so that an answer still running on one is not stored. */
 const MOST_DELETED = 1000
 
 export class Responses {
   readonly #deleted = new Set<string>()
-  /** The deleted threads whose responses the store could not drop. Their responses count as missing. */
+  /** Deleted threads whose responses the store failed to remove. These responses count as missing. */
   readonly #undropped = new Map<string, ThreadRef>()
 
   /**
-   * Drops responses whose threads were deleted while this process did not run. Responses of damaged threads stay.
-   * @param tell receives a sentence when responses of deleted threads stay in the store @throws KvfoldError store/*
+   * Removes responses of threads that were deleted while this process did not run. Keeps responses of damaged threads.
+   * @param tell receives a sentence when responses of deleted threads could not be removed
+   * @throws KvfoldError store/*
    */
   constructor(
     private readonly store: ResponseStore,
@@ -38,7 +39,7 @@ export class Responses {
     })
   }
 
-  /** Drops the responses of deleted threads, and those that could not be dropped before. A failure is told, and tried again next time. */
+  /** Removes the responses of deleted threads, earlier failures included. A failure is reported and tried again at the next deletion. */
   #drop(threads: readonly ThreadRef[]): void {
     for (const each of threads) this.#undropped.set(keyOf(each.tenant, each.thread), each)
     try {
@@ -52,15 +53,16 @@ export class Responses {
     }
   }
 
-  /** Returns the response as the store has it; null when its thread was deleted. @throws KvfoldError store/* */
+  /** Returns the stored response; null when there is none or its thread was deleted. @throws KvfoldError store/* */
   async #read(tenant: Tenant, id: string): Promise<KeptResponse | null> {
     const kept = await this.store.read(tenant, id)
     return kept !== null && this.#undropped.has(keyOf(tenant, kept.thread)) ? null : kept
   }
 
   /**
-   * Stores a response, so that it can be fetched. `body`: as sent to the client. A response of a thread that was deleted meanwhile is not
-   * stored. @throws KvfoldError store/*
+   * Stores a response for later fetches. Does nothing if its thread was deleted meanwhile.
+   * @param body the JSON as sent to the client
+   * @throws KvfoldError store/*
    */
   async keep(
     tenant: Tenant,
@@ -72,15 +74,16 @@ export class Responses {
     await this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
 
-  /** Returns the stored body of a response. Returns null when the id is unknown, belongs to another tenant, or was deleted. */
+  /** Returns the stored body; null when the id is unknown, belongs to another tenant, or was deleted. */
   async get(tenant: Tenant, id: string): Promise<object | null> {
     const body = (await this.#read(tenant, id))?.body ?? null
     return body === null ? null : (readJson(body) as object)
   }
 
   /**
-   * Deletes a response, so that it can neither be fetched nor continued. Its messages stay in the thread while another response or later
-   * messages follow them. With the last response the thread is deleted from every tier. Returns false when there was no such response.
+   * Deletes a response, so that it can be neither fetched nor continued. Its messages stay in the thread while other responses or later
+   * messages need them. With the thread's last response the thread itself is deleted from every tier. Returns false when there was no such
+   * response.
    */
   async delete(tenant: Tenant, id: string): Promise<boolean> {
     const kept = await this.#read(tenant, id)
@@ -92,7 +95,7 @@ export class Responses {
     return true
   }
 
-  /** Returns the damaged responses of all tenants. */
+  /** Damaged responses of all tenants. */
   damage(): readonly Damage[] {
     return this.store.damage()
   }
@@ -101,7 +104,7 @@ export class Responses {
     this.store.close()
   }
 
-  /** Whether the last message of the thread belongs to one of these responses, which are all of this thread. */
+  /** Whether one of these responses, all of one thread, has the thread's last message. */
   async #endsWithOneOf(responses: readonly KeptResponse[]): Promise<boolean> {
     const { tenant, thread } = responses[0]!
     try {
@@ -118,7 +121,7 @@ export class Responses {
   }
 }
 
-// The interface that a store of responses must have. A change is durable when its promise is fulfilled.
+// The interface of stores of responses. A change is durable when its promise is fulfilled.
 
 /** The thread of a response. */
 export interface ThreadRef {
@@ -128,34 +131,34 @@ export interface ThreadRef {
 
 export interface KeptResponse extends ThreadRef {
   readonly id: string
-  /** How many messages the thread has up to and including the response, as clients see them. */
+  /** How many messages the thread had up to and including the response, as clients see them. */
   readonly messages: number
-  /** JSON as sent to the client. Null after deletion: the row stays, as long as its thread does, to record that the response existed. */
+  /** The JSON as sent to the client. Null after deletion: the row stays as long as its thread, as a record that the response existed. */
   readonly body: string | null
 }
 
 export interface ResponseStore {
   keep(response: KeptResponse): Promise<void>
   /**
-   * Returns a response; null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response,
-   * store/lost-response
+   * Returns a response; null when it was never stored, or its thread's responses were dropped.
+   * @throws KvfoldError store/damaged-response, store/lost-response
    */
   read(tenant: Tenant, id: string): Promise<KeptResponse | null>
   /** Returns all undamaged responses of a thread, in any order. */
   of(thread: ThreadRef): Promise<readonly KeptResponse[]>
-  /** Sets the body of a response to null; the text cannot be found in the store afterwards. */
+  /** Sets the body to null. Afterwards the store's file contains its text no more. */
   erase(tenant: Tenant, id: string): Promise<void>
-  /** Removes all responses of these threads without a trace; durable when the call returns. */
+  /** Removes all responses of these threads. Durable when the call returns. */
   drop(threads: readonly ThreadRef[]): void
-  /** Returns the threads that have responses here. */
+  /** Returns the threads that have responses in the store. */
   threads(): readonly ThreadRef[]
-  /** Returns the responses that differ from those kept, as far as is known now. */
+  /** Returns the responses known to differ from what was stored. */
   damage(): readonly Damage[]
   /** Closes the store. Further calls do nothing. */
   close(): void
 }
 
-// A store of responses in this process only.
+// Stores responses in this process only.
 
 export class MemoryResponses implements ResponseStore {
   readonly #kept = new Map<string, KeptResponse>()

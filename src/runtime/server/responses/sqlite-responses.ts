@@ -1,5 +1,6 @@
 /**
- * Stores responses in an SQLite file beside the threads' file, so that they survive a restart. Reads the undamaged rows of a damaged file.
+ * Stores responses in an SQLite file beside the threads' file, so that they survive a restart. In a damaged file, the undamaged rows stay
+ * readable.
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,7 +12,7 @@ import { keyOf, type Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import type { FileCheck } from '../../store/check.js'
 
-/** The tables of the file. As in the store of threads, later versions add steps, and steps are never changed. */
+/** The tables of the file. Later versions of kvfold append steps and never change existing ones. */
 export const responseMigrations: Migrations = {
   first: 1,
   tables: `
@@ -125,7 +126,7 @@ export class SqliteResponses implements ResponseStore {
     if (row === undefined) return null
     const kept = responseRows.read(row)
     if (kept !== null) return kept
-    // A long file is not checked as a whole when it is opened, so the damage shows only now.
+    // A large file is not checked as a whole when opened, so its damage may show only at this read.
     throw damageError(this.#damaged(tenant, id))
   }
 
@@ -133,7 +134,7 @@ export class SqliteResponses implements ResponseStore {
     return this.#whole('WHERE tenant = ? AND thread = ?', tenant, thread)
   }
 
-  /** Compares the rows in the file with the manifest. In a large file, bodies are checked only when they are read. */
+  /** Compares the rows of the file with its manifest. In a large file, bodies are checked only when they are read. */
   #survey(): void {
     const found = new Map<string, KeptResponse | null>()
     const keys = this.file.rows('SELECT rowid AS number, CAST(tenant AS BLOB) AS tenant, CAST(id AS BLOB) AS id FROM responses')
@@ -163,7 +164,7 @@ export class SqliteResponses implements ResponseStore {
     return damage
   }
 
-  /** Returns the undamaged responses that fulfil the SQL condition `where`. */
+  /** Returns the undamaged responses that satisfy the SQL condition `where`. */
   #whole(where: string, ...values: string[]): readonly KeptResponse[] {
     return this.#rows(where, ...values)
       .map((row) => responseRows.read(row))
@@ -182,7 +183,7 @@ const listedOf = (kept: KeptResponse): Listed => {
 
 const textOf = (bytes: unknown): string => Buffer.from(bytes as ArrayBuffer).toString()
 
-// Checks kept responses while no server uses them, even if parts of their file are damaged.
+// Checks stored responses while no server uses them, even in a partly damaged file.
 
 export interface ResponsesCheck extends FileCheck {
   /** The undamaged responses. */
@@ -190,7 +191,10 @@ export interface ResponsesCheck extends FileCheck {
   readonly damage: readonly Damage[]
 }
 
-/** Checks the responses in a store's folder. Returns null when there are none. @throws KvfoldError store/locked, store/older, store/newer */
+/**
+ * Checks the responses file in a store's folder. Returns null when there is no such file. @throws KvfoldError store/locked, store/older,
+ * store/newer
+ */
 export function checkResponses(folder: string): ResponsesCheck | null {
   const path = join(folder, RESPONSES_FILE)
   const manifest = Manifest.read(join(folder, RESPONSES_MANIFEST))

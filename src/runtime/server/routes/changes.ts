@@ -1,4 +1,4 @@
-/** Streams changes of threads and of models as server-sent events. Such a stream ends when its client leaves or the server closes. */
+/** Streams changes of threads and models as server-sent events. A stream ends when its client leaves or the server closes. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Tenant } from '../../core/ids.js'
 import { RateLimited } from '../keys.js'
@@ -6,14 +6,11 @@ import { EventWriter, type Frame, type Running } from '../request-lifecycle.js'
 
 /** Milliseconds between comments that keep the connection open. */
 const PING = 15_000
-/**
- * The most changes that may wait for a client that does not read. When more wait, the connection is closed, and the client must fetch
- * everything again.
- */
+/** The most unread changes per client. Beyond it the connection is closed, and the client must fetch the full state again. */
 const MOST_UNREAD = 10_000
-/** The most streams of changes that one tenant may have open. */
+/** The most open streams of changes per tenant. */
 const MOST_STREAMS = 64
-/** Seconds after which a client that has too many may try again. */
+/** Seconds after which a client with too many streams may try again. */
 const AGAIN = 60
 
 export class ChangeStreams {
@@ -22,8 +19,9 @@ export class ChangeStreams {
   constructor(private readonly running: Running) {}
 
   /**
-   * Answers the request with a stream. `watch` begins to send changes, and returns the function that ends that. @throws RateLimited when
-   * the tenant has too many streams
+   * Answers the request with a stream of changes.
+   * @param watch starts to send changes, and returns the function that stops this
+   * @throws RateLimited when the tenant has too many streams
    */
   open({ tenant }: FastifyRequest, reply: FastifyReply, watch: (send: (frame: Frame) => void) => () => void): void {
     const { raw } = reply
@@ -31,7 +29,7 @@ export class ChangeStreams {
     if (streams >= MOST_STREAMS)
       throw new RateLimited(`${MOST_STREAMS} streams of changes are open for this key already; close some of them.`, AGAIN)
     const writer = EventWriter.over(reply)
-    // The client may have left already.
+    // The client may have left before the stream began.
     if (raw.destroyed) return
     this.#open.set(tenant, streams + 1)
     writer.begin()

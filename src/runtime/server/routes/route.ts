@@ -1,4 +1,4 @@
-/** Defines what all routes share: the app, the ports to the server, and the schemas of answers in the OpenAPI document. */
+/** What all routes share: the app's type, the parts of the server that routes use, and the answer schemas of the OpenAPI document. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, RawServerDefault } from 'fastify'
@@ -10,10 +10,10 @@ import type { ThreadService } from '../service.js'
 import type { RequestRun } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
 
-/** A Fastify instance that takes types from its routes' schemas. */
+/** A Fastify instance that infers types from its routes' TypeBox schemas. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
 
-/** Downloads a model of the hub into the folder of models. @throws KvfoldError as `pull` of the models */
+/** Downloads a model from the hub into the folder of models. @throws KvfoldError the errors of `pull` in `models/folder.ts` */
 export type PullModel = (
   name: string,
   options: { readonly signal: AbortSignal; readonly onProgress: (progress: PullProgress) => void },
@@ -23,18 +23,18 @@ export interface Ports {
   readonly service: ThreadService
   /** Sampling settings for requests that leave them out. */
   readonly sampling: Sampling
-  /** The software that computes the answers. OpenAI's API calls this field `system_fingerprint`. */
+  /** Name and version of the software, for the field `system_fingerprint` of OpenAI's API. */
   readonly fingerprint: string
-  /** What happens to parts of messages that are not text. Tool results do not follow it. */
+  /** What happens to message parts that are not text, except in tool results, where they always become a placeholder. */
   readonly unsupportedParts: UnsupportedParts
-  /** Downloads a model of the hub into the folder of models; null when the server serves no such folder. */
+  /** Downloads a model from the hub; null when the server has no folder of models. */
   readonly pull: PullModel | null
   /**
-   * Refuses a change of the server that concerns all keys, unless the key is named admin. Without keys nothing is refused.
+   * Refuses a change that affects all tenants, unless the request's key is named `admin`. Without keys nothing is refused.
    * @throws KvfoldError server/forbidden
    */
   readonly refuseGuests: (tenant: Tenant, what: string) => void
-  /** Begins a request that asks a model or waits for other slow work. @throws KvfoldError server/closing */
+  /** Begins a request that asks a model or does other slow work. @throws KvfoldError server/closing */
   readonly exchange: (request: FastifyRequest, reply: FastifyReply) => RequestRun
 }
 
@@ -42,20 +42,20 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** The tenant of the request's key. */
     tenant: Tenant
-    /** Token counts and times of a request that asks a model. */
+    /** Token counts and times of a request to a model; null for other requests. */
     figures: Figures | null
-    /** Why the request was refused or its stream failed: a code of the error table. */
+    /** The error code with which the request was refused or its stream failed; else null. */
     refused: string | null
   }
   interface FastifyContextConfig {
-    /** True: the route answers without a key, and also while the server closes. */
+    /** True: the route needs no key, and answers while the server closes. */
     open?: boolean
-    /** True: a GET that has an effect, such as loading a model. Pages of other origins cannot send it to a server without keys. */
+    /** True: this GET has an effect, such as loading a model. A server without keys then refuses it from pages of other origins. */
     acts?: boolean
   }
 }
 
-/** Returns a signal that is aborted when the client leaves, for requests that are no `exchange`. */
+/** Returns a signal that is aborted when the client leaves, for routes without `exchange`. */
 export function whileConnected({ raw }: FastifyReply): AbortSignal {
   const leaving = new AbortController()
   raw.once('close', () => {
@@ -65,10 +65,10 @@ export function whileConnected({ raw }: FastifyReply): AbortSignal {
   return leaving.signal
 }
 
-/** The name of the key that may see figures of all tenants, and set what applies to all. */
+/** The name of the key that sees figures of all tenants and may change settings for all. */
 export const ADMIN = 'admin'
 
-// Answers are written by hand, so these schemas only describe them and filter nothing.
+// Answers are not serialized by these schemas. They only describe the answers and filter nothing.
 
 export const ANSWER = Type.Unsafe<unknown>({
   type: 'object',
@@ -94,5 +94,5 @@ const ERROR = Type.Unsafe<unknown>({
 
 export const ERRORS = { '4xx': ERROR, '5xx': ERROR } as const
 
-/** Describes a route in the OpenAPI document: what it does, and the API that it belongs to. */
+/** Describes a route in the OpenAPI document: a summary, and the API it belongs to. */
 export const described = (summary: string, api: string) => ({ summary, tags: [api], response: { 200: ANSWER, ...ERRORS } })

@@ -1,6 +1,5 @@
 /**
- * The routes `/kvfold/threads`, for operations on live conversations, and `/kvfold/events`, for their changes. Field names are those of
- * the TypeScript API.
+ * Routes under `/kvfold/threads` for operations on threads, and `/kvfold/events` for changes. Field names are those of the TypeScript API.
  */
 import { definedFields } from '../../core/json.js'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -26,7 +25,7 @@ const FragmentBody = Type.Object(
   },
   { additionalProperties: false },
 )
-/** How to treat a fold that takes at least as many tokens as its text. Default: the server's setting. */
+/** What happens to a fold that takes at least as many tokens as the text it hides. Default: the server's setting. */
 const Costly = Type.Optional(Type.Enum(['refuse', 'allow']))
 const FoldBody = Type.Object(
   {
@@ -95,8 +94,8 @@ const documented = (summary: string) => described(summary, 'threads')
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
   /**
-   * Runs an operation that changes a thread. A search in a thread changes it too, because its hits get ids. The operation is refused while
-   * the server closes, and the server waits for its end. Its wait for a model ends when the client leaves.
+   * Runs an operation that changes a thread. Searching in a thread counts, because hits get ids. Refused while the server closes; the
+   * server waits for running ones. When the client leaves, the wait for a model ends.
    */
   const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: (signal: AbortSignal) => Promise<T>): Promise<T> =>
     exchange(request, reply).wait(work)
@@ -279,13 +278,13 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   )
 }
 
-/** Gives a request without a body an empty one, so that a fold has default options. */
+/** Without a body, a fold uses the default options. */
 function emptyIsAnObject(request: { body: unknown }, _reply: unknown, done: () => void): void {
   request.body ??= {}
   done()
 }
 
-/** Returns a thread as JSON shows it: without sampled tokens, which only the engine needs. */
+/** Returns a thread as JSON for clients. Leaves out sampled tokens, which only the engine needs. */
 function written({ all, ...rest }: ThreadView): object {
   return { ...rest, messages: all.map(withoutTokens), count: rest.messages }
 }
@@ -294,7 +293,7 @@ function withoutTokens({ message: { sampled: _, ...message }, ...rest }: ThreadM
   return { ...rest, message }
 }
 
-// Describes a thread in the OpenAPI document, where names do not explain themselves. These schemas filter nothing.
+// Describes a thread in the OpenAPI document, where field names alone do not say enough. These schemas filter nothing.
 
 const tokens = (description: string) => ({ type: 'integer', description })
 

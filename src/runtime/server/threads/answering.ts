@@ -1,4 +1,4 @@
-/** Computes one answer: runs a turn of a thread from the request's messages to the client's answer. */
+/** Computes the answer to one request on its thread: folds and compacts the conversation, runs the turn, and reports the answer. */
 import { MAX_CALLS } from '../../agents/session.js'
 import type { MemToolMode } from '../../agents/memtool-asides.js'
 import { Toolbox } from '../../agents/toolbox.js'
@@ -31,20 +31,22 @@ import type { Thread } from './thread.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import { sum, TurnReport } from './turn-report.js'
 
-/** For each engine, how long its prefills took so far, and how many tokens they computed. */
+/**
+ * For each engine: the milliseconds of its prefills so far and the tokens they computed. `savedBy` turns saved tokens into seconds by it.
+ */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
 
-/** Settings that apply to asks which leave them out. */
+/** The server's settings, for requests that leave them out. */
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
   readonly memToolMode: MemToolMode
-  /** The names and descriptions with which the model sees the six context tools. Default: those that suit the model. */
+  /** Names and descriptions of the six context tools, as the model sees them. Default: those that suit the model. */
   readonly toolTexts?: ToolTexts
   readonly overflow: Overflow
-  /** The contract for edits by clients. Default `exact`. */
+  /** The contract when a client edits its conversation by sending different messages. Default `exact`. */
   readonly clientEdits: ContractChoice
-  /** The contract for the client edits of each tenant. Tenants that are not in it get `clientEdits`. */
+  /** The same contract for single tenants. Tenants without an entry get `clientEdits`. */
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
 }
 
@@ -54,19 +56,20 @@ export interface AnsweringOptions {
   readonly engine: ServedEngine
   readonly defaults: AskDefaults
   readonly operatorTools: OperatorTools | null
-  /** Makes vectors for searches of tools by meaning; null: tools are found by words. */
+  /** Makes embedding vectors for the search of tools by meaning; null: the search uses words only. */
   readonly embedder: ToolEmbedder | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
-  /** Places in the ask's schemas that the answer cannot be held to, as `checkAsk` returns them. */
+  /** JSON-schema parts that the grammar cannot enforce, as `checkAsk` returns them. The answer reports them in `unread`. */
   readonly leftOut: readonly string[]
   /** Saves the thread's changes. */
   readonly save: () => Promise<void>
 }
 
 /**
- * Checks the ask before it gets a thread or changes anything. Returns the places in schemas that the answer cannot be held to (`leftOut`).
- * @throws KvfoldError engine/bad-request when the ask contradicts itself
+ * Checks the request before it gets a thread or changes anything. Returns the JSON-schema parts that the grammar cannot enforce
+ * (`leftOut`).
+ * @throws KvfoldError engine/bad-request when the request contradicts itself; the errors of `leftOut`
  */
 export async function checkAsk(ask: Ask): Promise<readonly string[]> {
   const { acm, format, toolChoice, tools: shown, deferred, messages, beginning } = ask
@@ -89,9 +92,9 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
 }
 
 /**
- * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results of
- * all calls that the server carried out. It keeps a cancelled answer only if the answer has text and was streamed, or began with the
- * client's text.
+ * Runs the turn on a thread that already has the request's messages and that no other request uses. Afterwards the thread has the answer
+ * and the results of all calls that the server carried out. It keeps a cancelled answer only if the answer has text and was streamed, or
+ * began with the client's text.
  * @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
@@ -99,7 +102,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const cleared = await fold(options, prepared)
   const compaction = await compacting(options, prepared)
   if (compaction?.compacted.paused === true) return pausedAt(options, compaction, cleared)
-  // A compaction replaces the conversation that the tools work on.
+  // A compaction replaces the thread's conversation object, so the toolbox must be made again for the new one.
   const current = compaction === null ? prepared : await prepare(options)
   await findTools(options, current)
   const ran = await run(options, current)
@@ -109,27 +112,27 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
 
-/** The settings and tools that the folds and the steps of an answer share. */
+/** The settings and tools of one request, shared by its folds and its steps. */
 interface PreparedAnswer {
   readonly acm: Acm
   readonly contract: ContractChoice | null
-  /** The contract of the client's own edits. */
+  /** The contract when the client edited its conversation by sending different messages. */
   readonly clientEdits: ContractChoice
   readonly generation: GenerationOptions
-  /** Settings for answers of helpers, which write notes and summaries. */
+  /** Settings for the model's side tasks, which write notes and summaries. */
   readonly helpers: GenerationOptions
   readonly scope: RequestScope
-  /** The catalogue that the model searches for tools, with `acm: memtool`; null otherwise. */
+  /** The tool memory of `acm: memtool`: a catalogue that the model searches for tools; null for other values of `acm`. */
   readonly managed: ManagedThread | null
   readonly toolbox: Toolbox
-  /** Names of the tools that a forced call may use; undefined: all. */
+  /** Names of the tools that the model may call when the client forces a call; undefined: no call is forced. */
   readonly callable: readonly string[] | undefined
-  /** Names of the tools that the client lets the model call, and the server's own; undefined: all. */
+  /** Names of the only tools that the model may call, the server's own included; undefined: no restriction. */
   readonly among: readonly string[] | undefined
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
 
-/** Enters the cost of steps beside the answer's own on the thread's ledger, and tells it. */
+/** Records the ledger entries of side tasks, such as notes, in the thread's ledger, and sends them to the client. */
 function accountAside({ taken, emit }: AnsweringOptions, entries: readonly LedgerEntry[]): void {
   taken.thread.account(entries)
   emit({ type: 'aside', entries })
@@ -187,15 +190,17 @@ async function prepare(options: AnsweringOptions): Promise<PreparedAnswer> {
 }
 
 /**
- * Returns the names that calls are kept to. A client that forbids calls forbids searches for tools, too, but not context tools.
- * @param own names of the server's own tools @param searches names of those that search for deferred tools
+ * Returns the only tool names that the model may call; undefined: no restriction. With tool choice `none` the model may not search for
+ * tools either, but it may call context tools.
+ * @param own names of the server's own tools
+ * @param searches those of them that search for deferred tools
  */
 function amongOf({ toolChoice }: Ask, own: readonly string[], searches: readonly string[]): readonly string[] | undefined {
   if (typeof toolChoice === 'object' && 'names' in toolChoice) return [...toolChoice.names, ...own]
   return toolChoice === 'none' && searches.length > 0 ? own.filter((name) => !searches.includes(name)) : undefined
 }
 
-/** Records an event of the thread that says what was folded and why, and tells the client. Does nothing when nothing was folded. */
+/** Records a fold as an event of the thread, with its reason, and tells the client. Does nothing when `folded` is null. */
 function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason: string): void {
   if (folded === null) return
   const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
@@ -203,12 +208,12 @@ function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason
   emit({ type: 'policy', ...what })
 }
 
-/** Folds the text that the client and the policies want folded, and saves the thread. Returns the field `cleared` of the answer. */
+/** Folds the text that the request and the server's policies name, and saves the thread. Returns the field `cleared` of the answer. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
   const { ask, taken, engine, defaults, operatorTools, signal, save } = options
   const { acm, contract, helpers, scope, toolbox } = prepared
   const { thread } = taken
-  // A fork records this event too, so that it later recognises the messages that the client had removed.
+  // A fork records this event too. By its `hidden` keys the fork later recognises messages that the client removed and sends again.
   if (taken.edits.length + taken.hidden.length > 0)
     thread.happened({
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
@@ -246,8 +251,8 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
 }
 
 /**
- * Has the model and the catalogue choose tools for the request, if the ask manages tools so. Then makes room for the definitions that were
- * found.
+ * With `acm: memtool`, lets the model choose the tools for this request. The search results with their definitions make the conversation
+ * longer, so this then folds until it fits again.
  */
 async function findTools(options: AnsweringOptions, { managed, scope, toolbox }: PreparedAnswer): Promise<void> {
   const { ask, taken, engine, defaults, signal, save } = options
@@ -255,7 +260,7 @@ async function findTools(options: AnsweringOptions, { managed, scope, toolbox }:
   if (managed === null || ask.toolChoice === 'none') return
   const from = thread.seen.length
   await managed.begin(signal)
-  // Clients do not know the server's own search. If the answer fails later, the next request comes after it.
+  // Clients do not see these searches. They are recorded before the answer, because they stay in the thread even if the answer fails.
   thread.answered(from, null)
   const { conversation } = thread
   const overflow = ask.overflow ?? defaults.overflow
@@ -267,7 +272,7 @@ async function findTools(options: AnsweringOptions, { managed, scope, toolbox }:
   await save()
 }
 
-/** Prepares the engine for counting the tokens of the conversation. */
+/** Prepares the engine to count the conversation's tokens. Skips conversations that are far too long to fit. */
 async function readyToCount(context: PolicyContext): Promise<void> {
   const { engine, conversation, tools, scope } = context
   if (isHopeless(context)) return
@@ -275,8 +280,8 @@ async function readyToCount(context: PolicyContext): Promise<void> {
 }
 
 /**
- * Returns the indexes of the results that clients do not know, such as those of context tools and of searches for tools. Results of the
- * operator's tools are not among them: clients do not know these either, but they are data, and may be long.
+ * Returns the indexes of tool results that clients do not see: results of context tools and of searches for tools. Results of the
+ * operator's tools are left out: clients do not see them either, but they are data, may be long, and may be cleared.
  */
 function unknownResults({ conversation, seen }: Thread, operatorTools: OperatorTools | null): ReadonlySet<number> {
   const isOperators = (name: string) => (operatorTools?.catalogue.get(name) ?? null) !== null
@@ -287,7 +292,9 @@ function unknownResults({ conversation, seen }: Thread, operatorTools: OperatorT
 
 type CompactedThread = NonNullable<Awaited<ReturnType<typeof compact>>>
 
-/** Compacts the conversation if the client asks for it. The cost of the summary is in the thread's ledger, whatever follows. */
+/**
+ * Compacts the conversation if the client asks for it. The summary's ledger entry stays in the thread's ledger even if the answer fails.
+ */
 async function compacting(options: AnsweringOptions, prepared: PreparedAnswer): Promise<CompactedThread | null> {
   const { ask, taken, engine, signal, emit, save } = options
   const { helpers, scope, toolbox, clientEdits } = prepared
@@ -308,7 +315,7 @@ async function compacting(options: AnsweringOptions, prepared: PreparedAnswer): 
   return done
 }
 
-/** Makes the answer for a client that wants to pause after a compaction. It has no text, and the tokens and times of the summary alone. */
+/** Makes the answer of a client that wants to pause after a compaction: no text, and only the summary's tokens and times. */
 function pausedAt(
   { ask, taken, engine, leftOut }: AnsweringOptions,
   { compacted, entry }: CompactedThread,
@@ -330,7 +337,7 @@ function pausedAt(
   }
 }
 
-/** A turn that ran: its outcome, its events and milliseconds, and the part of the answer that the client may see. */
+/** The result of a turn: its outcome, its events, its duration, and the message that the client may see. */
 interface RanTurn {
   readonly outcome: TurnOutcome
   readonly events: TurnReport
@@ -384,12 +391,12 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   try {
     outcome = await turn.run()
   } catch (error) {
-    // Results of calls that were carried out stay in the thread, so that it can continue from them.
+    // Calls that were carried out stay in the thread with their results, so that the next request can continue from them.
     thread.answered(from, null, { isSearch })
     throw error
   }
   const last = conversation.messages[outcome.steps.at(-1)!.message]
-  // A turn that was cancelled during the server's own calls has no answer.
+  // A cancelled turn has an answer only if its last message is marked `cut`.
   const kept = outcome.end === 'cancelled' && last?.cut !== true ? undefined : last
   const message: ChatMessage = { ...events.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
@@ -397,7 +404,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   return { outcome, events, message, milliseconds: performance.now() - begun }
 }
 
-/** Counts the tokens that the ask's drops hide. If the client wants it, also closes the gaps in positions that the drops left. */
+/** Returns how many tokens the request's drops hide. If the client asked for it, also closes the gaps in positions that the drops left. */
 async function droppedBy(
   { ask, taken, engine }: AnsweringOptions,
   { scope, toolbox }: PreparedAnswer,
@@ -446,8 +453,8 @@ function report(
 }
 
 /**
- * Returns the template fields of the ask that have no effect, because the template reads none of their variables. A reasoning budget that
- * the engine enforces counts as read.
+ * Returns the request's template fields that have no effect: the chat template reads none of their variables. A reasoning budget counts as
+ * read when the engine enforces it.
  */
 function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine): readonly string[] {
   const isRead = (field: string) =>
@@ -456,13 +463,11 @@ function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine)
   return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
 }
 
-/** Returns the names of the tools that a tool choice lists. */
+/** Returns the tool names that a tool choice gives; empty for `auto`, `none` and `required`. */
 const namesIn = (choice: Ask['toolChoice']): readonly string[] =>
   typeof choice !== 'object' ? [] : 'names' in choice ? choice.names : [choice.name]
 
-/**
- * Returns the names of the tools that a forced call may use; undefined when no call is forced. The six context tools are not among them.
- */
+/** Returns the names of the tools that a forced call may use; undefined when no call is forced. The six context tools do not count. */
 function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): readonly string[] | undefined {
   if (typeof toolChoice === 'object') return namesIn(toolChoice)
   return toolChoice === 'required' ? [...tools, ...more].map(({ name }) => name) : undefined
@@ -474,7 +479,8 @@ function firstStepOf({ toolChoice }: Ask, acm: Acm): ToolChoice {
 }
 
 /**
- * Returns the tokens and seconds that the ledger says were saved against a plain prefix cache. Undefined where the ledger does not say it.
+ * Returns the tokens and seconds saved against a plain prefix cache; undefined if no ledger entry compares with one. The seconds assume the
+ * engine's mean prefill speed so far.
  */
 function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | undefined {
   const told = ledger.filter(({ plain }) => plain !== undefined)
@@ -496,14 +502,14 @@ function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps
   return { contract: changes.length === 0 ? contract : asked, changes, approximate }
 }
 
-// Several answers to one ask.
+// Several answers to one request (`n` of the OpenAI dialects).
 
 const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
 
 /**
- * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
- * @param view the messages that clients know of the thread to which the ask appends, as they were before the first answer. The other asks
- * send these messages in full, because the thread itself already has the first answer. Null when the ask does not append
+ * Starts `n` answers to one request. The first computes the prompt; the others wait for its first token and then reuse the prompt's cells.
+ * @param view the messages that clients knew of the thread before the first answer; null unless the request appends to a thread. The other
+ * answers send these messages in full, because the thread itself already has the first answer
  */
 export function several(
   ask: Ask,
@@ -513,7 +519,7 @@ export function several(
 ): readonly Asked[] {
   const { sampling } = ask
   const nth = (index: number): Ask => ({
-    // Only the first ask returns the prompt's logprobs.
+    // Only the first answer returns the prompt's logprobs.
     ...(index === 0 ? ask : { ...withoutPromptLogprobs(ask), follows: true }),
     ...definedFields({ sampling: sampling === undefined ? undefined : nthSampling(sampling, index) }),
   })
@@ -524,7 +530,7 @@ export function several(
   let computed = (): void => undefined
   const prompt = new Promise<void>((resolve) => (computed = resolve))
   const first = new Feed<AskEvent, Answer>(async (emit) => {
-    // A missing thread is no error here, because the ask itself reports it.
+    // If the thread is missing, the request itself fails with that error.
     await view.catch(() => undefined)
     return begin(nth(0), (event) => {
       if (event.type === 'tokens') computed()

@@ -1,6 +1,6 @@
 /**
- * Replays a thread's last answer to see which text the model attended to. Chooses the prompts to show again, runs them on another context,
- * and describes the replay.
+ * Shows how much attention a thread's last answer paid to earlier text. Replays the prompts of the thread on a second context, because the
+ * live one keeps no attention weights.
  */
 import { answerMass, type LookingEngine, type ShownPrompt } from '../../attention/answer-mass.js'
 import { noted } from '../../context/size-note.js'
@@ -14,13 +14,13 @@ import type { Thread } from './thread.js'
 
 type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
-/** Replays answers one at a time. Replays are for people, who can wait, and a context without flash attention takes much memory. */
+/** Replays answers one at a time: a context without flash attention takes much memory. */
 export class AttentionReplay {
   #line: Promise<unknown> = Promise.resolve()
 
   constructor(private readonly models: Models) {}
 
-  /** Replays the thread's last answer, without a change of the thread. @throws KvfoldError as Operations.attention */
+  /** Replays the thread's last answer; the thread does not change. @throws KvfoldError as Operations.attention */
   look(thread: Thread, options: LookOptions = {}): Promise<ThreadAttention> {
     const done = this.#line.then(async () => {
       if (options.signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The look was cancelled before it began.')
@@ -62,7 +62,7 @@ export class AttentionReplay {
   }
 }
 
-/** Returns the index of the last answer that clients know. */
+/** Returns the index of the last assistant message that clients know. @throws KvfoldError attention/unavailable when there is none */
 function answerOf({ conversation, seen }: Thread): number {
   const at = conversation.messages.findLastIndex(
     ({ role }, index) => role === 'assistant' && (seen[index] ?? 'nothing') !== 'nothing',

@@ -1,25 +1,28 @@
-/** Finds threads that begin with the same messages as a request. Compares only a handful of threads, however many there are. */
+/** Finds threads that begin with the same messages as a request, by binary search over their message hashes. */
 import { type Chain, common, type MatchCandidate } from './message-match.js'
 
-/** If at most this many threads have the same beginning, all of them are compared to find the one used last. */
+/**
+ * When more threads than this share a beginning, not all are compared. The search walks the tenant's threads from the newest on and takes
+ * the first that fits.
+ */
 const FEW = 256
 
-/** A thread, and its chain at the time when it was indexed by `note`. */
+/** A thread and the chain of its message hashes when `note` indexed it. */
 interface Noted<T> {
   readonly of: T
   readonly chain: Chain
-  /** Tells threads with equal chains apart. */
+  /** Insertion number; it orders threads whose chains are equal. */
   readonly order: number
 }
 
-/** The beginning that a request shares with a thread. */
+/** A thread that begins with the same messages as a request. */
 export interface Beginning<T> {
   readonly candidate: T
-  /** How many messages both begin with; at least 1. */
+  /** How many messages are equal from the beginning on; at least 1. */
   readonly common: number
 }
 
-/** Keeps threads sorted by their chains, so that threads with the same beginning are neighbours, the shorter first. */
+/** Keeps threads sorted by their chains. Threads with a common beginning are then neighbours, and the shorter thread comes first. */
 export class Beginnings<T extends MatchCandidate> {
   readonly #sorted: Noted<T>[] = []
   readonly #noted = new Map<T, Noted<T>>()
@@ -32,7 +35,7 @@ export class Beginnings<T extends MatchCandidate> {
     return this.#sorted.length
   }
 
-  /** Indexes the thread by its present chain. Call it again when the chain changes. */
+  /** Indexes the thread by its current chain. Call it after each change of the chain. */
   note(thread: T): void {
     const { chain } = thread
     const before = this.#noted.get(thread)?.chain
@@ -50,15 +53,15 @@ export class Beginnings<T extends MatchCandidate> {
     this.#sorted.splice(this.#place(noted.chain, noted.order), 1)
   }
 
-  /** Of the threads that have exactly the request's first `count` messages, returns the most recently used; null when there is none. */
+  /** Returns the most recently used thread whose messages are exactly the request's first `count` messages and that `suits`; else null. */
   ending(request: Chain, count: number, suits: (thread: T) => boolean): T | null {
     const chain = request.beginning(count)
     return this.#last(this.#place(chain, -1), this.#place(chain, Infinity), (noted) => noted.chain.isSameAs(chain), suits)
   }
 
   /**
-   * Returns the thread with the longest common beginning. Among equals it prefers one that the request continues unchanged, then the most
-   * recently used. Returns null when no thread shares a message.
+   * Returns the thread with the longest common beginning; null when no thread shares the first message. Among equals it prefers a thread
+   * whose messages all begin the request, then the most recently used.
    */
   best(request: Chain): Beginning<T> | null {
     const at = this.#place(request, -1)
@@ -74,8 +77,8 @@ export class Beginnings<T extends MatchCandidate> {
   }
 
   /**
-   * Returns the most recently used thread at places `start` to `end` of the sorted list. `isIn` is true of exactly the threads at these
-   * places.
+   * Returns the most recently used thread that `suits`, at indexes `start` (inclusive) to `end` (exclusive) of the sorted list. `isIn` must
+   * be true for exactly the threads in this range.
    */
   #last(start: number, end: number, isIn: (noted: Noted<T>) => boolean, suits: (thread: T) => boolean): T | null {
     if (end - start <= FEW) {
@@ -93,7 +96,7 @@ export class Beginnings<T extends MatchCandidate> {
     return null
   }
 
-  /** Returns the first place from `start` on whose thread does not have the common beginning. */
+  /** Returns the first index from `start` on for which `has` is false. */
   #end(start: number, has: (noted: Noted<T>) => boolean): number {
     let [low, high] = [start, this.#sorted.length]
     while (low < high) {
@@ -104,7 +107,7 @@ export class Beginnings<T extends MatchCandidate> {
     return low
   }
 
-  /** Returns the place of this chain in the sorted list, or the place to insert it. */
+  /** Returns the index of this chain in the sorted list, or the index to insert it at. */
   #place(chain: Chain, order: number): number {
     let [low, high] = [0, this.#sorted.length]
     while (low < high) {

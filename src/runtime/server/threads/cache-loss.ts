@@ -1,7 +1,4 @@
-/**
- * Explains why a request's prompt was not in the cache although the request before had it: what changed, in which message, and how many
- * tokens were lost.
- */
+/** Explains a cache miss: why tokens of a prompt were computed again although the request before had them in the cache. */
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -10,28 +7,31 @@ import { difference, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
 /**
- * `system_changed`, `tools_changed`, `messages_changed`: the client sent others than before. `template_changed`: the template got other
- * variables, or now shows earlier messages differently. `folded`: text was hidden or shown again in the meantime. `evicted`: nothing
- * changed, but the cells were gone.
+ * Why cells could not be reused. `system_changed`, `tools_changed`, `messages_changed`: the client sent a different system prompt, tool
+ * list or message. `template_changed`: the template variables changed, or the template now writes earlier messages differently. `folded`:
+ * text was folded or restored in between. `evicted`: nothing changed, but the cells had left the cache.
  */
 export type LossCause = 'system_changed' | 'tools_changed' | 'messages_changed' | 'template_changed' | 'folded' | 'evicted'
 
-/** If fewer tokens than this are computed again, nothing counts as lost: a message's head alone may have so many. */
+/** Up to 7 recomputed tokens do not count as a loss: the template's header of one message may take that many. */
 const FEWEST = 8
 
-/** Where a request diverged from the thread that it names or was matched with, or where that thread's cells were gone. */
+/** What a request could not reuse from the cache, and from which message on. */
 export interface Lost {
   readonly cause: LossCause
-  /** Index of the first differing message of the request; if nothing differs, of the first one that was computed again. */
+  /**
+   * Index in the request of the first message that changed, or else of the first one that was computed again. 0 when the system prompt, the
+   * tools or the template variables changed.
+   */
   readonly message: number
-  /** How many tokens before that message are the same; null when the first step did not end. */
+  /** How many prompt tokens come before that message; null when the first step did not end. */
   readonly token: number | null
   readonly reason: string
-  /** Tokens that were computed although an earlier prompt had shown them. */
+  /** Tokens that were computed again although an earlier prompt had shown them. */
   readonly tokens: number
   /** The recomputed tokens of each message. `index` counts all messages of the thread, also those that clients do not see. */
   readonly messages: readonly { readonly index: number; readonly role: string; readonly tokens: number }[]
-  /** Tokens of the prompt that were not computed, by the tier that held them. */
+  /** Reused tokens of the prompt, by the tier that held their cells. */
   readonly tiers: { readonly device: number } & LedgerEntry['tiers']
 }
 
@@ -47,7 +47,7 @@ export function lossOf(
 ): Lost | null {
   const change = previous === null ? null : changeIn(thread, previous, variables)
   const isSame = left === null && edits.length === 0 && change === null
-  // A new thread has lost nothing of its own if the request asks the same again or only shares a beginning.
+  // A new thread computed nothing twice when the request repeats another one or only shares its beginning.
   if (isSame && before === null) return null
   const isOwn = before !== null && edits.length === 0
   const { view, conversation } = thread
@@ -56,7 +56,7 @@ export function lossOf(
     if (index >= known) return []
     const message = places.get(index)
     const isKnown = !isOwn && message !== undefined && previous?.keys.has(messageKey(message)) === true
-    // Of the last message that clients knew before, the answer itself may be new, so its fresh tokens are no loss.
+    // The last message of the earlier prompt may be an answer that had no cells yet, so its fresh tokens are no loss.
     const tokens = recomputed + (isKnown && !isSameText(message, previous.view.at(-1)) ? fresh : 0)
     return tokens === 0 ? [] : [{ index, role, tokens }]
   })
@@ -81,7 +81,8 @@ export function lossOf(
 type Cause = Pick<Lost, 'cause' | 'reason'>
 
 /**
- * Returns the first change of system prompt, tools or template variables, all of which come before the messages; null when there is none.
+ * Returns what changed in the part of the prompt before the messages: system prompt, tools or template variables. Null when nothing
+ * changed.
  */
 function changeIn({ view, tools }: Thread, previous: PromptBefore, variables: TemplateVariables): Cause | null {
   const [old, now] = [systemOf(previous.view), systemOf(view)]
@@ -115,7 +116,7 @@ export function toolsInWords(before: readonly ToolDefinition[], now: readonly To
   return `the tools are not what they were: ${parts.join(', ') || 'they have another order'}`
 }
 
-/** The most tool names that a sentence lists. */
+/** The most tool names in one sentence. */
 const MOST_NAMES = 5
 
 const named = (names: readonly string[]): string =>
@@ -142,13 +143,16 @@ function causeOf(
   return { cause: 'evicted', reason: `the cells of ${tokens} tokens were gone${why === null ? '' : `: ${why}`}` }
 }
 
-/** Returns the index of the first message from before the request that is now different or gone; -1 if all of them are still the same. */
+/** Returns the index of the first message of `before` that changed or is gone; -1 if all are the same. */
 const firstChange = ({ view: before }: PromptBefore, now: readonly ChatMessage[]): number =>
   before.findIndex((message, at) => now[at] === undefined || messageKey(message) !== messageKey(now[at]))
 
 const isSameText = (a: ChatMessage, b: ChatMessage | undefined): boolean => b !== undefined && messageKey(a) === messageKey(b)
 
-/** Returns the index, among the messages that clients know, of the conversation's message at `place`, or of the next one that they know. */
+/**
+ * Translates an index of the conversation into an index among the messages that clients know; takes the next known one if clients do not
+ * know it.
+ */
 function viewIndex(thread: Thread, place: number): number {
   const at = thread.view.findIndex((_, index) => thread.placeOf(index) >= place)
   return at === -1 ? thread.view.length : at

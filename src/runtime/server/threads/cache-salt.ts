@@ -1,10 +1,10 @@
-/** Keeps requests of one tenant apart in the cache, if they have different salts (`Ask.cacheSalt`). */
+/** Hashes a request's cache salt (`Ask.cacheSalt`). Requests of one tenant with different salts never share cells or threads. */
 import { createHash } from 'node:crypto'
 import type { Tenant } from '../../core/ids.js'
 
 /**
- * Returns a digest of a tenant and a salt of its requests. It stands for both where threads are stored and in the engine, so that neither
- * learns the salt. Undefined for requests without a salt.
+ * Returns a digest of a tenant and a salt; undefined without a salt. Stored threads and the engine get the digest, so that they never learn
+ * the salt.
  */
 export const saltDigest = (tenant: Tenant, salt: string | undefined): string | undefined =>
   salt === undefined
@@ -14,7 +14,8 @@ export const saltDigest = (tenant: Tenant, salt: string | undefined): string | u
         .digest('base64url')}`
 
 /**
- * Returns the tenant that the engine is told. A client cannot choose a tenant's name, so none is the digest of another tenant's salt.
- * @param salt the digest of the salt; undefined: none
+ * Returns the tenant name for the engine: the salt's digest, or else the tenant itself. Clients cannot choose tenant names, so no tenant is
+ * called like another tenant's digest.
+ * @param salt the digest from `saltDigest`; undefined: no salt
  */
 export const engineTenant = (tenant: Tenant, salt: string | undefined): string => salt ?? tenant

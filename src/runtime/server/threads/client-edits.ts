@@ -1,4 +1,4 @@
-/** Recognises edits that clients make by sending different messages than before, and applies them to the thread. */
+/** Finds the edits that a client made when it sends other messages than before, and applies them to the thread. */
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
@@ -7,13 +7,13 @@ import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/p
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread, UnsavedState } from './thread.js'
 
-/** A change to messages that the thread's client knows. */
+/** One change that the client made to a message of its conversation. */
 export interface ClientEdit {
-  /** `restored`: shown again as before an earlier edit. `summarised`: one message replaces several. */
+  /** `restored`: a message that an earlier edit removed or replaced is back. `summarised`: one message replaces several. */
   readonly kind: 'replaced' | 'shortened' | 'emptied' | 'removed' | 'inserted' | 'summarised' | 'restored'
-  /** Index of the message in the request; for a removed message, the index of the message now in its place. */
+  /** Index of the message in the request. For a removed message: the index of the request's message that follows it. */
   readonly message: number
-  /** How many messages the thread had where the request has this one. */
+  /** How many messages of the thread the edit replaces or removes; 0 for an inserted message. */
   readonly was: number
 }
 
@@ -26,26 +26,26 @@ export interface ClientEdit {
  */
 export interface Alignment {
   /**
-   * The messages that thread and request have in common, in ascending order. `a`: index among the messages that clients know; `b`: index in
-   * the request.
+   * Messages that thread and request have in common, in ascending order. `a`: index among the messages that clients know of the thread;
+   * `b`: index in the request.
    */
   readonly matches: readonly Match[]
   /** Whether the request belongs to the thread's conversation. */
   readonly isOwn: boolean
-  /** Whether the request continues after the thread's last message. */
+  /** Whether the request has the thread's last message. */
   readonly goesOn: boolean
   readonly edits: readonly ClientEdit[]
-  /** Keys of the thread's messages that the request no longer has. */
+  /** Keys of the thread's messages that the client removed or replaced. */
   readonly hidden: readonly string[]
 }
 
-/** An answer of at least so many characters is taken to be unique to its thread. */
+/** A message with this many characters or more counts as unique to its thread. */
 const DISTINCTIVE = 64
 
 /**
- * Compares a request's messages with those that the thread's client knows, and returns what they share and which edits the client made.
- * @param keys of the request's messages (`messageKey`)
- * @param isNamed whether the request names the thread
+ * Compares a request's messages with those that the client knows of the thread. Returns what they share and which edits the client made.
+ * @param keys keys of the request's messages (`messageKey`)
+ * @param isNamed whether the request names the thread by its id
  */
 export function alignRequest(
   { view, keys: known, given, hidden }: Pick<Thread, 'view' | 'keys' | 'given' | 'hidden'>,
@@ -57,7 +57,7 @@ export function alignRequest(
   const answer = isNamed ? all.length - 1 : all.findLastIndex(({ a }) => given[a])
   const matches = withWhatFollows(all, answer + 1)
   const last = matches.at(-1)
-  // Differences after the last common message are no edits: the thread's messages were given up, and the request's are new.
+  // Messages after the last common one are no edits: the client abandoned those of the thread and sent new ones.
   const gaps = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
   return {
     matches,
@@ -69,8 +69,8 @@ export function alignRequest(
 }
 
 /**
- * Returns whether the request is likely to belong to this thread: they share the first message, two messages, or a distinctive answer.
- * System messages do not count.
+ * Returns whether the request probably belongs to this thread: both begin with the same message, or they share two messages, one long
+ * message, or one message with tool calls. System messages do not count.
  */
 export function isRelated(view: readonly ChatMessage[], { matches }: Alignment): boolean {
   const isSystem = ({ a }: Match) => view[a]!.role === 'system'
@@ -107,26 +107,26 @@ function changeOf(old: ChatMessage, now: ChatMessage): ClientEdit['kind'] {
   return now.content.length < old.content.length ? 'shortened' : 'replaced'
 }
 
-/** Counts the edits in words, for people: `3 shortened, 1 removed`. */
+/** Describes the edits for people: `3 shortened, 1 removed`. */
 export function editsInWords(edits: readonly ClientEdit[]): string {
   const counts = new Map<string, number>()
   for (const { kind } of edits) counts.set(kind, (counts.get(kind) ?? 0) + 1)
   return [...counts].map(([kind, count]) => `${count} ${kind}`).join(', ')
 }
 
-/** The parts of a thread's record that change when the thread takes over a request's messages. */
+/** The fields of a thread's record that change when the client edits its conversation. */
 export type ReconciledThread = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
 
 /**
- * Returns the thread's new messages: those that the request still has, with their fragments and the results of the server's calls, and the
- * client's new messages between them. The last one is the last message that thread and request have in common.
+ * Returns the thread's new messages, up to the last one in common with the request. Common messages keep their fragments and the results of
+ * the server's own calls. The client's new messages stand between them.
  */
 export function reconciled(
   { messages, edits, held }: ReconciledThread,
   { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
   request: readonly ChatMessage[],
 ): ReconciledThread {
-  /** For each message that clients know of the thread, its index in the request. */
+  /** Index: a message that clients know of the thread. Value: its index in the request; empty when the request does not have it. */
   const to: number[] = []
   for (const { a, b } of matches) to[a] = b
   const last = matches.at(-1) ?? { a: -1, b: -1 }
@@ -134,7 +134,7 @@ export function reconciled(
   const waiting: ChatMessage[] = []
   const owners = ownersOf(messages)
   const made: StoredMessage[] = []
-  /** For each message of the thread, its index in `made`. */
+  /** Index: a message of the thread. Value: its index in `made`. */
   const places: number[] = []
   let [view, next] = [0, 0]
   const give = (until: number) => {
@@ -144,12 +144,12 @@ export function reconciled(
     places[at] = made.length
     made.push(messages[at]!)
   }
-  // A new system message stands before compacted messages, because templates want it first.
+  // System messages of the request come before compacted messages, because many templates want them first.
   const others = request.findIndex(({ role }) => role !== 'system')
   give(Math.min(others, matches[0]?.b ?? 0))
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
-      // Results of the server's calls are held back if they follow results that the client will send again.
+      // These results of the server's own calls stand after results that the client will send again. They wait in `held` until then.
       if (to[owners[at]!] !== undefined && view > last.a + 1) waiting.push(message)
       else if (to[owners[at]!] !== undefined) keep(at)
       return
@@ -169,21 +169,21 @@ export function reconciled(
   }
 }
 
-/** Returns the index in the request of the first common message that is at, or after, message `view` of those that clients know. */
+/** Returns the request index of the first common message whose index among the known messages is `view` or more. */
 function nextPlace(matches: readonly Match[], view: number): number | undefined {
   return matches[lowerBound(matches.length, (at) => matches[at]!.a < view)]?.b
 }
 
 /**
- * For each message that clients do not see, returns the index, among the messages they see, of the one it belongs to. A step belongs to the
- * answer that it leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers. All
- * messages before a summary belong to the summary, which stands for them.
+ * Maps each message of the thread to an index among the messages that clients see. A seen message maps to itself. A hidden step maps to the
+ * answer it leads to, or else to the message before it; a tool result maps to the step with its call. All messages before a summary map to
+ * the summary.
  */
 function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   const owners: number[] = []
-  /** For each message, whether the next one that clients see is an answer. */
+  /** For each message: whether the next message that clients see is an answer. */
   const leads: boolean[] = []
-  /** For each message, the next summary that clients see; undefined when there is none. */
+  /** For each message: the index of the next summary that clients see; undefined when there is none. */
   const summaries: (number | undefined)[] = []
   let view = messages.filter(({ seen }) => seen !== 'nothing').length
   for (let at = messages.length - 1, next = false, summary: number | undefined; at >= 0; at--) {
@@ -213,8 +213,8 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
 export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)
 
 /**
- * Returns the keys of a request's messages. It takes the thread's keys instead of hashing where the messages are literally the thread's: at
- * the beginning, and before the thread's last message.
+ * Returns the keys of a request's messages. Hashing long messages is slow, so it copies the thread's keys for identical messages. It finds
+ * these at the beginning, and from the thread's last message backwards.
  */
 export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, request: readonly ChatMessage[]): readonly string[] {
   const known: string[] = []
@@ -226,30 +226,30 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
   return request.map((message, index) => known[index] ?? messageKey(message))
 }
 
-// The part of a request that the thread manager needs, and the threads to which the request may belong.
+// The fields of a request that the thread manager needs, and what it returns.
 
-/** The part of a request that decides its thread. */
+/** The fields of a request that decide which thread it continues. */
 export interface ThreadRequest {
   readonly tenant: Tenant
-  /** A digest of its salt (`saltDigest`). A request finds only threads with the same salt. */
+  /** Digest of the request's cache salt (`saltDigest`). A request finds only threads with the same digest. */
   readonly salt?: string | undefined
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
-  /** The client's name for its session, and for the session from which that one was begun. */
+  /** The client's name for its session. `parent`: the name of the session it branched from. */
   readonly session?: { readonly name: string; readonly parent?: string }
   readonly appended?: boolean
-  /** The text that the answer must begin with. */
+  /** The text that the answer must begin with (`Ask.beginning`). */
   readonly beginning?: string
   readonly tools: readonly ToolDefinition[]
 }
 
-/** The prompt that a thread showed before a request. For a new fork it is the prompt of the thread that it was forked from. */
+/** The prompt of the thread before a request. For a new fork: the prompt of the thread it was forked from. */
 export interface PromptBefore {
   readonly tools: readonly ToolDefinition[]
-  /** The variables of the template. Null when another process had the thread, so that they are unknown. */
+  /** The template variables; null when they are unknown, as after a restart of the server. */
   readonly variables: TemplateVariables | null
-  /** The messages that clients knew. */
+  /** The messages that clients knew, oldest first. */
   readonly view: readonly ChatMessage[]
   readonly keys: ReadonlySet<string>
   /** How many ledger entries there were. */
@@ -260,34 +260,37 @@ export function promptBefore({ tools, runtime, view, keys, ledger }: Thread): Pr
   return { tools, variables: runtime.head?.variables ?? null, view: [...view], keys: new Set(keys), entries: ledger.length }
 }
 
-/** A thread reserved for an ask, with the ask's messages in it. */
+/** A thread reserved for a request, with the request's messages in it. */
 export interface TakenThread {
   readonly thread: Thread
   /**
-   * Where the request diverged from the thread it was matched with; null when it did not. `place`: index of the first different message
-   * in the thread.
+   * Where the request stopped matching the thread; null when it matched. `message`: index of the first different message in the request;
+   * `place`: its index in the thread's conversation.
    */
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
-  /** Edits that the request made to messages of the thread, or of the one it was forked from. */
+  /** Edits that the client made to messages of this thread, or of the thread it was forked from. */
   readonly edits: readonly ClientEdit[]
   /**
-   * False: the thread is new and only shares its beginning with another. Cells taken over from that other thread must be exact
-   * (`Alignment`).
+   * Whether the request belongs to the conversation (`Alignment`). False: the thread is new and only shares a beginning with another one.
+   * Cells taken over from that one must be exact.
    */
   readonly isOwn: boolean
-  /** Keys of messages that the request removed or replaced. */
+  /** Keys of the messages that the client removed or replaced with this request. */
   readonly hidden: readonly string[]
-  /** What was shown before the request, by this thread or by the thread that it was forked from; null when the conversation is new. */
+  /** The prompt before the request, of this thread or of the thread it was forked from; null when the conversation is new. */
   readonly previous: PromptBefore | null
   /** The thread's record before the request; null when the thread did not exist. */
   readonly before: ThreadRecord | null
-  /** The rest of the thread's state before the request. */
+  /** The state before the request that no store has. */
   readonly unsaved: UnsavedState
   /** How many messages the conversation had before the request's were appended. */
   readonly known: number
 }
 
-/** A taken thread before the request's messages are in it. `alignment`: the thread must still be rewritten to match the request. */
+/**
+ * A taken thread that does not have the request's messages yet. `alignment`: set when the thread must first be rewritten to match the
+ * request.
+ */
 export type Taking = Omit<TakenThread, 'before' | 'unsaved' | 'known'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
@@ -296,8 +299,8 @@ export interface Related {
 }
 
 /**
- * Whether `one` fits the request better than `other`. A free thread that the request goes on from comes first, then more common messages,
- * then fewer messages to give up, then the later use.
+ * Whether `one` fits the request better than `other`. In this order: it is free and the request has its last message; more messages in
+ * common; fewer messages that the client removed or replaced; used later.
  */
 export function isBetter(one: Related, other: Related): boolean {
   const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
@@ -307,7 +310,8 @@ export function isBetter(one: Related, other: Related): boolean {
 }
 
 /**
- * Returns where and why a request diverged from a thread. Returns null when the request repeats the last one, or shares only a beginning.
+ * Returns where and why a request stopped matching a thread. Returns null when one of them begins with all messages of the other. It also
+ * returns null when the request does not name the thread and no answer precedes the difference.
  * @param id the thread's id if the request names it
  */
 export function leftBy(
@@ -325,7 +329,10 @@ export function leftBy(
   return { message: shared, place: thread.placeOf(shared), reason }
 }
 
-/** Where a request diverged from the thread it was matched with. `place`: index of the first different message in the thread. */
+/**
+ * Where a request stopped matching a thread. `message`: index of the first different message in the request; `place`: its index in the
+ * thread's conversation.
+ */
 interface Divergence {
   readonly message: number
   readonly place: number

@@ -1,6 +1,6 @@
 /**
- * Compacts a conversation: the model writes a summary after the very prompt that it was shown, and the messages before are folded away.
- * From then on clients know one message in their place.
+ * Compacts a conversation: the model writes a summary, and the messages before it are folded away. From then on clients know the summary as
+ * one message in their place.
  */
 import type { ChatMessage } from '../../chat/message.js'
 import { noted } from '../../context/size-note.js'
@@ -12,33 +12,35 @@ import type { Thread } from './thread.js'
 
 /** When a client wants its conversation compacted, and how. */
 export interface Compaction {
-  /** Prompt tokens above which the conversation is compacted; null: always. Default: three quarters of the model's context. */
+  /**
+   * The conversation is compacted when its prompt has more tokens than this; null: always. Default: three quarters of the model's context.
+   */
   readonly above?: number | null
-  /** What the model is told to write. Default: `INSTRUCTIONS`. */
+  /** The instruction to the model. Default: `INSTRUCTIONS`. */
   readonly instructions?: string
-  /** Whether the answer ends with the summary, so that the client decides how to go on. */
+  /** Whether the answer consists of the summary alone, so that the client decides how to continue. */
   readonly pauses: boolean
-  /** Whether the user's messages stay shown before the summary, so that only the others are folded. */
+  /** True: the user's messages stay shown before the summary; only the other messages are folded. */
   readonly keepsUser: boolean
 }
 
 /** A compaction that took place. */
 export interface Compacted {
-  /** The summary, which stands for the folded messages from now on; null: the model wrote nothing, and nothing was folded. */
+  /** The summary text, which replaces the folded messages; null: the model wrote nothing, and nothing was folded. */
   readonly content: string | null
-  /** How many of the client's messages the summary stands for. */
+  /** How many of the client's messages the summary replaces. */
   readonly stands: number
-  /** Whether the answer ends with the summary. */
+  /** Whether the answer consists of the summary alone. */
   readonly paused: boolean
-  /** Tokens of the step that wrote the summary. A paused answer has the same usage; else they are not in the answer's own. */
+  /** Tokens of the step that wrote the summary. The usage of the answer itself does not include them, unless the answer is `paused`. */
   readonly usage: { readonly promptTokens: number; readonly cachedTokens: number; readonly completionTokens: number }
 }
 
-/** Share of the context above which a conversation is compacted if the client does not say. */
+/** Default limit: the share of the model's context above which a conversation is compacted. */
 const FULL = 0.75
-/** The most tokens of a summary. */
+/** The most tokens that a summary may have. */
 const LONGEST = 2048
-/** The user's last message stays word for word beside the summary if it has at most this many characters. */
+/** The summary quotes the user's last message in full if it has at most this many characters. */
 const WORD_FOR_WORD = 2000
 
 const INSTRUCTIONS =
@@ -48,21 +50,21 @@ const INSTRUCTIONS =
 
 const HEADING = 'Summary of the conversation so far, in place of its messages:\n\n'
 
-/** Returns the message that stands for compacted ones. @param stands how many of the client's messages it replaces; when unknown, 1 */
+/** Returns the message that replaces compacted ones. @param stands how many of the client's messages it replaces; 1 when unknown */
 export const summaryMessage = (content: string, stands = 1): ChatMessage => ({ role: 'user', content: HEADING + content, stands })
 
-/** Counts the client's messages. A summary counts as the messages that it stands for. */
+/** Counts the client's messages. A summary counts as all the messages that it replaced. */
 export const countWithCompacted = (messages: readonly ChatMessage[]): number =>
   messages.reduce((sum, { stands = 1 }) => sum + stands, 0)
 
 type SummaryRequest = Pick<EngineRequest, 'tenant' | 'variables' | 'clientEdits' | 'known' | 'parent' | 'signal'>
 
 /**
- * Compacts the thread's conversation if its prompt is above the limit. Returns null when it is not, or has no answer that could be
- * summarised.
+ * Compacts the thread's conversation if its prompt is above the limit. Returns null when the prompt is below the limit, or when the
+ * conversation has no answer yet.
  * @param generation sampling and contract of the step that writes the summary
- * @param onSpent is told the step of a summary that was cancelled
- * @throws KvfoldError what the engine throws; engine/bad-request if it must be compacted and there is nothing to summarise
+ * @param onSpent receives the ledger entry of a summary step that was cancelled
+ * @throws KvfoldError what the engine throws; engine/bad-request when `above` is null and the conversation has no answer yet
  */
 export async function compact(
   thread: Thread,
@@ -93,7 +95,7 @@ export async function compact(
     conversation: conversation.id,
     messages: [...noted(conversation.messages, tools), { role: 'user', content: instructions }],
     ...(edits.length === 0 ? {} : { edits }),
-    // The request keeps the tools, because without them the prompt would begin differently and lose all its cells.
+    // The tools stay in the prompt although calls are forbidden: without them the prompt would begin differently and reuse no cells.
     ...(tools.length === 0 ? {} : { tools, toolChoice: 'none' }),
     maxTokens: LONGEST,
     kind: 'summary',
@@ -128,7 +130,7 @@ export async function compact(
 
 const isUsers = ({ role, stands }: ChatMessage): boolean => role === 'user' && stands === undefined
 
-/** Returns the user's last message as text to put after the summary. Empty if another message follows it, or if it is long. */
+/** Returns the user's last message as text for the end of the summary. Empty if it is not the last message of all, or if it is too long. */
 function lastOf(conversation: Pick<Thread['conversation'], 'messages' | 'shown'>): string {
   const last = conversation.messages.at(-1)
   if (last === undefined || !isUsers(last) || last.content.length > WORD_FOR_WORD) return ''

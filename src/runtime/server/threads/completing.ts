@@ -1,4 +1,4 @@
-/** Runs one bare completion: the model continues text or tokens, without template, thread or tools. */
+/** Runs one bare completion: the model continues text or tokens, without chat template, thread or tools. */
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { definedFields } from '../../core/json.js'
@@ -12,17 +12,17 @@ import { engineTenant, saltDigest } from './cache-salt.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedModel, ServedEngine } from './models.js'
 
-/** The resources that an ask holds while it runs. */
+/** What a running request holds: a slot and a loaded model. */
 export interface Slot {
   readonly model: ServedModel
-  /** The name of the model in the answer: the adapter's if the ask named one, else the model's own. */
+  /** The model name in the answer: the adapter's name if the request named an adapter, else the model's own name. */
   readonly called: string
   /** The adapters to apply; undefined for a model without adapters. */
   readonly lora: readonly AdapterScale[] | undefined
   readonly engine: ServedEngine
-  /** Aborted by the client, the time limit or the closing server. */
+  /** Aborted by the client, by the time limit, or when the server closes. */
   readonly signal: AbortSignal
-  /** Milliseconds until the slot and the loaded model were available. */
+  /** Milliseconds that the request waited for the slot and for the model to load. */
   readonly waited: number
 }
 
@@ -48,7 +48,8 @@ export async function complete(
       : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: called })
-  // A prompt that waits for cells is planned again, and then finds cells of its own.
+  // The engine may plan a prompt again after waiting for cells; the second plan reuses the completion's own cells. Usage takes the first
+  // plan.
   const cached: number[] = []
   try {
     const result = await engine.complete({
@@ -100,8 +101,8 @@ export async function complete(
 }
 
 /**
- * Joins texts and token ids to the tokens of a prompt. If the first part is a text, the tokens that the model's texts begin with come
- * first. @throws KvfoldError context/full
+ * Tokenizes the texts among `parts` and joins all in order. If the first part is a text, the vocabulary's begin tokens (BOS) come first.
+ * @throws KvfoldError context/full
  */
 export async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
   const texts = parts.filter((part) => typeof part === 'string')
@@ -116,7 +117,7 @@ export async function tokensOf(parts: readonly (string | number)[], vocabulary: 
   return joined(parts, made)
 }
 
-/** Joins token ids with the tokens of texts, in the order of `parts`. @param texts the tokens of each text in `parts` */
+/** Joins token ids and tokenized texts in the order of `parts`. @param texts the tokens of each text in `parts`, in order */
 function joined(parts: readonly (string | number)[], texts: readonly Int32Array[]): Int32Array {
   const numbers = parts.filter((part) => typeof part === 'number').length
   const tokens = new Int32Array(texts.reduce((sum, each) => sum + each.length, numbers))
@@ -132,10 +133,10 @@ function joined(parts: readonly (string | number)[], texts: readonly Int32Array[
 }
 
 /**
- * Returns the prompt of an answer that fills a gap, in the form that llama-server gives it. Other files come first, then the text before
- * the gap, `begun`, the text after the gap, and the token after which the answer begins.
- * @param begun a text at the start of the gap, which the answer continues
- * @throws KvfoldError model/unsupported where the vocabulary lacks the tokens; context/full
+ * Returns a fill-in-the-middle prompt in llama-server's format: other files, the text before the gap, `begun`, the text after the gap, and
+ * the token after which the model writes the answer.
+ * @param begun the text at the start of the gap, which the answer continues
+ * @throws KvfoldError model/unsupported where the vocabulary lacks the fill-in tokens; context/full
  */
 async function fillTokens(
   { prefix, suffix, files }: FillIn,
@@ -166,18 +167,20 @@ async function fillTokens(
   return joined(parts, await vocabulary.tokenizeAll(texts))
 }
 
-/** llama-server's names for a repository and a file that have none, and its line between files where the vocabulary has no token for it. */
+/** llama-server's default names of repository and file, and its separator between files for vocabularies without a file token. */
 const REPOSITORY = 'myproject\n'
 const OWN_NAME = 'filename\n'
 const SNIPPET = '\n\n--- snippet ---\n\n'
 
-/** Returns the engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
+/**
+ * Returns the native model, whose vocabulary tokenizes text. @throws KvfoldError model/unsupported when the engine has none in this process
+ */
 export function vocabularyOf({ model, info }: ServedEngine) {
   if (model !== undefined) return model
   throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
 }
 
-/** Refuses tokens that a vocabulary of this size does not have. @throws KvfoldError engine/bad-request */
+/** Checks token ids against a vocabulary of `size` tokens. @throws KvfoldError engine/bad-request for an id outside of it */
 export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
   for (let at = 0; at < tokens.length; at++) {
     const token = tokens[at]!
@@ -186,16 +189,16 @@ export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
   }
 }
 
-// Keeps the cells of ended completions, so that the tenant's next one can reuse a shared beginning.
+// Keeps the cells of ended completions, so that a tenant's next completion can reuse a common beginning.
 
-/** The most ended completions kept per engine and tenant. */
+/** The most ended completions whose cells are kept, per engine and tenant. */
 const KEPT = 8
 
 export class RecentCompletions {
-  /** The conversations of ended completions, oldest first, for each engine and tenant. Unloading an engine drops their cells. */
+  /** Ended completions, oldest first, by engine and tenant. */
   readonly #kept = new WeakMap<ServedEngine, Map<Tenant, ConversationId[]>>()
 
-  /** Keeps the cells of an ended completion. Beyond the limit, the cells of the tenant's oldest completion are dropped. */
+  /** Keeps the cells of an ended completion. Beyond `KEPT`, the engine forgets the tenant's oldest completion. */
   keep(engine: ServedEngine, tenant: Tenant, conversation: ConversationId): void {
     const ofEngine = this.#kept.get(engine) ?? new Map<Tenant, ConversationId[]>()
     const own = ofEngine.get(tenant) ?? []
@@ -204,7 +207,7 @@ export class RecentCompletions {
     for (const old of own.splice(0, own.length - KEPT)) engine.forget(old)
   }
 
-  /** Forgets all completions of an engine before it is unloaded. Cells without a thread must not stay in the disk tier. */
+  /** Forgets all completions of an engine before it is unloaded. Otherwise the disk tier would keep cells that no thread refers to. */
   drop(engine: ServedEngine): void {
     for (const conversation of [...(this.#kept.get(engine)?.values() ?? [])].flat()) engine.forget(conversation)
     this.#kept.delete(engine)

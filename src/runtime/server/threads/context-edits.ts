@@ -1,6 +1,6 @@
 /**
- * Clears old tool results, the inputs of their calls, and old reasoning when a client asks for it (Anthropic's
- * `clear_tool_uses_20250919` and `clear_thinking_20251015`).
+ * Hides old tool results, the inputs of their calls, and old reasoning when a request asks for it (Anthropic's `clear_tool_uses_20250919`
+ * and `clear_thinking_20251015`).
  */
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { Conversation } from '../../context/conversation.js'
@@ -12,20 +12,20 @@ import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
-  /** The amount that must be exceeded before anything is cleared: tokens of the prompt, or calls of tools. */
+  /** Nothing is cleared until this is exceeded: prompt tokens, or the number of shown tool results. */
   readonly trigger: { readonly kind: 'input-tokens' | 'tool-uses'; readonly value: number }
   /** How many of the newest tool results stay shown. */
   readonly keep: number
-  /** The fewest tokens that clearing must save; less is not worth losing the cache. */
+  /** If clearing would save fewer tokens than this, nothing is cleared: it is not worth the lost cells. */
   readonly clearAtLeast: number
-  /** Names of the tools whose results stay. */
+  /** Names of the tools whose results are never cleared. */
   readonly excludeTools: readonly string[]
-  /** Whether the inputs of the calls are cleared with their results: for all tools, or for the tools with these names. */
+  /** Whose call inputs are cleared together with the results: true: all tools; false: none; or the tools with these names. */
   readonly inputs: boolean | readonly string[]
 }
 
 export interface ClearThinking {
-  /** How many of the newest turns with reasoning keep their reasoning. */
+  /** How many of the newest turns that have reasoning keep it. */
   readonly keep: number
 }
 
@@ -35,19 +35,19 @@ export interface ClearRules {
   readonly thinking?: ClearThinking
 }
 
-/** Counts of the parts that are cleared from the prompt now, by this request or earlier ones. */
+/** How much is cleared from the prompt at this request, by its own rules and by earlier requests. */
 export interface Cleared {
   readonly toolUses: number
-  /** How many tokens longer the prompt would be with the results and the inputs of their calls. */
+  /** Tokens that the cleared results and call inputs would add to the prompt. */
   readonly inputTokens: number
   readonly thinkingTurns: number
-  /** How many tokens longer the prompt would be with the reasoning. */
+  /** Tokens that the cleared reasoning would add to the prompt. */
   readonly thinkingTokens: number
 }
 
 /**
- * Folds all tool results that the rule allows, once the prompt exceeds the trigger. Returns null when it does not, or when that would save
- * too little. Results are cleared in batches; between two batches the prompt only grows.
+ * Folds all tool results that the rules allow. Returns null when the trigger is not exceeded, or when the fold would save fewer than
+ * `clearAtLeast` tokens.
  */
 export function* clearToolUses(
   context: PolicyContext,
@@ -75,7 +75,7 @@ export function* clearToolUses(
   )
 }
 
-/** Returns the inputs of the calls that these results answer, except those without any argument. */
+/** Returns the inputs of the calls that these results answer. Calls without arguments are left out. */
 function inputsOf(
   { messages }: Conversation,
   results: readonly { readonly message: number }[],
@@ -93,7 +93,7 @@ function inputsOf(
 }
 
 /**
- * Omits the reasoning of all turns but the newest `keep`. Returns null if that saves nothing, because the template does not show reasoning.
+ * Hides the reasoning of all turns but the newest `keep`. Returns null when that saves no tokens, as with templates that show no reasoning.
  */
 export function clearThinking(context: PolicyContext, { keep }: ClearThinking): Folded | null {
   const { conversation } = context
@@ -109,8 +109,8 @@ export function clearThinking(context: PolicyContext, { keep }: ClearThinking): 
 }
 
 /**
- * Returns the messages with reasoning of each turn of the assistant that has some. A turn ends with the user's next message. Dropped and
- * compacted messages are left out.
+ * Returns for each turn the indexes of its assistant messages with reasoning, oldest first. A turn lasts until the next user message; turns
+ * without reasoning, and dropped or compacted messages, are left out.
  */
 function thinkingTurns({ messages, omitted }: Conversation): readonly (readonly number[])[] {
   const turns: number[][] = []
@@ -125,7 +125,7 @@ function thinkingTurns({ messages, omitted }: Conversation): readonly (readonly 
   return turns
 }
 
-/** Counts the tool results and the reasoning that are hidden now, and the tokens that this saves. */
+/** Counts the cleared tool results and reasoning of the conversation, and the tokens that this saves. */
 export function clearedIn(context: PolicyContext): Cleared {
   const { engine, conversation, tools, scope } = context
   const messages = new Set(toolResults(context).flatMap(({ message, cleared }) => (cleared ? [message] : [])))
@@ -143,7 +143,7 @@ export function clearedIn(context: PolicyContext): Cleared {
   }
 }
 
-/** Counts the tokens of a prompt after clearing, without a thread. */
+/** Counts the prompt tokens of these messages after clearing, for requests that only count and have no thread. */
 export function* countCleared(
   engine: Engine,
   messages: readonly ChatMessage[],
@@ -163,8 +163,8 @@ export function* countCleared(
 }
 
 /**
- * Returns the tool results that the client knows, oldest first, and whether each is completely hidden. Dropped and compacted ones are left
- * out.
+ * Returns the indexes of the tool results that the client knows, oldest first, and whether each is completely hidden. Dropped and compacted
+ * results are left out.
  */
 function toolResults({
   conversation,

@@ -1,4 +1,4 @@
-/** Drops messages and reasoning from the prompt when a client says which (AKV's `drop_message`, `drop_rule` and `reposition`). */
+/** Drops messages and reasoning from the prompt at a client's request (AKV's `drop_message`, `drop_rule` and `reposition`). */
 import { noted } from '../../context/size-note.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -6,24 +6,24 @@ import { clearThinking } from './context-edits.js'
 import { type Folded, type Omissible, type PolicyContext, shownBy } from './policies.js'
 import type { Thread } from './thread.js'
 
-/** The messages and reasoning that a client drops. Indexes count the messages of the request. */
+/** The messages and reasoning that a client drops. */
 export interface Drops {
-  /** Messages that are not shown any more. */
+  /** Indexes of the messages to drop, among the messages of the request. */
   readonly messages: readonly number[]
   /**
-   * `thinking`: drops the reasoning of all turns but the newest. `results`: drops all tool results but the newest `keep` and those that the
-   * model has not answered.
+   * `thinking`: drops the reasoning of all turns but the newest. `results`: drops all tool results except the newest `keep` and those that
+   * the model has not answered yet.
    */
   readonly rule?: { readonly kind: 'thinking' } | { readonly kind: 'results'; readonly keep: number }
-  /** Whether the messages that stay move up to the positions of the dropped ones. */
+  /** True: the cells of later messages move up, so that no gap in positions remains. */
   readonly repositions: boolean
 }
 
-/** How many tokens the drops hide and move, for the usage of an answer. */
+/** The effect of drops, for the usage of the answer. */
 export interface Dropped {
-  /** How many tokens longer the prompt would be without the drops of this request and earlier ones. */
+  /** Tokens that all hidden messages and reasoning would add to the prompt, also those hidden by earlier requests. */
   readonly skippedTokens: number
-  /** Tokens whose cells moved to other positions. */
+  /** Tokens whose cells moved to another position. */
   readonly repositionedTokens: number
 }
 
@@ -42,8 +42,8 @@ export function drop(thread: Thread, context: PolicyContext, { messages, rule }:
 }
 
 /**
- * Returns the tool results that the client knows and the model has answered, without the newest `keep`. Results that are not shown do not
- * count.
+ * Returns the indexes of the tool results before the newest `keep`, if the model has answered them and they are not pinned. Results that
+ * clients do not know, and results already dropped, do not count.
  */
 function oldResults({ conversation, pinned, unknown }: PolicyContext, keep: number): readonly number[] {
   const { messages, omitted } = conversation
@@ -54,7 +54,7 @@ function oldResults({ conversation, pinned, unknown }: PolicyContext, keep: numb
   return old.filter((at) => at < last && pinned?.has(messages[at]!.toolCallId ?? '') !== true)
 }
 
-/** Counts the tokens of the whole messages and the reasoning that are hidden now. */
+/** Counts the tokens that dropped messages and hidden reasoning would add to the prompt. */
 export function skippedIn(context: PolicyContext): number {
   const { engine, conversation, tools, scope } = context
   const rest = conversation.edits().filter(({ omits }) => omits === undefined || omits.part === 'inputs')
@@ -68,7 +68,8 @@ interface Mover {
 }
 
 /**
- * Closes the gaps in the thread's positions, if its engine can. Returns how many tokens moved: all after the first dropped message.
+ * Closes the gaps in the positions of the thread's cells, if its engine can. Returns how many tokens moved: all after the first dropped
+ * message.
  * @param entry the ledger entry of the thread's last step
  */
 export async function reposition(thread: Thread, engine: Mover, entry: LedgerEntry | undefined): Promise<number> {

@@ -5,14 +5,14 @@ import { span, type Span } from '../../core/span.js'
 import type { Steps } from '../../core/turns.js'
 import type { ThreadFound } from './thread-api.js'
 
-/** The most places that a thread's entry shows, and how many characters of text it shows before and after each. */
+/** The most matches that a found thread lists, and how many characters of context stand before and after each. */
 const PLACES = 3
 const AROUND = 60
-/** Characters that are searched at once. Stretches overlap, so that no place lies between two of them. */
+/** Text is searched in windows of this many characters, each with an overlap of 2000, so that a match across two windows is found. */
 const STRETCH = 2 ** 16
 const OVERLAP = 2000
 
-/** Returns a pattern that matches the words in any case, with any white space between them. */
+/** Returns a pattern for the words of a query: upper and lower case are equal, and any white space may stand between the words. */
 export const wordsOf = (query: string): RegExp =>
   new RegExp(
     query
@@ -22,7 +22,9 @@ export const wordsOf = (query: string): RegExp =>
     'iu',
   )
 
-/** Returns the places of the words in a thread's messages. Yields to the event loop after every stretch of text. */
+/**
+ * Returns the first match in each message, for at most `PLACES` messages, and how many messages match. Yields after each window of text.
+ */
 export function* placesIn(messages: readonly ChatMessage[], words: RegExp): Steps<Omit<ThreadFound, 'id' | 'title'>> {
   const places: ThreadFound['places'][number][] = []
   let count = 0

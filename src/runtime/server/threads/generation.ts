@@ -1,4 +1,4 @@
-/** Decides how the answers to an ask are generated. Reports the parts of schemas that the answers may break. */
+/** Makes the engine's generation settings from a request, and lists the parts of JSON schemas that a grammar cannot enforce. */
 import { anyObject } from '../../chat/grammar.js'
 import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
 import type { ToolDefinition } from '../../chat/message.js'
@@ -10,8 +10,8 @@ import { type AnswerFormat, type Ask, MOST_OF_SCHEMA } from '../ask.js'
 import type { ServedEngine } from './models.js'
 
 /**
- * Returns the settings for generating an answer: those of the ask, then those of the model's engine. @param contract of the ask's edits;
- * null: the engine's
+ * Returns the settings for generating an answer. The request's sampling overrides the model's defaults.
+ * @param contract the contract of the request's edits; null: the engine's default
  */
 export function generationFor(
   { samplingDefaults }: ServedEngine,
@@ -43,10 +43,9 @@ export function generationFor(
 }
 
 /**
- * Returns the places of schemas that the grammar leaves out, so that an answer or a call may break them. These are in a loose format, and
- * in tools that are not strict.
- * @throws KvfoldError engine/bad-request for a schema that is too large, engine/bad-grammar for a required part of a schema that cannot be
- * enforced
+ * Returns the parts of JSON schemas that the grammar leaves out, so that an answer or a call may break them. They come from a `loose`
+ * format and from tools that are not strict.
+ * @throws KvfoldError engine/bad-request for a schema that is too large; engine/bad-grammar when a strict schema cannot be enforced
  */
 export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
   if (format?.kind === 'schema' && weightOf(format.schema, MOST_OF_SCHEMA + 1) > MOST_OF_SCHEMA)
@@ -61,7 +60,7 @@ export async function leftOut(format: AnswerFormat | undefined, tools: readonly 
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
 }
 
-/** The most left-out places that an answer lists. */
+/** The most parts of schemas that an answer lists by name; a last entry counts the rest. */
 const MOST_TOLD = 50
 
 function formIn(format: AnswerFormat | undefined): Pick<GenerationOptions, 'grammar' | 'afterReasoning' | 'schema' | 'loose'> {

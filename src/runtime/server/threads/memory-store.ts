@@ -1,6 +1,6 @@
 /**
- * A store that exists only in this process, for servers that must keep nothing, and for tests. It shares messages and entries with its
- * callers without a copy, because no caller changes them and copies take long.
+ * A thread store in this process's memory, for servers that must keep nothing and for tests. It shares message and entry objects with its
+ * callers instead of copying them; callers never change them.
  */
 import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'

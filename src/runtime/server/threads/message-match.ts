@@ -1,4 +1,4 @@
-/** Decides when two messages are the same to the server, and how many messages of a request a thread already has. */
+/** Decides when two messages count as the same, and how many leading messages a request and a thread have in common. */
 import { createHash, type Hash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { weightOf } from '../../core/json.js'
@@ -6,15 +6,15 @@ import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 
 /**
- * Returns a text that is equal for messages that count as the same. It has the role, the content, calls by id, name and arguments, and the
- * id of the call that the message answers. Reasoning and sampled tokens do not count, because clients leave them out; nor does whitespace
- * around an answer. Ids of calls count, because results refer to calls by their ids.
+ * Returns a string that is equal for messages that count as the same: role, content, tool calls, and the id of the call that a tool result
+ * answers. It ignores reasoning and sampled tokens, because clients leave them out, and whitespace around an answer. It includes call ids,
+ * because tool results refer to them.
  */
 export const canonical = (message: ChatMessage): string => atOnce(canonicalParts(message)).join('')
 
 /**
- * Makes the parts of the `canonical` text, each well-formed. It yields to the event loop after each call, because the arguments of a call
- * take milliseconds.
+ * Makes the `canonical` string in pieces that split no surrogate pair. Yields to the event loop between calls, because writing large
+ * arguments takes milliseconds.
  */
 function* canonicalParts({ role, content, toolCalls = [], toolCallId }: ChatMessage): Steps<readonly string[]> {
   const text = role === 'assistant' ? content.trim() : content
@@ -35,7 +35,7 @@ function* canonicalParts({ role, content, toolCalls = [], toolCallId }: ChatMess
   return parts
 }
 
-/** Returns a key that is equal exactly for messages with the same `canonical` text. It is cached with the message, which never changes. */
+/** Returns a hash of the message's `canonical` string. It is cached, because messages never change. */
 export function messageKey(message: ChatMessage): string {
   const known = keys.get(message)
   if (known !== undefined) return known
@@ -46,15 +46,14 @@ export function messageKey(message: ChatMessage): string {
 
 const keys = new WeakMap<ChatMessage, string>()
 
-/** How many characters a key has. */
+/** Base64 characters of a key: 132 bits. */
 const KEY = 22
 
-/** Returns the key of the message with this digest. */
 const keyIn = (digest: Buffer): string => digest.toString('base64').slice(0, KEY)
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
-/** Returns the value with its keys in order at all levels. Numbers get a form in which they can be compared (`comparable`). */
+/** Sorts the keys of objects at all levels and makes numbers comparable, so that equal data gets equal text. */
 function sorted(value: unknown, text?: string): unknown {
   if (typeof value !== 'object' || value === null) return comparable(value, text)
   const entries = writtenEntries(value).map((entry) => [entry.key, sorted(entry.value, entry.text)] as const)
@@ -63,14 +62,17 @@ function sorted(value: unknown, text?: string): unknown {
   return { pairs: entries.sort(([a], [b]) => (a < b ? -1 : 1)) }
 }
 
-/** Returns whether two messages are literally the same. Then their keys are the same, too; to compute the keys would take far longer. */
+/**
+ * Returns whether two messages are identical in all that `messageKey` covers. Much faster than hashing. May return false for messages with
+ * equal keys, such as ones whose argument keys have another order.
+ */
 export function isSame(a: ChatMessage, b: ChatMessage): boolean {
   if (a.role !== b.role || a.content !== b.content || a.toolCallId !== b.toolCallId) return false
   // Large integers that round to the same double differ in their text.
   return isSameData(a.toolCalls, b.toolCalls) && writeJson(a.toolCalls) === writeJson(b.toolCalls)
 }
 
-/** Compares data that JSON can express. May return false for equal data, for example with keys in another order. */
+/** Compares JSON data without sorting keys, so it may return false for equal data. */
 function isSameData(a: unknown, b: unknown): boolean {
   if (Object.is(a, b)) return true
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null || Array.isArray(a) !== Array.isArray(b))
@@ -89,8 +91,8 @@ export function chainOf(messages: readonly ChatMessage[]): Chain {
 }
 
 /**
- * Computes the keys and links of a request's messages in advance, yielding to the event loop when they are many or long. Later calls of
- * `messageKey` and `Chain.add` find them cached.
+ * Computes the keys and chain links of a long request's messages in advance, yielding to the event loop. `messageKey` and `Chain.add` then
+ * find them cached.
  */
 export async function identified(messages: readonly ChatMessage[]): Promise<void> {
   let size = 100 * messages.length
@@ -102,7 +104,7 @@ export async function identified(messages: readonly ChatMessage[]): Promise<void
 function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   const chain = new Chain()
   for (const message of messages) {
-    // The key and the link need the same text. It is made once, because that takes longest.
+    // The key and the link hash the same string, which is made once because that takes longest.
     const parts = keys.has(message) ? undefined : yield* canonicalParts(message)
     yield* chain.adding(message, parts)
     if (parts !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), parts)))
@@ -110,14 +112,14 @@ function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   }
 }
 
-/** How many characters are hashed between two yields to the event loop. */
+/** Characters hashed between two yields to the event loop. */
 const PART = 256 * 1024
 
-/** Returns the digest of well-formed texts, one after the other. Yields to the event loop after each part. */
+/** Returns the digest of these strings in order. Yields to the event loop after every `PART` characters. */
 function* hashed(hash: Hash, texts: readonly string[]): Steps<Buffer> {
   for (const text of texts)
     for (let at = 0; at < text.length;) {
-      // Both halves of a surrogate pair must be in one part.
+      // Hashing encodes UTF-8, so both halves of a surrogate pair must be in one chunk.
       const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
       hash.update(text.slice(at, end))
       if ((at = end) < text.length) yield
@@ -127,12 +129,10 @@ function* hashed(hash: Hash, texts: readonly string[]): Steps<Buffer> {
 
 const isHighSurrogate = (code: number): boolean => code >= 0xd800 && code <= 0xdbff
 
-/** Size up to which the keys of a request's messages are computed at once: their characters, plus a hundred for each message. */
+/** Requests up to this size are hashed without yielding. The size is their characters, plus 100 for each message. */
 const AT_ONCE = 64 * 1024
 
-/**
- * Returns how many messages two chains have in common from the beginning. Compares only a handful of links, however long the chains are.
- */
+/** Returns how many leading messages two chains have in common, by binary search over their links. */
 export function common(a: Chain, b: Chain): number {
   let low = 0
   let high = Math.min(a.length, b.length)
@@ -146,11 +146,13 @@ export function common(a: Chain, b: Chain): number {
 
 export interface MatchCandidate {
   readonly chain: Chain
-  /** When the thread was last used; a later use has a larger number. */
+  /** Time of the last use in Unix milliseconds; later uses have larger numbers. */
   readonly used: number
 }
 
-/** Explains to people how the thread's message and the request's differ. Undefined: it has no message at this place. */
+/**
+ * Says for people how a message of the request differs from the thread's message at the same index. Undefined: there is no such message.
+ */
 export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
   if (given === undefined) return 'it is left out'
   if (known === undefined) return 'it is new'
@@ -166,23 +168,23 @@ export function difference(known: ChatMessage | undefined, given: ChatMessage | 
 
 const article = (role: string): string => (role === 'assistant' ? 'an assistant' : `a ${role}`)
 
-// Links compare the beginnings of conversations without their messages.
+// Chains of hashes, which compare the beginnings of conversations without reading their messages.
 
-/** For each message that was added to a chain: the link before it there, and its own link. */
+/** A message's link is cached together with the link before it, because it is valid only after the same beginning. */
 const links = new WeakMap<ChatMessage, { readonly before: Uint8Array; readonly link: Uint8Array }>()
 
-/** Bytes of a link: enough that two different beginnings of one tenant never have the same link. */
+/** Bytes of a link. 128 bits make collisions within a tenant practically impossible. */
 const LINK = 16
 
 /**
- * A list of hashes that find the common beginning of two conversations. Link i stands for messages 0 to i, so equal links mean equal
- * beginnings. Stores keep the bytes of chains in their cards of threads. A change of links needs a migration that deletes these cards.
+ * A hash for every beginning of a conversation: link i covers messages 0 to i, so equal links mean equal beginnings. Stores keep these
+ * bytes in their thread cards; if links are computed differently, a migration must delete the cards.
  */
 export class Chain {
   #bytes: Uint8Array
   #length: number
 
-  /** @param bytes the links of another chain; both chains share them until this one grows, so they must not change */
+  /** @param bytes links of another chain, shared without a copy; the caller must not change them. Adding a message copies them first */
   constructor(bytes: Uint8Array = new Uint8Array()) {
     this.#bytes = bytes
     this.#length = bytes.length / LINK
@@ -203,14 +205,14 @@ export class Chain {
     return new Chain(this.#bytes.subarray(0, count * LINK))
   }
 
-  /** Appends a message. Its link is cached with the message and reused after the same beginning. */
+  /** Appends a message. Its link is cached and reused after the same beginning. */
   add(message: ChatMessage): void {
     atOnce(this.adding(message))
   }
 
   /**
-   * Appends a message as `add` does, but yields to the event loop while it hashes a long one. @param parts the parts of its `canonical`
-   * text, if they are known
+   * Appends a message as `add` does, but yields to the event loop while it hashes a long one.
+   * @param parts pieces of the message's `canonical` string, if already made
    */
   *adding(message: ChatMessage, parts?: readonly string[]): Steps<void> {
     const end = this.#length * LINK
@@ -235,7 +237,7 @@ export class Chain {
     this.#length++
   }
 
-  /** Returns whether both chains begin with the same `count` messages. `count` is at least 1 and at most both lengths. */
+  /** Returns whether the first `count` messages of both chains are equal. `count` is at least 1 and at most either length. */
   agrees(other: Chain, count: number): boolean {
     const [start, end] = [(count - 1) * LINK, count * LINK]
     for (let at = start; at < end; at++) if (this.#bytes[at] !== other.#bytes[at]) return false
@@ -247,8 +249,8 @@ export class Chain {
   }
 
   /**
-   * Orders chains so that those with the same beginning are neighbours, the shorter first. Returns a negative number when this chain
-   * comes first; 0 when they are equal.
+   * Sorts chains so that those with a common beginning are neighbours, the shorter first. Negative: this chain comes first; 0: both are
+   * equal.
    */
   compare(other: Chain): number {
     const shared = common(this, other)

@@ -1,4 +1,4 @@
-/** Loads models on demand, keeps them for a while, and unloads them when another needs their memory. */
+/** Loads models on demand, keeps them loaded for a while, and unloads one when another needs its memory. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
@@ -17,7 +17,7 @@ import { closing } from '../ask.js'
 import type { KnownModel, ModelNumbers, ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 
-/** An engine, with members that only some engines have. */
+/** An engine. The optional members exist only on some engines, such as the llama.cpp engine of this process. */
 export type ServedEngine = Engine &
   Partial<
     Pick<
@@ -42,13 +42,13 @@ export type ServedEngine = Engine &
 export interface ModelSource {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use. The name `*` stands for every name that no model has. Default: none. */
+  /** Other names that requests may use. `*` matches every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
-  /** The adapters that the model's engine loads. Requests may give an adapter's name as the model's. Default: none. */
+  /** The LoRA adapters that the model's engine loads. Requests may use an adapter's name as the model's name. Default: none. */
   readonly adapters?: readonly AdapterInfo[]
   /** How many steps the model's engine runs at once. */
   readonly slots: number
-  /** Loads the model. @throws KvfoldError memory/insufficient when it does not fit beside the loaded ones; then no memory stays taken */
+  /** Loads the model. @throws KvfoldError memory/insufficient when it does not fit beside the loaded models; it then holds no memory */
   load(): Promise<ServedEngine>
   /**
    * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable.
@@ -57,7 +57,7 @@ export interface ModelSource {
   loadForAttention?(): Promise<ServedEngine>
   /** The model's files on this machine, if they are known before it is loaded. Default: unknown. */
   readonly file?: Pick<ModelFile, 'parts' | 'size' | 'modified'>
-  /** Makes an embedder on the engine that `load` returned; it is disposed before the engine. Default: the model makes no embeddings. */
+  /** Makes an embedder that uses the engine from `load`; it is disposed before that engine. Default: the model makes no embeddings. */
   embedder?(engine: ServedEngine): Promise<Embedder>
 }
 
@@ -65,52 +65,52 @@ export interface ModelsOptions {
   /** Milliseconds that an unused model stays loaded. Default: forever. */
   readonly keepAliveMs?: number
   /**
-   * Returns the models of a folder, which are served besides the given ones. It is called at most once a second, because files come and go.
-   * As long as a file stays as it is, it returns the same source object for it. Default: none.
+   * Returns the models of a folder, which are served besides the given ones. Called about once a second, because files come and go. It must
+   * return the same source object for a file that has not changed. Default: none.
    */
   readonly folder?: () => readonly ModelSource[]
   /**
-   * How many models may be loaded at once. For one more, the model unused for longest is unloaded; while all are in use, the load waits.
+   * The most models loaded at once. To load another, the model unused for longest is unloaded; while all are in use, the load waits.
    * Default: no limit.
    */
   readonly most?: number
-  /** Milliseconds that an unused model loaded to capture attention stays loaded. Default: five minutes. */
+  /** The same for models loaded to capture attention. Default: five minutes. */
   readonly attentionKeepAliveMs?: number
   /** Called before an engine is disposed. */
   readonly onLeave?: (engine: ServedEngine) => void
 }
 
-/** A loaded model in use. It stays loaded until `release` is called; further calls of `release` do nothing. */
+/** A loaded model in use. It stays loaded until `release` is called; calling that again does nothing. */
 export interface Lease {
   readonly engine: ServedEngine
   release(): void
 }
 
 export interface LeaseOptions {
-  /** Aborts the wait for a model that cannot be loaded yet. */
+  /** Ends the wait for a model that cannot be loaded yet. */
   readonly signal?: AbortSignal
   /**
-   * True: if another model waits for a place, this request for a loaded model waits until that one is loaded. Otherwise a busy model could
-   * keep the other out forever. Callers that already hold a lease must not set it, because they would wait for themselves. Default false.
+   * True: this request waits while another model waits for room, even if its own model is loaded. Otherwise a busy model could keep the
+   * other out forever. A caller that already holds a lease must not set it: it would wait for itself. Default false.
    */
   readonly yields?: boolean
 }
 
-/** Milliseconds for which the listing of the folder is used before the folder is read again. */
+/** Milliseconds between two readings of the folder. */
 const LOOK = 1000
 
 const ATTENTION_KEEP_ALIVE = 5 * 60_000
 
 export class Models {
   readonly #models: ServedModel[]
-  /** For each model, the one that captures its attention; requests cannot ask it. */
+  /** For each served model, the model that captures attention on it. Requests cannot name these. */
   readonly #attentionModels = new Map<ServedModel, ServedModel>()
-  /** The models that came from the folder. */
+  /** The served models that came from the folder. */
   readonly #ofFolder = new Set<ServedModel>()
   #looked = -Infinity
-  /** The model that waits until a loaded one is unused and can make room. `fed` resolves when it no longer waits. */
+  /** The model that waits until a loaded one is unused and can be unloaded. `fed` resolves when the wait is over. */
   #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
-  /** Functions to call when a model has no users any more, and when all models are closed. */
+  /** Called when a model loses its last user, and when all models are closed. */
   readonly #idle = new Set<() => void>()
   readonly #watchers = new Set<(model: ModelStatus) => void>()
   #loading: Promise<unknown> = Promise.resolve()
@@ -137,24 +137,24 @@ export class Models {
     this.#models = sources.map((source) => this.#made(source))
   }
 
-  /** All served models: first the given ones, then those of the folder, which is looked into first. */
+  /** All served models: first the given ones, then those of the folder, read again if a second has passed. */
   get all(): readonly ServedModel[] {
     this.#look()
     return this.#models
   }
 
-  /** Calls the listener when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that ends this. */
+  /** Calls `listener` when a model begins to load, is loaded, fails to load or is unloaded. Returns a function that stops this. */
   watch(listener: (model: ModelStatus) => void): () => void {
     this.#watchers.add(listener)
     return () => this.#watchers.delete(listener)
   }
 
-  /** Whether models of a folder are served, which are loaded when they are asked. */
+  /** Whether the models of a folder are served. */
   get hasFolder(): boolean {
     return this.options.folder !== undefined
   }
 
-  /** All served models, and those that capture attention. */
+  /** All served models, and the models that capture attention on them. */
   get #everyModel(): readonly ServedModel[] {
     return [...this.#models, ...this.#attentionModels.values()]
   }
@@ -171,7 +171,7 @@ export class Models {
     return model
   }
 
-  /** Adds models whose files came into the folder, and removes models whose files are gone. A loaded model stays until it is unloaded. */
+  /** Adds models whose files appeared in the folder, and removes models whose files are gone. A loaded model stays until it is unloaded. */
   #look(now = false): void {
     const { folder } = this.options
     if (folder === undefined || (!now && performance.now() - this.#looked < LOOK)) return
@@ -195,8 +195,9 @@ export class Models {
   }
 
   /**
-   * Returns the model of that name; its own name counts before an alias, and an alias before an adapter's name. Without a name, returns the
-   * first. @throws KvfoldError model/not-found
+   * Returns the model with this name. A model's own name counts before aliases, and these before adapter names. Without a name, returns the
+   * first model; if that is from the folder, the most recently used loaded one.
+   * @throws KvfoldError model/not-found
    */
   pick(name?: string): ServedModel {
     const model = this.#picked(name) ?? (this.#look(true), this.#picked(name))
@@ -211,11 +212,11 @@ export class Models {
     if (name !== undefined) return all.find((each) => each.name === name) ?? called(name) ?? adapted(name) ?? called('*')
     const [first] = all
     if (first === undefined || !this.#ofFolder.has(first)) return first
-    // Without a name any model of the folder will do. A loaded one needs no time to load.
+    // Any model of the folder will do, and a loaded one answers at once.
     return all.filter(({ engine }) => engine !== null).sort((a, b) => b.idleSince - a.idleSince)[0] ?? first
   }
 
-  /** Returns the model whose own name this is. Threads store that name, so aliases do not count. @throws KvfoldError model/not-found */
+  /** Returns the model whose own name this is. Threads store own names, so aliases do not count. @throws KvfoldError model/not-found */
   named(name: string): ServedModel {
     const model = this.all.find((each) => each.name === name)
     if (model !== undefined) return model
@@ -231,7 +232,7 @@ export class Models {
     return new KvfoldError('model/not-found', `${what}; ${there}.`)
   }
 
-  /** Returns the model that captures attention for this one, to be leased. @throws KvfoldError attention/unavailable */
+  /** Returns the model to lease for capturing attention on this one. @throws KvfoldError attention/unavailable when there is none */
   attentionModelOf(model: ServedModel): ServedModel {
     const attentionModel = this.#attentionModels.get(model)
     if (attentionModel !== undefined) return attentionModel
@@ -242,8 +243,8 @@ export class Models {
   }
 
   /**
-   * Returns the model's engine, loaded if necessary. Waits while the most models allowed are loaded and all of them are in use.
-   * @throws KvfoldError an error of the load, when unloading others makes no room; engine/cancelled when the signal ends the wait
+   * Returns the model's engine, loaded if necessary. Waits while `most` models are loaded and all are in use.
+   * @throws KvfoldError the error of the load when unloading others did not help; engine/cancelled when the signal is aborted
    */
   async lease(model: ServedModel, { signal, yields = false }: LeaseOptions = {}): Promise<Lease> {
     while (yields && model.engine !== null && this.#hungry !== null && this.#hungry.model !== model)
@@ -266,7 +267,7 @@ export class Models {
           await unlessCancelled((model.pending ??= this.#queuedLoad(model)), signal)
           break
         } catch (error) {
-          // The load was given up because all its users had left; this user came at that moment, so the load is tried again.
+          // All users of this load had left, so it was given up just when this user came. It is tried again.
           if (error !== UNWANTED) throw error
         }
       if (model.engine === null) throw closing()
@@ -280,7 +281,7 @@ export class Models {
   /** Unloads the model. Returns false when it was not loaded. @throws KvfoldError model/busy while requests use it */
   async unload(model: ServedModel): Promise<boolean> {
     if (model.engine === null) {
-      // It has nothing to leave, so its next use is not its last.
+      // A keep-alive that was set before, such as 0, must not end the model's next use.
       if (model.users === 0) model.keepAliveMs = null
       return false
     }
@@ -291,8 +292,8 @@ export class Models {
   }
 
   /**
-   * Sets the milliseconds, or Infinity, that the model stays loaded after its last use. The setting holds until it is unloaded. 0 counts
-   * from the next use on.
+   * Sets how long the model stays loaded after its last use, in milliseconds or Infinity, until it is unloaded. 0 takes effect after the
+   * next use.
    */
   keep(model: ServedModel, milliseconds: number): void {
     model.keepAliveMs = milliseconds
@@ -300,8 +301,8 @@ export class Models {
   }
 
   /**
-   * Makes every loaded engine forget the conversation, and waits for engines that are ending. Afterwards no memory holds any of it. An engine
-   * that ended may have saved it on disk.
+   * Makes all loaded engines forget the conversation, and waits for engines that are being unloaded. Then no engine holds it in memory. An
+   * engine that was unloaded may have saved cells of it on disk.
    */
   async erase(conversation: ConversationId): Promise<void> {
     const erased = this.#everyModel.map(async ({ engine }) => {
@@ -311,7 +312,7 @@ export class Models {
     await Promise.all([...erased, this.#left()])
   }
 
-  /** Unloads all models, which ends all leases. */
+  /** Unloads all models, also those in use. */
   async close(): Promise<void> {
     this.#closed = true
     for (const heard of [...this.#idle]) heard()
@@ -320,8 +321,8 @@ export class Models {
   }
 
   /**
-   * Queues the load of the model. Only one model loads at a time, because how much memory is left is known only afterwards. All users of a
-   * model share its load.
+   * Queues a load. Only one model loads at a time, because free memory is known only after a load. All users of a model wait for the same
+   * load.
    */
   #queuedLoad(model: ServedModel): Promise<void> {
     const load = () => this.#load(model)
@@ -336,7 +337,7 @@ export class Models {
     try {
       await this.#loadWithRoom(model)
     } catch (error) {
-      // Earlier failures were followed by another attempt.
+      // `UNWANTED`: the users left, so the load did not fail.
       model.failed(error !== UNWANTED)
       throw error
     }
@@ -352,12 +353,12 @@ export class Models {
       const loaded = this.#loaded
       try {
         await model.load()
-        // Its users may have left while it loaded, so none of them starts its clock.
+        // All its users may have left during the load, so no release starts the keep-alive timer.
         if (model.users === 0) this.#startClock(model)
         return
       } catch (error) {
         const short = error instanceof KvfoldError && error.code === 'memory/insufficient'
-        // Another model may have left during the load.
+        // Another model was unloaded during this load, so there may be room after all.
         if (short && this.#loaded < loaded) continue
         const victim = short ? this.#victimFor(model) : undefined
         if (victim === undefined) throw error
@@ -366,18 +367,18 @@ export class Models {
     }
   }
 
-  /** How many engines are loaded, without those that are leaving. */
+  /** How many engines are loaded, without those being unloaded. */
   get #loaded(): number {
     return this.#everyModel.filter(({ engine }) => engine !== null).length
   }
 
-  /** Resolves when no model is leaving. Until then its memory is taken, although it counts as unloaded. */
+  /** Resolves when no model is being unloaded. Until then its memory is still taken. */
   async #left(): Promise<void> {
     while (this.#everyModel.some(({ leaving }) => leaving !== null))
       await Promise.allSettled(this.#everyModel.flatMap(({ leaving }) => leaving ?? []))
   }
 
-  /** Unloads models until one more may be loaded; waits for models in use if necessary. */
+  /** Unloads unused models until fewer than `most` are loaded. Waits while all of them are in use. */
   async #makePlace(model: ServedModel): Promise<void> {
     if (model.users === 0) throw UNWANTED
     const { most } = this.options
@@ -411,8 +412,8 @@ export class Models {
   }
 
   /**
-   * Returns the model to unload for this one, or undefined. Models for attention go first; a served model makes room only for another
-   * served model.
+   * Returns an unused model to unload when memory for this one is short; undefined when there is none. Models for attention go first; they
+   * never displace a served model.
    */
   #victimFor(model: ServedModel): ServedModel | undefined {
     return (
@@ -432,43 +433,43 @@ export class Models {
 
 const cancelled = (): KvfoldError =>
   new KvfoldError('engine/cancelled', 'The request was cancelled while its model waited to be loaded.')
-/** The error that ends the load of a model whose users have all left. */
+/** The error that ends a load when all users of the model have left. */
 const UNWANTED = cancelled()
 
-/** Waits for the promise until the signal is aborted. @throws KvfoldError engine/cancelled when it is */
+/** Waits for the promise. @throws KvfoldError engine/cancelled when the signal is aborted first */
 const unlessCancelled = <T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> =>
   unlessAborted(promise, signal).catch((error: unknown) => {
     throw signal?.aborted === true ? cancelled() : error
   })
 
-/** Returns the loaded model without users that has been unused for longest. */
+/** Returns the loaded model without users whose last use is longest ago. */
 const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>
   models.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
 
-/** The most milliseconds that a timer of Node can wait; with more it would end at once. */
+/** The longest timeout of Node, in milliseconds. A longer one would fire at once. */
 const LONGEST = 2 ** 31 - 1
 
 export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
-  /** When its last use ended, in milliseconds of `performance.now`. */
+  /** When the last use ended, by `performance.now`. */
   idleSince = performance.now()
-  /** Milliseconds that `keep` set; unloading sets it back to null. Null: the limit of `ModelsOptions` counts. */
+  /** The keep-alive that `Models.keep` set, in milliseconds; null: that of `ModelsOptions`. Unloading resets it to null. */
   keepAliveMs: number | null = null
-  /** The load in progress, which all its users wait for. */
+  /** The running load, shared by all users. */
   pending: Promise<void> | null = null
-  /** The end of its engine after `unload`; null when no engine is ending. */
+  /** Resolves when the engine that `unload` removed has freed its memory; null when none is ending. */
   leaving: Promise<void> | null = null
   #failed = false
-  /** When it will be unloaded if it stays unused, in milliseconds since 1970. */
+  /** When the keep-alive ends, in Unix milliseconds; null while the model is in use or stays loaded. */
   #until: number | null = null
   readonly #since = Math.floor(Date.now() / 1000)
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
-  /** What was known of it when it was loaded. */
+  /** The facts of the latest load; they outlive an unload. */
   #known: KnownModel | null = null
-  /** The scales of its adapters, by id. */
+  /** The current scales of the adapters, indexed by adapter id. */
   #scales: readonly number[]
 
   constructor(
@@ -487,20 +488,21 @@ export class ServedModel {
     return this.source.aliases ?? []
   }
 
-  /** Its adapters with their present scales. */
+  /** The adapters with their current scales. */
   get adapters(): readonly AdapterInfo[] {
     return (this.source.adapters ?? []).map((adapter) => ({ ...adapter, scale: this.#scales[adapter.id]! }))
   }
 
-  /** Sets the scales of its adapters; those that are not named get 0. @throws KvfoldError engine/bad-request */
+  /** Sets the scales of the adapters. Adapters that the list leaves out get 0. @throws KvfoldError engine/bad-request */
   scaleAdapters(scales: readonly AdapterScale[]): void {
     const named = scalesOf(scales, this.adapters)
     this.#scales = this.adapters.map(({ id }) => named.find((each) => each.id === id)?.scale ?? 0)
   }
 
   /**
-   * Returns the adapters that a request applies: those of `lora`, else the one that `name` names, else all at their present scales.
-   * Undefined for a model without adapters. @throws KvfoldError engine/bad-request
+   * Returns the adapters for a request: those of `lora`, else the adapter called `name` at scale 1, else all at their current scales.
+   * Undefined for a model without adapters.
+   * @throws KvfoldError engine/bad-request
    */
   adaptersFor(name: string | undefined, lora: readonly AdapterScale[] | undefined): readonly AdapterScale[] | undefined {
     const { adapters } = this
@@ -510,7 +512,7 @@ export class ServedModel {
     return (named === undefined ? adapters : [{ ...named, scale: 1 }]).map(({ id, scale }) => ({ id, scale }))
   }
 
-  /** Returns the adapter that a request means when it gives this name as the model's; undefined when the name means the model itself. */
+  /** Returns the adapter with this name; undefined when the name is the model's own, or no adapter has it. */
   adapterCalled(name: string | undefined): AdapterInfo | undefined {
     return name === this.name ? undefined : this.adapters.find((adapter) => adapter.name === name)
   }
@@ -548,7 +550,7 @@ export class ServedModel {
     }
   }
 
-  /** What is known of it: as it is now, or as it was when it was loaded last. Null before its first load. */
+  /** Facts of the loaded model, or of its latest load; null before the first load. */
   get facts(): KnownModel | null {
     const { engine } = this
     if (engine === null) return this.#known
@@ -567,7 +569,7 @@ export class ServedModel {
     }
   }
 
-  /** Returns the embedder, made at the first call; null when the model has none. The caller must hold a lease. */
+  /** Returns the embedder, made at the first call; null when the model makes no embeddings. The caller must hold a lease. */
   async embedder(): Promise<Embedder | null> {
     if (this.engine === null || this.source.embedder === undefined) return null
     this.#embedder ??= this.source.embedder(this.engine)
@@ -579,7 +581,7 @@ export class ServedModel {
     }
   }
 
-  /** Loads its engine. No other may be ending. After an error call it again, or `failed`. */
+  /** Loads the engine. The previous engine must be gone. After an error, call `load` again or `failed`. */
   async load(): Promise<void> {
     this.#become('loading')
     this.engine = await this.source.load()
@@ -587,7 +589,7 @@ export class ServedModel {
     this.#become('loaded', false)
   }
 
-  /** Ends a load that failed. @param told whether its failure is reported: the load was not given up */
+  /** Ends a load that did not succeed. @param told false: the load was given up, and does not count as a failure */
   failed(told: boolean): void {
     if (this.#state === 'loading') this.#become('unloaded', told || this.#failed)
   }
@@ -623,7 +625,7 @@ export class ServedModel {
     this.#until = Date.now() + milliseconds
     this.#clock = setTimeout(
       () => {
-        // No request waits for it. If the engine fails to end, its memory stays taken, and a load that lacks it says so.
+        // If the engine fails to end, its memory stays taken, and a later load that lacks memory reports it.
         if (this.users === 0) void this.unload().catch(() => undefined)
       },
       Math.min(milliseconds, LONGEST),
@@ -636,12 +638,12 @@ export class ServedModel {
   }
 }
 
-// Connects threads to engines that are loaded and unloaded.
+// Gives threads access to an engine that may be loaded and unloaded in between.
 
 /**
- * Returns a function that makes the ports of a thread: the functions of an engine that its conversation needs. They use the engine that the
- * model has at the time of the call. Their caller must hold a lease on the model. `embedderOf` returns what makes vectors for a tenant's
- * searches by meaning.
+ * Returns a function that makes a thread's ports: the engine functions that its conversation calls, such as counting tokens. Each call uses
+ * the engine that the model has at that moment, so the caller must hold a lease. `embedderOf` returns the embedding function of a tenant's
+ * searches.
  */
 export function livePorts(
   models: Models,
@@ -654,7 +656,7 @@ export function livePorts(
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       const { tools, variables, lora } = thread.prompted
-      // The ports are used again while nothing changes, because they cache token counts.
+      // Ports cache token counts, so they are kept until the engine or the head of the prompt changes.
       const head = { tools, variables, ...definedFields({ lora }) }
       if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
         const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.engineTenant })
@@ -682,7 +684,7 @@ function numbersOf({ model }: ServedEngine): ModelNumbers | null {
   return { parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }
 }
 
-/** Returns the texts of the tokens that the model's texts begin and end with. */
+/** Returns the texts of the model's BOS and EOS tokens; null when the vocabulary is in another process. */
 function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {
   if (model === undefined) return null
   const { bos, eos } = model.special

@@ -1,4 +1,7 @@
-/** Folds on the server's own decision: old or large tool results when the context fills up or overflows, and folds by helpers. */
+/**
+ * Folds text without a call by the model: tool results when the context fills up (`auto-policy`) or overflows, and folds for `u-fold` and
+ * `resum`.
+ */
 import type { ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment, type Omission, omissionEdit } from '../../context/fragment.js'
@@ -14,7 +17,7 @@ import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import { BLEND_DEFAULT } from '../../kv/plan/blend.js'
 
-/** The result of a policy: the folded fragments and omitted parts, and how many tokens fewer the prompt shows, as the engine counts them. */
+/** The result of a fold: the folded fragments and omitted parts, and by how many tokens the prompt became shorter. */
 export interface Folded {
   readonly fragments: readonly Pick<Fragment, 'id'>[]
   readonly saves: number
@@ -25,42 +28,44 @@ export interface PolicyContext {
   readonly conversation: Conversation
   readonly tools: readonly ToolDefinition[]
   readonly scope?: RequestScope
-  /** Ids of calls whose results must not be folded. Default: none. */
+  /** Ids of tool calls whose results must not be folded. Default: none. */
   readonly pinned?: ReadonlySet<string>
-  /** Indexes of the results that the client's rules neither count nor hide, because clients do not know them. Default: none. */
+  /** Indexes of tool results that clients do not know. The client's own rules for clearing and dropping ignore them. Default: none. */
   readonly unknown?: ReadonlySet<number>
 }
 
-/** Values for the settings that a policy leaves out. */
+/** Defaults of `FoldPolicy`. */
 export const FOLD_DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
-/** Share of the threshold at which folding stops. It is well below 1, so that the next fold is many turns away. */
+/** Default of `target`, as a share of the threshold. It is well below 1, so that many turns pass before the next fold. */
 const TARGET = 2 / 3
-/** Share of the context beyond which a fold need not pay, because the context would soon be full. */
+/** Above this share of the context a fold happens even if it costs more than it saves, because the context would soon be full. */
 const CROWDED = 7 / 8
-/** Price of a cached token that the prompt shows for one turn, as a share of the price of computing a token. */
+/** What a cached token costs in each later turn that shows it, as a share of the cost of computing a token. */
 const CACHED_PRICE = 0.1
-/** Parts of a message with fewer tokens are not worth folding, because a marker alone has about 20. */
+/** Fewest tokens of a span worth folding: a marker alone has about 20 tokens. */
 const SHORTEST = 40
-/** If whole messages have more characters than this for each token of the context, no tokens are counted: that would take too long. */
+/**
+ * A conversation with more characters per context token than this counts as too long without counting its tokens, which would take minutes.
+ */
 const HOPELESS = 64
 
-/** The state of the cache when a policy decides. */
+/** What `foldByPolicy` knows of the cache when it weighs the cost of a fold. */
 export interface FoldPrice {
-  /** Index of the first message that is computed in any case, because it is new or follows a change by the client. */
+  /** Index of the first message without reusable cells: it is new, or follows a change by the client. */
   readonly cached: number
-  /** Share of the cached text after a fold that must be computed again, by the contract in force. */
+  /** Share of the cached text behind a fold that must be computed again: 1 under `exact`, 0 under `splice`. */
   readonly again: number
   /** How many more turns the thread is expected to have. */
   readonly turns: number
 }
 
-/** Nothing is cached, so folding costs nothing. */
+/** The price of a fold when nothing is cached. */
 const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
 
 /**
- * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved. If that is not
- * reached, it folds all of them. Returns null when the threshold is not passed or no result qualifies. It also returns null when the tokens
- * saved in coming turns do not pay for those computed again.
+ * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` tokens are saved. Folds
+ * all of them if that is not enough. Returns null when the prompt is below the threshold or no result qualifies. It also returns null when
+ * a fold costs more than the coming turns save.
  */
 export function* foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Steps<Folded | null> {
   const {
@@ -81,11 +86,11 @@ export function* foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, p
   return yield* foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
 
-/** Returns how many tokens a fold must hide per turn to pay for computing `computed` tokens again. If no turn is expected, no fold pays. */
+/** Returns how many tokens a fold must hide to pay for computing `computed` tokens again; infinite when no further turn is expected. */
 const leastWorth = (computed: number, { turns }: FoldPrice): number =>
   turns === 0 ? Infinity : computed / (CACHED_PRICE * turns)
 
-/** Estimates how many tokens the engine must compute again when these results are folded: the cached text after the first of them. */
+/** Estimates how many tokens must be computed again when these results are folded: the cached text behind the first of them. */
 function computedFor(
   { engine, conversation, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[],
@@ -101,10 +106,10 @@ function computedFor(
 }
 
 /**
- * Returns what the next fold would cost, from the thread's ledger and the request.
+ * Estimates what a fold would cost now, from the thread's ledger and the request.
  * @param asked the contract that the request or the thread sets; null when neither does
- * @param left index of the message where the request diverged from the cached messages; null when it did not
- * @param expected turns that the client expects; default: as many as there were
+ * @param left index of the first message that differs from the cached conversation; null when none does
+ * @param expected further turns that the client expects; default: as many as the conversation has answers
  */
 export function foldPrice(
   { ledger, events, conversation }: Pick<Thread, 'ledger' | 'events' | 'conversation'>,
@@ -114,7 +119,7 @@ export function foldPrice(
 ): FoldPrice {
   const last = ledger.at(-1)
   const folded = events.findLast(({ kind }) => kind === 'policy')
-  /** The requested contract may not have been kept. If the step after the last fold reports a fallback, that step was exact. */
+  /** A ledger entry with a `fallback` did not keep the requested contract: the step after the last fold was then exact. */
   const isExact = ledger[folded?.after ?? ledger.length]?.fallback != null
   const contract = isExact ? 'exact' : contractOfStep(asked ?? last?.contract ?? 'exact')
   const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
@@ -126,8 +131,8 @@ export function foldPrice(
 }
 
 /**
- * Folds the oldest tool results until the prompt leaves room for an answer; `fold-oldest` then also folds the oldest other messages. It
- * aims at the context that the model was trained on, where that is less. Returns null when there is room already.
+ * Folds the oldest tool results until the prompt leaves room for `answer` tokens; `fold-oldest` then also folds the oldest other messages.
+ * It aims at the trained context length where that is shorter. Returns null when there is room already.
  * @throws KvfoldError context/full when folding all of them is not enough; then nothing is folded
  */
 export function* foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Steps<Folded | null> {
@@ -153,8 +158,8 @@ export function* foldToFit(context: PolicyContext, overflow: Exclude<Overflow, '
 }
 
 /**
- * Returns the ids of calls whose results a policy or the client once hid and that are shown again. They were needed after hiding, and may
- * be needed again.
+ * Returns the ids of calls whose results a policy or the client once hid and that are shown again. Such results were needed after hiding,
+ * so policies leave them shown.
  */
 export function shownAgain({ conversation, events, hidden, keys, view }: Thread): readonly string[] {
   const folded = new Set(events.flatMap((event) => (event.kind === 'policy' ? event.folded : [])))
@@ -168,15 +173,15 @@ export function shownAgain({ conversation, events, hidden, keys, view }: Thread)
 
 export interface ToolResult {
   readonly message: number
-  /** How many answers of the model follow this result. */
+  /** How many assistant messages follow this result. */
   readonly age: number
-  /** The tokens of the parts that are shown. */
+  /** Tokens of the result that the prompt shows. */
   readonly tokens: number
 }
 
 /**
- * Returns the tool results that the model has answered and of which text is shown, oldest first. Pinned ones are left out, and those whose
- * shown parts are short.
+ * Returns the tool results, oldest first, that the model has answered and that are not completely hidden. Leaves out pinned results and
+ * results whose shown spans have too few tokens to be worth a fold (`SHORTEST`).
  */
 export function* resultsOf({ engine, conversation, scope, pinned }: PolicyContext): Steps<readonly ToolResult[]> {
   const { messages } = conversation
@@ -198,7 +203,9 @@ export function* resultsOf({ engine, conversation, scope, pinned }: PolicyContex
   return results
 }
 
-/** Returns messages of the user and the model before the last user message, oldest first, whose shown parts are longer than markers. */
+/**
+ * Returns the messages of user and model before the last user message, oldest first, whose shown spans are long enough to be worth a fold.
+ */
 function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
   const { messages, omitted } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
@@ -206,7 +213,7 @@ function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'm
     const isSpoken = role === 'user' || role === 'assistant'
     if (!isSpoken || message >= last || omitted.has(message)) return []
     const parts = shownPartsOf(conversation, message)
-    // A text of this many characters is about as long as a marker.
+    // About four characters make a token, so no tokens are counted here.
     return parts.length > 0 && sizeOf(parts) >= 4 * SHORTEST * parts.length ? [{ message }] : []
   })
 }
@@ -214,11 +221,11 @@ function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'm
 const sizeOf = (parts: readonly Span[]): number => parts.reduce((sum, part) => sum + length(part), 0)
 
 /**
- * Folds the fewest results, oldest first, with which the prompt's tokens satisfy `reached`, or else all of them. It folds only if that
- * saves at least `worth` tokens. Returns null when nothing was folded.
+ * Folds the fewest results, oldest first, with which the prompt's token count satisfies `reached`; all of them if none suffices. Does
+ * nothing and returns null when that would save fewer than `worth` tokens.
  * @param before the prompt's tokens now
  * @param reached null: all results are to be folded
- * @param beside returns the parts of messages to omit together with these results
+ * @param beside returns further message parts to omit together with these results
  */
 export function* foldUntil(
   context: PolicyContext,
@@ -229,7 +236,7 @@ export function* foldUntil(
   beside: (folded: readonly Pick<ToolResult, 'message'>[]) => readonly Omissible[] = () => [],
 ): Steps<Folded | null> {
   if (results.length === 0) return null
-  // A binary search finds the fewest results, because every count of a prompt takes time.
+  // Counting a prompt's tokens is slow, so a binary search finds the fewest results.
   let [few, many] = [1, results.length]
   while (reached !== null && few < many) {
     yield
@@ -246,7 +253,7 @@ export function* foldUntil(
     yield
     parts.push(...cutShown(context.conversation, message))
   }
-  // All folds happen in one step: a request that forks the thread between two steps copies all of them or none.
+  // All folds happen without a yield. A request that forks the thread meanwhile copies either all of them or none.
   const fragments = parts.flatMap((id) => {
     const folded = context.conversation.fold(id, { priced: false })
     return folded.ok ? [folded.fragment] : []
@@ -256,10 +263,10 @@ export function* foldUntil(
   return { fragments: [...fragments, ...omitted], saves: before - shownBy(context) }
 }
 
-/** A part of a message that a policy may omit. */
+/** A part of a message, such as its reasoning, that can be left out of the prompt. */
 export type Omissible = Pick<Omission, 'message' | 'omits'>
 
-/** Counts the tokens of the prompt as if these results were folded and these parts were omitted. */
+/** Counts the prompt's tokens as if these results were folded and these parts omitted; nothing changes. */
 export function shownBy(
   { engine, conversation, tools, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
@@ -276,7 +283,7 @@ export function shownBy(
   return engine.count(noted(conversation.messages, tools), tools, edits, scope?.variables)
 }
 
-/** Makes fragments of all text that a message shows: those that are open, and the text around its fragments as further ones. */
+/** Returns the open fragments of a message, after making fragments of its shown text that has none. */
 function cutShown(conversation: Conversation, message: number): readonly FragmentId[] {
   return shownPartsOf(conversation, message).flatMap((part) => {
     const there = conversation.fragments.find((one) => one.message === message && one.span.start === part.start)
@@ -286,7 +293,7 @@ function cutShown(conversation: Conversation, message: number): readonly Fragmen
   })
 }
 
-/** Returns the parts of a message that no fragment hides: the open fragments and the text around all fragments, in order. */
+/** Returns the spans of a message that the prompt shows, in order: its open fragments and the text outside all fragments. */
 function shownPartsOf({ messages, fragments }: Conversation, message: number): readonly Span[] {
   const firstOf = (index: number) => lowerBound(fragments.length, (at) => fragments[at]!.message < index)
   const there = fragments.slice(firstOf(message), firstOf(message + 1))
@@ -300,8 +307,8 @@ function shownPartsOf({ messages, fragments }: Conversation, message: number): r
 }
 
 /**
- * Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. Messages
- * with an edit are left out, as the engine does.
+ * Returns whether the conversation is certainly too long for the context, judged by its characters: counting its tokens could take minutes.
+ * Messages with an edit are left out, as in the engine's own check.
  */
 export function isHopeless({ engine, conversation }: PolicyContext): boolean {
   const edited = new Set(conversation.edits().map(({ message }) => message))
@@ -309,55 +316,54 @@ export function isHopeless({ engine, conversation }: PolicyContext): boolean {
   return size > HOPELESS * engine.info.context
 }
 
-// Settings of the client or the server for folding without a decision of the model.
+// Settings of folds that the server decides without the model.
 
-/** When `auto-policy` folds tool results, oldest first. All its folds can be restored. */
+/** Which tool results `auto-policy` folds, and when. All its folds can be restored. */
 export interface FoldPolicy {
-  /** Share of the model's context that the prompt must exceed before anything is folded, 0 to 1. Default 0.75. */
+  /** Share of the model's context, 0 to 1. Nothing is folded until the prompt exceeds it. Default 0.75. */
   readonly threshold?: number
-  /** Share of the model's context at which folding stops, if enough results qualify. Default: two thirds of the threshold. */
+  /** Share of the model's context down to which results are folded, if enough qualify. Default: two thirds of the threshold. */
   readonly target?: number
-  /** How many later answers make a tool result old. Default 3. Results that the model has not answered yet are never folded. */
+  /** A tool result qualifies when more assistant messages than this follow it. Default 3. Results not answered yet never qualify. */
   readonly olderThanTurns?: number
-  /** Tokens from which a tool result counts as large, whatever its age. Default 2000. */
+  /** A tool result with this many tokens or more qualifies at any age. Default 2000. */
   readonly largerThanTokens?: number
-  /** The fewest tokens that a fold must save; less is not worth losing the cache. Default 0. */
+  /** If a fold would save fewer tokens than this, it is not made: it is not worth the lost cells. Default 0. */
   readonly clearAtLeast?: number
 }
 
 /**
- * What happens to a conversation that does not fit into the context. `refuse`: an error that says how many tokens are too many.
- * `fold-tool-results`: folds tool results until it fits, or fails if they are not enough. `fold-oldest`: folds tool results and then the
- * oldest messages.
+ * What happens when a conversation does not fit into the context. `refuse`: the request fails with the number of excess tokens.
+ * `fold-tool-results`: tool results are folded until it fits; the request fails if that is not enough. `fold-oldest`: the same, then also
+ * the oldest messages.
  */
 export const overflows = ['refuse', 'fold-tool-results', 'fold-oldest'] as const
 export type Overflow = (typeof overflows)[number]
 
 /**
- * How a thread's context is managed. `off`: the model answers in one step. `tools`: the model has the six context tools besides the
- * client's. `auto-policy`: the server folds by its policy. `u-fold`: the model writes notes; of earlier messages the notes and chosen
- * lines stay shown. `resum`: the same, but only the notes stay shown. `memtool`: the client's tools are a catalogue that the model
- * searches.
+ * How a thread's context is managed. `off`: not at all. `tools`: the model gets the six context tools besides the client's tools.
+ * `auto-policy`: the server folds by `FoldPolicy`. `u-fold`: the model writes notes; of earlier messages only the notes and chosen lines
+ * stay shown. `resum`: the same, but only the notes stay shown. `memtool`: the model searches the client's tools in a catalogue.
  */
 export const acms = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool'] as const
 export type Acm = (typeof acms)[number]
 
-// Folding by helpers in a thread (`u-fold`, `resum`): when they run, which fragments are theirs, and their notes.
+// Folds of `u-fold` and `resum`: when the helper runs, which fragments are its own, and its notes.
 
 type HelperAcm = 'u-fold' | 'resum'
 
-/** Share of the context at which ReSum's own code summarises. */
+/** Share of the context above which `resum` summarises, as in ReSum's published code. */
 const FULL = 0.9
 
 interface HelperFold {
   readonly folded: Folded | null
-  /** For people: the outcome, and the notes with the to-do list. */
+  /** Shown to people: the result, with the notes and the to-do list. */
   readonly reason: string
 }
 
 /**
- * Runs the helper on a thread whose last messages wait for an answer. `u-fold` runs after a user message, `resum` at any step when the
- * context is nearly full. Returns null when the helper does not run.
+ * Lets the helper choose what to fold in a thread whose last messages wait for an answer. `u-fold` runs only after a user message, `resum`
+ * at every request once the context is nearly full. Returns null when the helper does not run.
  * @throws KvfoldError what the engine throws
  */
 export async function foldByHelpers(
@@ -399,7 +405,10 @@ export async function foldByHelpers(
 const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>
   acm === 'u-fold' ? {} : { foldFrom: FULL * goodContext(engine.info), when: 'every-turn', results: 'none', rebuildEvery: 1 }
 
-/** Returns the fragments that helpers folded before this process started, by the thread's events. */
+/**
+ * Returns the ids of fragments that helpers folded, read from the thread's events. Used when this process has no helper state of the
+ * thread.
+ */
 const ownOf = ({ events, conversation }: Thread): UFoldState['own'] => {
   const made = new Set(events.filter(({ reason }) => /^(u-fold|resum): /.test(reason)).flatMap(({ folded }) => folded))
   return conversation.fragments.filter(({ id }) => made.has(id)).map(({ id }) => id)

@@ -1,4 +1,4 @@
-/** Decides which waiting request begins next when there are more than can run at once. */
+/** The queue of requests that wait for a slot: fair between tenants, and limited in length. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 
@@ -11,12 +11,12 @@ export interface QueueOptions {
 
 export interface QueuePlace {
   readonly tenant: Tenant
-  /** Among one tenant's requests, a higher number goes first. */
+  /** Requests of one tenant begin in the order of priority; a higher number comes first. */
   readonly priority: number
   readonly signal?: AbortSignal
-  /** Whether it is a further part of a request that is here already. The limit counts requests, so it does not count this part. */
+  /** True: one more answer to a request that is already here, such as the second of `n`. It does not count against the limit. */
   readonly follows?: boolean
-  /** Called with the number of requests ahead, now and whenever it changes. */
+  /** Called with the number of waiting entries that begin before this one, at first and after each change. */
   readonly onPosition?: (before: number) => void
 }
 
@@ -27,10 +27,10 @@ interface Waiting extends QueuePlace {
   readonly fail: (error: unknown) => void
 }
 
-/** The most entries of a tenant that wait, further parts of requests included. A request has at most 512 parts. */
+/** The most waiting entries of one tenant. A single request has up to 1024: 64 prompts with 16 answers each. */
 const MOST_PARTS = 1024
 
-/** Thrown by `enter` when the queue is full, or when another tenant's request took the place. */
+/** The error of `enter` when the queue is full, or when a later request of another tenant displaced this one. */
 export class QueueFull extends Error {
   constructor(readonly waiting: number) {
     super(`${waiting} requests wait already.`)
@@ -38,17 +38,17 @@ export class QueueFull extends Error {
 }
 
 /**
- * Gives slots to tenants one after another. So a tenant with a hundred requests delays another tenant's request only by the requests that
- * are running. Requests of one tenant go by priority, then by age. When the queue is full, a new request takes the place of one of the tenant
- * with the most, unless its own tenant has about as many.
+ * Gives slots to tenants in turn, so a tenant with a hundred requests delays another tenant only by those that are running. Requests of one
+ * tenant go by priority, then by age. A new request for a full queue may displace a waiting one of the tenant that has the most. That
+ * tenant must have at least two more than the new request's tenant. Its newest request of the lowest priority leaves.
  */
 export class Queue {
   readonly #waiting: Waiting[] = []
-  /** Tenants with waiting requests, in the order in which they get the next slots. */
+  /** Tenants with waiting requests, in the order of their next slots. */
   #turns: Tenant[] = []
   #running = 0
   #age = 0
-  /** How many waiting entries are requests, and not further parts of one. */
+  /** Waiting entries that are requests of their own, without further answers to a request (`follows`). */
   #requests = 0
   #isTelling = false
 
@@ -64,9 +64,9 @@ export class Queue {
   }
 
   /**
-   * Waits for a slot. Returns a function that gives the slot up; further calls of it do nothing.
-   * @throws QueueFull at once, or when another tenant's request takes the place; KvfoldError engine/cancelled when the signal is aborted
-   * before a slot is free
+   * Waits for a slot. Returns a function that gives the slot back; calling it again does nothing.
+   * @throws QueueFull at once, or later when another tenant's request displaces this one; KvfoldError engine/cancelled when the signal is
+   * aborted before a slot is free
    */
   enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
@@ -101,7 +101,7 @@ export class Queue {
     })
   }
 
-  /** Returns whether the entry may wait. When the queue is full, another tenant's request may have to leave for it. */
+  /** Returns whether the entry may wait. If the queue is full, this may reject a waiting request of another tenant. */
   #hasRoom({ tenant, follows }: QueuePlace): boolean {
     if (follows === true) return this.#waiting.filter((one) => one.tenant === tenant).length < MOST_PARTS
     if (this.#requests < this.options.limit) return true
@@ -114,7 +114,7 @@ export class Queue {
     return true
   }
 
-  /** Rejects all waiting requests with this error. */
+  /** Rejects all waiting entries with this error. */
   refuseAll(error: unknown): void {
     for (const waiting of [...this.#waiting]) waiting.fail(error)
   }
@@ -136,7 +136,7 @@ export class Queue {
       if (next === undefined) break
       const { tenant } = next
       next.begin()
-      // A tenant that still has requests goes to the end of the order.
+      // A tenant that still has waiting entries goes to the end of the order.
       if (this.#turns.includes(tenant)) this.#turns = [...this.#turns.filter((other) => other !== tenant), tenant]
     }
     this.#tell()
@@ -151,7 +151,7 @@ export class Queue {
       this.#turns = this.#turns.filter((tenant) => tenant !== waiting.tenant)
   }
 
-  /** Tells all places, once for all changes of this turn of the event loop. */
+  /** Reports all new positions in the queue, once per turn of the event loop. */
   #tell(): void {
     if (this.#isTelling) return
     this.#isTelling = true
@@ -169,7 +169,7 @@ export class Queue {
     }
   }
 
-  /** Yields the waiting requests in the order in which they will begin if no more arrive. */
+  /** Yields the waiting entries in the order in which they will begin if no others arrive. */
   *#order(waiting: readonly Waiting[], turns: readonly Tenant[]): Generator<Waiting, undefined> {
     const lines = turns.map((turn) =>
       waiting.filter(({ tenant }) => tenant === turn).sort((a, b) => b.priority - a.priority || a.age - b.age),

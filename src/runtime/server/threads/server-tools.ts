@@ -1,6 +1,6 @@
 /**
- * Handles tools that the server carries out itself: a catalogue that the model searches and loads from, and deferred tools that it sees
- * once it finds them.
+ * Tools that the server handles itself: the tool memory of `acm: memtool`, and deferred tools, which the model sees only after it searched
+ * for them.
  */
 import Type from 'typebox'
 import { type AsidesOptions, MemToolAsides, type MemToolMode } from '../../agents/memtool-asides.js'
@@ -20,16 +20,16 @@ import { definedFields } from '../../core/json.js'
 import { strict } from '../../core/schema.js'
 import { writeJson } from '../../core/written-json.js'
 
-// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees the tools that it
-// searched for, until they are removed. The client carries out calls of its own tools; this server carries out calls of the operator's.
+// `acm: memtool` in a thread: the client's tools and the operator's MCP tools form a catalogue. The model sees a tool after it searched for
+// it, until the tool is removed. The client carries out calls of its own tools, this server those of the operator's.
 
-/** Tools of the MCP servers that the operator configured. The server carries them out for every tenant. */
+/** Tools of the MCP servers in the operator's configuration. This server carries out their calls, for every tenant. */
 export interface OperatorTools {
-  /** The tools of all these servers. It stays the same array until a tool changes. */
+  /** The tools of all these servers. The array is replaced when a tool changes; until then it is the same object. */
   readonly tools: readonly ToolDefinition[]
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   readonly servers: readonly (Omit<ToolServerStatus, 'tools'> & { readonly tools: readonly string[] })[]
-  /** Carries out a call of one of these tools. @throws Error whose message tells the model why the call failed */
+  /** Calls one of these tools. @throws Error whose message tells the model why the call failed */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 
@@ -39,18 +39,17 @@ interface ManagedSetting
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly operatorTools: OperatorTools | null
-  /** Makes vectors for the search by meaning; null: tools are found by words. */
+  /** Makes embedding vectors for the search of tools by meaning; null: the search uses words only. */
   readonly embedder: ToolEmbedder | null
-  /** Whether a tool that is loaded again is shown at its old place. */
+  /** Whether a tool that is loaded again is restored at its old place in the conversation instead of shown anew at the end. */
   readonly restores: boolean
 }
 
 const NONE: readonly ToolDefinition[] = []
 
-/** What searches for tools need of a catalogue. */
 type Searched = Pick<Catalogue, 'search' | 'get'>
 
-/** For each thread its catalogues, and the tools that they were made of. */
+/** For each thread: its catalogue, and the tools it was made of, to see when it is outdated. */
 const catalogues = new WeakMap<
   Thread,
   {
@@ -61,13 +60,13 @@ const catalogues = new WeakMap<
   }
 >()
 
-/** Catalogues of more tools are searched by words alone, because their vectors would take minutes. */
+/** A catalogue with more tools than this is searched by words only: embedding all its tools would take minutes. */
 const MOST_BY_MEANING = 1000
 
 /**
- * Returns a catalogue that also searches by meaning. The first search makes the vectors. While the embedder is busy or fails, words are
- * searched, and the next search tries again.
- * @param byWords a catalogue of the same tools
+ * Returns a catalogue that also searches by meaning. Its first search embeds all tools. If the embedder is busy or fails, that search uses
+ * words only, and the next one tries again.
+ * @param byWords a word index of the same tools
  */
 function searched(byWords: Searched, tools: readonly ToolDefinition[], embedder: ToolEmbedder | null): Searched {
   if (embedder === null || tools.length === 0 || tools.length > MOST_BY_MEANING) return byWords
@@ -86,7 +85,7 @@ function searched(byWords: Searched, tools: readonly ToolDefinition[], embedder:
   }
 }
 
-/** The operator's catalogue, which threads of clients without tools share. It is made anew when the operator's tools change. */
+/** Shared catalogues of threads whose clients have no tools. Keyed by the operator's tool array, which is replaced when a tool changes. */
 const operators = new WeakMap<readonly ToolDefinition[], Searched>()
 
 function operatorCatalogue({ catalogue, tools }: OperatorTools, embedder: ToolEmbedder | null): Searched {
@@ -96,12 +95,12 @@ function operatorCatalogue({ catalogue, tools }: OperatorTools, embedder: ToolEm
 }
 
 export class ManagedThread implements LoadedTools {
-  /** Loaded tools in the prompt's list of definitions: none, because the conversation shows them. */
+  /** The prompt's list of tools has no loaded tool: their definitions stand in the search results of the conversation. */
   readonly rendered = NONE
   readonly memory: ToolMemory
-  /** The tools by which the model searches for tools and removes them, as far as the mode gives it these. */
+  /** The model's tools for searching tools and, in mode `autonomous`, for removing them. */
   readonly own: readonly ContextTool[]
-  /** The tool that removes tools, if the model has it. */
+  /** The tool for removing tools; null when the mode does not give it to the model. */
   readonly #remove: ToolDefinition | null
   readonly #asides: MemToolAsides
   readonly #clients: ReadonlySet<string>
@@ -124,12 +123,12 @@ export class ManagedThread implements LoadedTools {
     const { search, remove } = managementTools(() => this.#asides.managed)
     this.#remove = mode === 'autonomous' ? remove.definition : null
     this.own = this.#remove === null ? [search] : [search, remove]
-    // The loaded tools follow from the conversation, so they need no storage of their own.
+    // Which tools are loaded follows from the search results in the conversation, so it is not stored.
     const loaded = toolsFoundIn(conversation).flatMap(({ name, loaded }) => (loaded ? (catalogue.get(name) ?? []) : []))
     this.memory.load({ added: loaded, known: [] })
   }
 
-  /** Makes the managed tools of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
+  /** Makes the tool memory of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
     const { tools, operatorTools, embedder } = setting
     if (tools.length === 0 && operatorTools !== null)
@@ -139,7 +138,7 @@ export class ManagedThread implements LoadedTools {
     const known = catalogues.get(thread)
     if (known?.of === of && known.others === others) return new ManagedThread(thread, known.searched, setting)
     const names = new Set(tools.map(({ name }) => name))
-    // A client's tool replaces a server's tool of the same name.
+    // A client's tool replaces an operator's tool of the same name.
     const all = [...tools, ...others.filter(({ name }) => !names.has(name))]
     const catalogue = await Catalogue.of(all)
     known?.catalogue.close()
@@ -148,33 +147,34 @@ export class ManagedThread implements LoadedTools {
     return new ManagedThread(thread, made.searched, setting)
   }
 
-  /** The client's loaded tools, which the conversation shows and the model may call. */
+  /** The client's tools that are loaded; the conversation shows their definitions. */
   get loaded(): readonly ToolDefinition[] {
     return this.#loaded(true)
   }
 
   /**
-   * Definitions of tools that the model may call although the prompt's list lacks them. These are the operator's loaded tools, which the
-   * conversation shows, and the tool that removes others, which takes only loaded names.
+   * Definitions that the model may call although the prompt's list of tools lacks them: the operator's loaded tools, and the removal tool,
+   * which accepts only names of loaded tools.
    */
   get unlisted(): readonly ToolDefinition[] {
     return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
   }
 
-  /** Carries out a call of an operator's tool. */
+  /** Calls an operator's tool. */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string> {
     const { operatorTools } = this.setting
     invariant(operatorTools !== null && !this.#clients.has(call.name), `${call.name} is the client's to call.`)
     return operatorTools.execute(call, signal)
   }
 
-  /** Returns the text that refuses a call of this tool; null when the model may call it. */
+  /** Returns why the model may not call this tool; null when it may. */
   refusal(name: string): string | null {
     return this.memory.refusal(name)
   }
 
   /**
-   * After a user message, asks the model aside, if the mode says so, which tools to remove and which to search for.
+   * After a user message, asks the model which tools to remove and which to search for, and does both. These questions are asides: they
+   * leave no trace in the conversation. The mode decides which of them are asked.
    * @throws KvfoldError what the engine throws
    */
   async begin(signal: AbortSignal): Promise<void> {
@@ -191,19 +191,19 @@ export class ManagedThread implements LoadedTools {
   }
 }
 
-// Deferred tools: tools that the model does not see until it finds them, the searches it may use, and the tools it has found.
+// Deferred tools: the model does not see their definitions until a search finds them.
 
-/** A search that the server carries out. The client sees its calls and results. */
+/** A search tool that the server carries out. The client sees its calls and results. */
 export interface ToolSearch {
   readonly name: string
   readonly by: 'words' | 'pattern'
 }
 
 export interface DeferredTools {
-  /** The deferred tools. The model may call one once a tool result in the conversation has shown its definition. */
+  /** Tools hidden at first. The model may call one after a tool result in the conversation has shown its definition. */
   readonly tools: readonly ToolDefinition[]
   readonly searches: readonly ToolSearch[]
-  /** Names of searches that the client carries out; tools defined in their results are callable, too. Default: none. */
+  /** Names of search tools that the client carries out. Tools defined in their results may be called, too. Default: none. */
   readonly clientSearches?: readonly string[]
 }
 
@@ -219,17 +219,16 @@ const PATTERN = Type.String({
   description: 'a regular expression that its name, its description or an argument has, case ignored, such as "weather|forecast"',
 })
 
-/** Returns a search tool's description for the model. */
 const about = (how: string) =>
   `Finds tools that are not shown yet${how}. The result has the definitions of at most ${FOUND}; you can call them from then on.`
 
-/** Returns the text of a search result, with one definition per line. The same tools always give the same text. */
+/** Returns the text of a search result: one tool definition per line. Equal tools give equal text, so that the prompt stays cacheable. */
 export const foundText = (tools: readonly ToolDefinition[]): string =>
   tools.length === 0 ? 'No tool found.' : tools.map(lineOf).join('\n')
 
 /**
- * Returns the request's searches as tools for the model. They search `tools`, which are indexed at the first search.
- * @param embedder makes vectors for the search by meaning; null: words are searched
+ * Returns the request's search tools for the model. The deferred tools are indexed at the first search.
+ * @param embedder makes vectors for the search by meaning; null: words only
  */
 export function searchTools({ tools, searches }: DeferredTools, embedder: ToolEmbedder | null = null): readonly ContextTool[] {
   let catalogue: Promise<Catalogue> | null = null
@@ -255,7 +254,7 @@ export function searchTools({ tools, searches }: DeferredTools, embedder: ToolEm
   )
 }
 
-/** Returns the deferred tools that the conversation has shown, in order of first appearance. */
+/** Returns the deferred tools whose definitions the conversation has shown, in the order of their first appearance. */
 export function foundIn(
   messages: readonly ChatMessage[],
   { tools, clientSearches = [] }: DeferredTools,
@@ -278,10 +277,10 @@ export function foundIn(
 }
 
 const BEGINNING = '{"name"'
-/** Matches lines that may be tool definitions. The group is the tool's name, if this server wrote the line (`lineOf`). */
+/** Matches lines that may be tool definitions. Group 1 is the tool's name in lines that this server wrote (`lineOf`). */
 const DEFINITION = /^\{"name"(?:: "([\w.:-]{1,128})", )?[^\r\n]*/gm
-/** The most lines with definitions that are read in a message. There can be as many deferred tools. */
+/** The most definition lines read in one message. */
 const MOST_LINES = 10_000
 
-/** Returns the tool names in the text of a search result. */
+/** Returns the names of the tools that a search result defines. */
 export const namesIn = (text: string): readonly string[] => text.split('\n').flatMap((line) => definitionIn(line)?.name ?? [])

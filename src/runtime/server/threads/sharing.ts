@@ -1,17 +1,17 @@
-/** Coordinates servers that use one store: learns of their changes, and claims a thread while this server changes it. */
+/** Shares threads between servers with one store: learns of other servers' changes, and claims a thread while this server changes it. */
 import { keyOf, type Tenant } from '../../core/ids.js'
 import type { Claim, ThreadChanges, ThreadStore, Unforgotten } from '../../store/port.js'
 import type { Thread } from './thread.js'
 
 export interface SharingOptions {
   readonly store: ThreadStore
-  /** Applies the changes of other servers to this one; resolves when that is done. */
+  /** Applies changes of other servers here; resolves when that is done. */
   readonly heard: (changes: ThreadChanges) => Promise<void>
-  /** Called when a claimed thread's copy in memory may differ from the stored one. */
+  /** Called when a thread was claimed whose copy in memory may be outdated. */
   readonly stale: (tenant: Tenant, id: string) => void
 }
 
-/** Ends this server's claim on a thread. Idempotent. */
+/** Ends a claim on a thread. Calling it again does nothing. */
 export type Release = () => Promise<void>
 
 interface Hold {
@@ -22,14 +22,14 @@ interface Hold {
 }
 
 /**
- * Milliseconds after which this server looks for changes by others although no request comes. Text that they forgot must leave its cache,
- * too.
+ * Milliseconds between two polls for changes of other servers. Without requests the poll still matters: text that another server forgot
+ * must leave this server's cache.
  */
 const EVERY = 1000
-/** The most milliseconds that a fold waits until other servers have forgotten its text. Each of them learns of the fold within EVERY. */
+/** The most milliseconds to wait until the other servers have forgotten a text. Each of them polls every `EVERY`. */
 const PATIENCE = 5000
 
-/** Shares threads with other servers. If the store is not shared, all methods do nothing and return at once. */
+/** Shares threads with other servers. Does nothing when the store is not shared. */
 export class Sharing {
   readonly #holds = new Map<string, Hold>()
   readonly #asks = new WeakMap<Thread, Release>()
@@ -45,12 +45,12 @@ export class Sharing {
           setInterval(() => void this.hear().catch(() => undefined), EVERY).unref()
   }
 
-  /** Takes in all changes that other servers made before the call. @throws KvfoldError store/unreachable */
+  /** Applies all changes that other servers made before the call. @throws KvfoldError store/unreachable */
   hear(): Promise<void> {
     const { store, heard } = this.options
     if (store.shared === undefined) return this.#line
     const { shared } = store
-    // A look in progress may have begun before the call, so another look follows it.
+    // A poll in progress may have begun before the call, so another one follows it. Concurrent callers share that one.
     return (this.#next ??= this.#line =
       this.#line
         .catch(() => undefined)
@@ -62,36 +62,36 @@ export class Sharing {
   }
 
   /**
-   * Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid. Waits for them up to
-   * PATIENCE.
+   * Returns the servers that have not yet forgotten the text that the thread's last save with `forgets` hid. Waits for them up to
+   * `PATIENCE`.
    * @throws KvfoldError store/unreachable
    */
   async unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
     return (await this.options.store.shared?.unforgotten(tenant, id, PATIENCE)) ?? []
   }
 
-  /** Runs `work`, which may read threads, as `ThreadStore.reading` says. */
+  /** Runs `work`, which reads threads synchronously. The store may stop it to fetch a thread and start it again (`ThreadStore.reading`). */
   async reading<T>(work: () => T): Promise<T> {
     return this.options.store.reading?.(work) ?? work()
   }
 
   /**
-   * Claims the thread. Until the release no other server changes it, and its copy in memory, if there is one, is as stored. Callers within
-   * this server share the claim.
+   * Claims the thread, waiting for its present owner. Until the release no other server changes it, and a copy in memory is as stored.
+   * Callers in this process share one claim.
    * @throws KvfoldError store/unreachable
    */
   async own(tenant: Tenant, id: string): Promise<Release> {
     return (await this.#own(tenant, id, true))!
   }
 
-  /** Claims the thread for an ask until `give`. Returns false when another server has it. */
+  /** Claims the thread for a request, until `give`. Returns false when another server has it. */
   async ownFor(thread: Thread): Promise<boolean> {
     const release = await this.#own(thread.tenant, thread.id, false)
     if (release !== null) this.#asks.set(thread, release)
     return release !== null
   }
 
-  /** Ends the claim that `ownFor` made for an ask. */
+  /** Ends the claim that `ownFor` made. */
   async give(thread: Thread): Promise<void> {
     const release = this.#asks.get(thread)
     this.#asks.delete(thread)

@@ -1,4 +1,4 @@
-/** Describes the state of the service: models, queue, slots, tokens saved today. */
+/** The state of the service as data: models, queue, slots, store, tokens saved today. */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { CacheTotals } from '../../kv/residency.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -10,22 +10,22 @@ import type { ThreadStore } from '../../store/port.js'
 export interface ModelStatus {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use; the name `*` stands for every name that no model has. */
+  /** Other names that requests may use; `*` matches every name that no model has. */
   readonly aliases: readonly string[]
   /** Names of its adapters, which requests may give as the model's name. */
   readonly adapters: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
   /** Whether the last attempt to load the model failed. */
   readonly failed: boolean
-  /** The size of its files; null when they are unknown. */
+  /** Bytes of its files; null when unknown. */
   readonly bytes: number | null
-  /** When the model will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
+  /** When the model will be unloaded if it stays unused, in Unix milliseconds; null: it is in use, or stays loaded. */
   readonly until: number | null
   /** When the server registered the model, in Unix seconds. */
   readonly since: number
-  /** Facts known while the model is loaded; else null. */
+  /** Null while the model is not loaded. */
   readonly loaded: {
-    /** The model's own name. */
+    /** The name that the engine reports for the model. */
     readonly title: string
     readonly engine: string
     readonly release: string
@@ -33,27 +33,27 @@ export interface ModelStatus {
     readonly context: number
     /** How many steps run at once. */
     readonly slots: number
-    /** Null when the engine has no cache in this process. */
+    /** Null when the cache is in another process. */
     readonly cache: CacheTotals | null
     readonly abilities: Abilities | null
-    /** Whether it keeps to limits on reasoning, and ends reasoning on request. */
+    /** Whether the engine enforces a reasoning budget and ends reasoning on request. */
     readonly boundsReasoning: boolean
-    /** Tokens submitted to decode since loading, as the addon counted them; null without the addon. */
+    /** Tokens submitted to decode since the load, counted by the addon; null for engines elsewhere. */
     readonly submitted: number | null
-    /** The texts of the tokens with which the model's texts begin and end; null when another server has its vocabulary. */
+    /** Texts of the BOS and EOS tokens; null when the vocabulary is in another process. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
-    /** Numbers of the model's file; null when another server computes it. */
+    /** Null when another server computes the model. */
     readonly numbers: ModelNumbers | null
-    /** Default sampling when neither a request nor the server's flags set it; null when the engine knows none. */
+    /** Default sampling settings of the model; null when the engine knows none. */
     readonly sampling: Sampling | null
     /** The servers that compute the model; null when it is computed here. */
     readonly engines: readonly EngineStatus[] | null
-    /** Why `engines` is not the list in the operator's file of engines; null when it is. */
+    /** Why `engines` differs from the operator's file of engines; null when it does not. */
     readonly enginesProblem: string | null
   } | null
-  /** How many asks run on the model now. */
+  /** How many requests run on the model now. */
   readonly running: number
-  /** Milliseconds since the model's last ask ended; 0 while any runs. */
+  /** Milliseconds since the model's last use ended; 0 while it is in use. */
   readonly idleMs: number
 }
 
@@ -61,7 +61,7 @@ export interface ModelNumbers {
   readonly parameters: number
   /** Bytes of all tensors. */
   readonly bytes: number
-  /** Numbers of an embedding of a token. */
+  /** Numbers in a token's embedding vector. */
   readonly embedding: number
   readonly trainedContext: number
   /** How many tokens the vocabulary has. */
@@ -71,12 +71,12 @@ export interface ModelNumbers {
   readonly quantization: string
 }
 
-/** Facts of a model that are told also after it was unloaded. */
+/** Facts of a model that stay known after it was unloaded. */
 export interface KnownModel extends Pick<
   NonNullable<ModelStatus['loaded']>,
   'title' | 'release' | 'context' | 'slots' | 'ends' | 'numbers' | 'sampling'
 > {
-  /** The source of its chat template; null when it has none, or another server has it. */
+  /** The Jinja source of its chat template; null when it has none, or another server has it. */
   readonly chatTemplate: string | null
 }
 
@@ -92,22 +92,24 @@ export interface ToolServerStatus {
 export interface ServiceStatus {
   readonly models: readonly ModelStatus[]
   readonly toolServers: readonly ToolServerStatus[]
-  /** Asks in progress, completions included. */
+  /** Requests in progress, completions included. */
   readonly running: number
   readonly queue: { readonly waiting: number; readonly limit: number }
-  /** All live threads, of all tenants. */
+  /** Threads of all tenants. */
   readonly threads: number
   /** How many of the threads have their messages in memory. */
   readonly loaded: number
-  /** Stored threads and responses that cannot be read as written. A request for one reports its damage. */
+  /** Stored threads and responses that cannot be read as they were written. A request for one fails with a description of the damage. */
   readonly damaged: { readonly threads: number; readonly responses: number }
   /** Why the store cannot write now; null when no problem is known. */
   readonly storeProblem: string | null
-  /** The kind of problem: the database does not answer, the disk is full, the file was moved or removed, or it cannot be written. */
+  /**
+   * `away`: the database does not answer. `full`: the disk is full. `gone`: the file was moved or removed. `failed`: it cannot be written.
+   */
   readonly storeFault: 'away' | 'full' | 'gone' | 'failed' | null
-  /** Tokens saved against a plain prefix cache since local midnight; negative when that cache would have computed less. */
+  /** Tokens saved against a plain prefix cache since local midnight; negative when that cache would have computed fewer. */
   readonly savedToday: number
-  /** Asks since the start, by how they ended. */
+  /** Requests since the start, by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean
 }
@@ -121,8 +123,8 @@ export function storeStatus({ shared, problem = null }: ThreadStore): Pick<Servi
 }
 
 /**
- * Counts the tokens saved since local midnight. With a file the count survives the process. If the file cannot be read or written, only
- * this count is lost.
+ * Counts the tokens saved since local midnight. With a file the count survives a restart. If the file cannot be read or written, the server
+ * runs on and only this count is affected.
  */
 export class SavedToday {
   #day: string
@@ -139,7 +141,7 @@ export class SavedToday {
       const { day, tokens } = JSON.parse(readFileSync(file, 'utf8')) as { day?: unknown; tokens?: unknown }
       if (day === this.#day && Number.isSafeInteger(tokens)) this.#tokens = tokens as number
     } catch {
-      // The file does not exist yet, or another program wrote it, so the count begins at 0.
+      // The file does not exist yet or is no valid JSON: the count begins at 0.
     }
   }
 
@@ -157,7 +159,7 @@ export class SavedToday {
       writeFileSync(`${this.file}.new`, JSON.stringify({ day: this.#day, tokens: this.#tokens }), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // A count that could not be written now is written with the next answer.
+      // The next answer writes the count again.
     }
   }
 }

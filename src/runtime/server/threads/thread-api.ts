@@ -1,4 +1,4 @@
-/** What the operations on live conversations take and return (thread-operations.ts). */
+/** Types of the operations on threads (`thread-operations.ts`): their options and results. */
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment, Omission } from '../../context/fragment.js'
@@ -8,18 +8,18 @@ import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { Residency } from '../../kv/residency.js'
 import type { StoredMessage, ThreadEvent, ThreadRecord } from '../../store/port.js'
 
-/** The summary of a thread in a list. */
+/** A thread as a list of threads shows it. */
 export interface ThreadSummary {
   readonly id: string
   readonly model: string
-  /** The title that `rename` set, or else the beginning of the first user message; at most 80 characters. */
+  /** The title that `rename` set, else the beginning of the first user message; at most 80 characters. */
   readonly title: string
   /** When the thread was created and last used, in Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly messages: number
   readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
-  /** Tokens of the last step, of which `reused` were not computed; null before the first step. */
+  /** Prompt tokens of the last answer's step, and how many of them came from the cache; null before the first answer. */
   readonly last: { readonly shown: number; readonly reused: number } | null
   /** The thread that it was forked from. */
   readonly parent: string | null
@@ -27,34 +27,32 @@ export interface ThreadSummary {
   readonly contract: ContractChoice | null
 }
 
-/** A fragment, and where its cells are. */
+/** A fragment, with the residency of its hidden cells. */
 export interface ThreadFragment extends Fragment {
   /**
-   * Where the cells of its hidden text are now; a restore would use them. Left out when the fragment is open, or when the place is unknown:
-   * the model is not loaded, its engine has no cache here, or the template refuses the step in progress.
+   * Where the cells of the hidden text are now; a restore uses them. Absent for an open fragment, and when unknown: the model is not
+   * loaded, its cache is in another process, or the template refuses the present messages.
    */
   readonly cells?: Residency
 }
 
-/** A message, and the text of it that the model sees. */
+/** A message with its fragments and costs. */
 export interface ThreadMessage {
   readonly index: number
   readonly message: ChatMessage
   /**
-   * False: clients do not see the message. It is a step with calls of the server's tools, a result of one, or part of a turn that has not
-   * ended.
+   * False: clients do not see the message. It is a call of the server's own tools, a result of one, a compacted message, or part of an
+   * unfinished turn.
    */
   readonly visible: boolean
-  /** The content as the model sees it. */
+  /** The content as the prompt shows it. */
   readonly shown: string
   readonly fragments: readonly ThreadFragment[]
-  /** The parts of the message beside its content that the model does not see. */
+  /** Parts of the message that the prompt leaves out, such as its reasoning. */
   readonly omitted: readonly Omission[]
-  /** The message's entry in the last step's ledger; null when the message was not there yet. */
+  /** The message's costs in the ledger of the last answer; null when that prompt did not have the message. */
   readonly cost: MessageCost | null
-  /**
-   * How many tokens the model sampled for the message. Absent when they are unknown: another client wrote it, or it did not end by itself.
-   */
+  /** Tokens that the model sampled for the message. Absent when unknown: the client wrote the message, or it did not end by itself. */
   readonly generated?: number
 }
 
@@ -62,61 +60,61 @@ export interface ThreadView extends ThreadSummary {
   readonly all: readonly ThreadMessage[]
   /** Ledger entries of all steps, oldest first. */
   readonly ledger: readonly LedgerEntry[]
-  /** Folds by the server, and edits by the client, people or programs, oldest first. */
+  /** Folds by the server and edits by the client, people or programs, oldest first. */
   readonly events: readonly ThreadEvent[]
-  /** Names of the client's tools in the last request. */
+  /** Names of the client's tools in its last request. */
   readonly tools: readonly string[]
-  /** Tools that searches of `acm: memtool` found in the thread, in that order, and whether each is loaded now. */
+  /** Tools that the model found with `acm: memtool`, in order, and whether each is still loaded. */
   readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
-  /** Whether only requests with the thread's own salt (`Ask.cacheSalt`) may continue it. */
+  /** True: only requests with the thread's own salt (`Ask.cacheSalt`) may continue it. */
   readonly salted: boolean
 }
 
 /**
- * How much attention the last answer paid to earlier text. A replay computes it, because the cache of a live conversation keeps no
+ * How much attention the last answer paid to earlier text. Computed by a replay, because the cache of a live conversation keeps no
  * attention weights.
  */
 export interface ThreadAttention extends AnswerMass {
-  /** Index of the answer. */
+  /** Index of the answer among all messages of the thread. */
   readonly message: number
   readonly replay: {
     /**
-     * `prefill`: the answer's prompt, in one prefill. `steps`: all prompts since the cells were last exact, one after the other. `guess`:
-     * the earlier prompts are unknown or have forgotten text, so the prompt is shown with the present folds. If hidden text left a trace,
-     * the prompt is shown before it with only the folds that forget.
+     * How the answer's prompt was computed again. `prefill`: exactly that prompt, in one prefill. `steps`: all prompts since the cells were
+     * last exact, so that traces of hidden text are there. `guess`: those prompts are unknown or show text that was forgotten since, so the
+     * prompt is shown with today's folds. If hidden text left traces, the replay first shows that text again, except what is forgotten.
      */
     readonly kind: 'prefill' | 'steps' | 'guess'
-    /** The contract of the last prompt. */
+    /** Contract of the answer's prompt. */
     readonly contract: Contract
     /** How many prompts were replayed. */
     readonly prompts: number
-    /** The replay described in a sentence. */
+    /** A sentence for people that describes the replay. */
     readonly text: string
   }
 }
 
 export interface ThreadSearch {
-  /** The words to find: at most 1000 characters, and not only white space. */
+  /** The words to find, at most 1000 characters. */
   readonly query: string
-  /** The most threads in the answer. Default 20. */
+  /** The most threads to return. Default 20. */
   readonly maxThreads?: number
 }
 
 export interface ThreadsFound {
   readonly threads: readonly ThreadFound[]
-  /** False: there may be more threads than these. */
+  /** False: the search stopped at `maxThreads`, and more threads may match. */
   readonly all: boolean
 }
 
-/** A thread whose title or text has the words. */
+/** A thread with the words in its title or text. */
 export interface ThreadFound {
   readonly id: string
   readonly title: string
-  /** How many messages have the words; 0 when only the title has them. */
+  /** How many messages contain the words; 0 when only the title does. */
   readonly messages: number
-  /** For each of the first three messages that have the words: the first place in it, with the text around it. */
+  /** The first match in each of the first three messages that contain the words, with the text around it. */
   readonly places: readonly {
-    /** Index of the message. */
+    /** Index of the message among all messages of the thread. */
     readonly message: number
     readonly role: ChatMessage['role']
     readonly before: string
@@ -132,20 +130,20 @@ export interface ThreadChange {
   readonly kind: 'created' | 'message' | 'fragments' | 'ledger' | 'contract' | 'title' | 'deleted' | 'running' | 'idle'
 }
 
-/** The part of an operation's caller while it runs. */
+/** How a caller cancels an operation and learns its costs. */
 export interface OperationRun {
   readonly signal?: AbortSignal
-  /** Called with the ledger entries of the model's steps, also where the operation then fails. */
+  /** Receives the ledger entries of the model's steps, even if the operation fails afterwards. */
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/** What of an answer's attention to compute. */
+/** Options of `Operations.attention`. */
 export interface LookOptions extends OperationRun {
-  /** Default: all layers. */
+  /** Indexes of the layers whose attention is measured. Default: all. */
   readonly layers?: readonly number[]
 }
 
-// The exported form of a thread: plain JSON, with a version.
+// The export format of a thread: plain JSON with a version.
 
 /** A message with its sampled tokens as an array of numbers. */
 export type ExportedMessage = Omit<ChatMessage, 'sampled'> & {

@@ -1,4 +1,4 @@
-/** Finds the thread that a request continues: the one whose messages it repeats, or the closest one that it repeats in part. */
+/** Finds the thread that a request continues or changes, by the client's session and by the messages of the request. */
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { alignRequest, isBetter, isRelated, keysBeside, keysOf, type Related, type ThreadRequest } from './client-edits.js'
@@ -11,10 +11,10 @@ export class ThreadFinder {
   constructor(private readonly index: ThreadIndex) {}
 
   /**
-   * Returns the thread that the request continues unchanged. Else it returns the thread that shares some of its messages, with their
-   * alignment; or null, so that a new thread begins.
+   * Returns the thread that the request continues unchanged; else the most similar thread, with its alignment; else null, and a new thread
+   * begins.
    * @param isFree whether a request may continue the thread now
-   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model or salt;
+   * @throws KvfoldError about a thread that the request names: server/no-thread; engine/bad-request for another model or salt;
    * store/damaged-thread, store/lost-thread, store/failed
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
@@ -25,25 +25,26 @@ export class ThreadFinder {
     const named = id === undefined ? null : this.index.entryFor(wanted, id)
     const best = named === null ? this.#begun(wanted, chain, isFree) : shared(named, chain)
     const continued = () => (best !== null && isFree(best.candidate) ? this.#continued(wanted, best) : null)
-    // To the search for a near thread, a cut answer that the request continues would be a message that the request lacks.
+    // If the request continues a cut answer by `beginning`, look for that thread first: `#near` would take the cut answer for a removed
+    // message.
     const begun = wanted.beginning === undefined ? null : continued()
     const found = begun ?? (id === undefined ? this.#near(wanted) : null) ?? continued()
     if (found !== null) return found
-    // Two conversations that share only a system message are not related: the thread is not even read.
+    // Conversations that share only a system message are not related, so their threads are not read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     return this.#related(wanted, named !== null ? [named] : best !== null && isBegun ? [best.candidate] : [])
   }
 
-  /** Returns the thread if the request has all its messages, and goes on from a cut answer at its end; else null. */
+  /** Returns the thread if the request begins with all its messages and, if it ends with a cut answer, continues that answer; else null. */
   #continued(wanted: ThreadRequest, { candidate, common: most }: Beginning<ThreadEntry>): Thread | null {
     const thread = most === candidate.chain.length ? this.#loaded(candidate, wanted.thread) : null
     return thread !== null && goesOnFromCut(thread, wanted) ? thread : null
   }
 
   /**
-   * Returns the thread of the client's session that the request continues or changed, or a thread of the parent session to fork. In a
-   * session every difference before the last common message is an edit, even if no answer is common. Returns null when no thread of the
-   * session is related, as when an agent asks for a title beside its conversation.
+   * Returns the thread of the client's session that the request continues or changes, or a thread of the parent session to fork. Within a
+   * session all differences before the last common message are edits, even if no answer is in common. Returns null when no thread is
+   * related, as when an agent asks for a title.
    */
   #ofSession(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { messages, session } = wanted
@@ -64,8 +65,8 @@ export class ThreadFinder {
   }
 
   /**
-   * Returns the thread with the best common beginning, and how many messages that has. It prefers a thread that ends with the request's
-   * last answer, even if a thread that continued differently shares more messages.
+   * Returns the thread with the longest common beginning. Prefers a thread that ends exactly at the request's last answer over one that
+   * shares more messages but went on differently.
    */
   #begun(wanted: ThreadRequest, chain: Chain, isFree: (entry: ThreadEntry) => boolean): Beginning<ThreadEntry> | null {
     const { messages } = wanted
@@ -76,9 +77,9 @@ export class ThreadFinder {
   }
 
   /**
-   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it; null when no thread
-   * has that answer. Reads only threads with the answer. Returns null also when `FEW` or more have it ("Done."), because the index lists no
-   * more of them, and the right one may be missing.
+   * Returns the thread that has the request's last answer among its last messages, and shares most messages before it; else null. Reads
+   * only threads with that answer. Returns null when `FEW` or more threads have it, as with "Done.": the index lists only `FEW`, and the
+   * right one may be missing.
    */
   #near(wanted: ThreadRequest): Related | null {
     const { messages } = wanted
@@ -92,13 +93,13 @@ export class ThreadFinder {
   }
 
   /**
-   * Chooses the best thread (`isBetter`) among those in `first` and, unless the request names a thread, those found by its messages.
-   * Returns null when no thread is related.
+   * Returns the best thread (`isBetter`) among `first` and, if the request names no thread, threads whose last messages include one of the
+   * request's. Null when none is related.
    */
   #related(wanted: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
     const { messages, thread: id } = wanted
     const keys = keysOf(messages)
-    // Many threads share a system message, so no thread is looked up by it.
+    // Many threads share a system message, so it does not serve to find threads.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
     return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(wanted, own) : [])]), messages, {
       id,
@@ -121,12 +122,12 @@ export class ThreadFinder {
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
-    // Loading a later thread may have unloaded the best one, so it is loaded again.
+    // Loading later candidates may have unloaded this thread.
     const thread = best && this.#loaded(best.entry, id)
     return best && thread && { ...best, thread }
   }
 
-  /** Loads the thread. Returns null when it turns out damaged or deleted, and the request did not name it. */
+  /** Loads the thread. Returns null if it is damaged or deleted and the request did not name it. */
   #loaded(entry: ThreadEntry, named: string | undefined): Thread | null {
     try {
       return this.index.load(entry)
@@ -137,24 +138,24 @@ export class ThreadFinder {
   }
 }
 
-/** The errors of a thread that no request can continue. Another server may have deleted it just now. */
+/** Errors of a thread that cannot be loaded; another server may have deleted it just now. */
 const NOT_THERE: ReadonlySet<string> = new Set(['store/damaged-thread', 'server/no-thread'])
 
-/** What is known of a request before it is compared with threads. */
+/** What is known before a request is compared with threads. */
 interface Known {
   /** The id of the thread that the request names. */
   readonly id?: string | undefined
-  /** Whether the request belongs to the threads' conversation even if no answer is common. Default: whether it names a thread. */
+  /** True: the request belongs to the conversation even if no answer is in common. Default: true for a request that names a thread. */
   readonly isOwn?: boolean
-  /** Keys of the request's messages, if they are computed already. */
+  /** Keys of the request's messages, if already computed. */
   readonly keys?: readonly string[]
 }
 const IN_SESSION: Known = { isOwn: true }
 
 /**
- * Returns whether the request has the beginning of the cut answer at the thread's end, as a message or as `beginning`. True if the thread
- * does not end with a cut answer. A request without that beginning asks the same again. It gets another thread, so that this one keeps the
- * cut text.
+ * Returns whether the request continues the cut answer at the thread's end: it has the beginning of that answer, as a message or in
+ * `beginning`. True for threads without a cut answer. A request without it asks the same again and gets another thread, so that this one
+ * keeps the cut text.
  */
 function goesOnFromCut({ cut, chain }: Thread, wanted: Pick<ThreadRequest, 'messages' | 'beginning'>): boolean {
   if (cut === null) return true

@@ -1,6 +1,5 @@
 /**
- * Decides what happens to live threads: a request continues one, forks one or starts one. Saves them, shares them with other servers, and
- * deletes them.
+ * Decides for each request whether it continues, forks or starts a thread. Saves threads, shares them with other servers, and deletes them.
  */
 import { randomBytes } from 'node:crypto'
 import { steady } from '../../core/clock.js'
@@ -28,49 +27,47 @@ import { type ThreadEntry, type KnownThread, noThread, ThreadIndex, type ThreadI
 import { beginning, Thread } from './thread.js'
 
 export interface ThreadManagerOptions extends ThreadIndexOptions {
-  /** Drops a thread's cells, in every tier. */
+  /** Drops a thread's cells in every tier. */
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
   /**
-   * Drops the cells of these threads in every tier, also those on disk that no engine has loaded, and where other servers find them.
+   * Drops the cells of these threads in every tier, also on disk while their model is not loaded, and in the folder shared by servers.
    * Resolves when none are left.
    */
   readonly erase: (ids: readonly string[]) => Promise<void>
-  /** The most threads of a tenant. For each new thread beyond them, the least recently used one is deleted. Default: no limit. */
+  /** The most threads of a tenant. Beyond it the least recently used ones are deleted. Default: no limit. */
   readonly perTenant?: number
-  /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
+  /** Receives a sentence about each thread that was deleted for its age or for its tenant's limit. Default: no report. */
   readonly tell?: (sentence: string) => void
   /**
-   * The most tokens of a tenant's threads whose cells engines may hold in any tier. A thread counts as 2,048 tokens at least. Beyond it the
-   * cells of the least recently used are dropped; the threads stay. It bounds what engines remember of conversations besides cells.
-   * Default: 2 million.
+   * The most tokens of a tenant's threads whose cells engines may keep in any tier; a thread counts as at least 2,048. Beyond it the least
+   * recently used threads lose their cells, but are not deleted. Default: 2 million.
    */
   readonly warmTokensPerTenant?: number
-  /** So many threads of a tenant keep their cells however long they are. Default 64. */
+  /** How many of a tenant's latest threads keep their cells, however long they are. Default 64. */
   readonly warmPerTenant?: number
-  /** Milliseconds after which an unused thread is deleted, at its tenant's next request. Default: never. */
+  /** Milliseconds after its last use at which a thread is deleted, at the next request of its tenant. Default: never. */
   readonly retentionMs?: number
-  /** Returns the time in Unix milliseconds. Default: the machine's time, corrected for jumps of its clock (SteadyClock). */
+  /** Returns Unix milliseconds. Default: the machine's time, corrected for jumps of its clock (`SteadyClock`). */
   readonly clock?: () => number
 }
 
 /**
- * Milliseconds by which the last recorded use may be ahead of the clock. Up to this, later uses get the numbers that follow it. Beyond
- * this, they get the clock's time.
+ * If the clock is behind the last recorded use by at most this many milliseconds, later uses get the numbers after it. If it is further
+ * behind, the recorded use counts as wrong, and later uses get the clock's time.
  */
 const AHEAD = 600_000
-/** The most threads that one request deletes; later requests delete the rest. */
+/** The most threads that one request deletes; later requests delete the others. */
 const AT_ONCE = 8
 
 /**
- * A request continues a thread when it begins with all messages that clients know of the thread. If another request runs on that thread,
- * the new one gets a fork, so that it never waits for another request's answer. Only requests that name a thread and bring only new
- * messages (`appended`) wait for it.
+ * Owns the threads of all tenants. A request continues a thread if it begins with all messages that clients know of it. While another
+ * request runs on that thread, it gets a fork and does not wait. Only requests with `appended` messages wait.
  */
 export class ThreadManager {
   readonly #listeners = new Set<(change: ThreadChange) => void>()
   readonly #finder: ThreadFinder
   readonly #sharing: Sharing
-  /** Ids of threads with text that this server must forget and has not erased yet. */
+  /** Ids of threads of which other servers forgot text, or which they deleted. This server has not erased their cells yet. */
   readonly #unerased = new Set<string>()
   #clock: number
 
@@ -89,7 +86,7 @@ export class ThreadManager {
     })
   }
 
-  /** Reads the list of all threads from the store; loads none of them yet. */
+  /** Reads the list of threads from the store, but no messages. */
   static async open(options: ThreadManagerOptions): Promise<ThreadManager> {
     return new ThreadManager(await ThreadIndex.open(options), options)
   }
@@ -104,15 +101,15 @@ export class ThreadManager {
   }
 
   /**
-   * Runs `work` on the current state of the threads, including changes by other servers. `work` must change nothing
-   * (`SharedThreads.reading`).
+   * Runs `work` after the changes of other servers were applied. `work` must change nothing, because it may run again
+   * (`ThreadStore.reading`).
    */
   async reading<T>(work: () => T): Promise<T> {
     await this.#sharing.hear()
     return this.#sharing.reading(work)
   }
 
-  /** Runs `work` on the thread, which stays loaded and which no other server changes meanwhile. @throws the errors of `get` */
+  /** Runs `work` on the thread. Meanwhile the thread stays loaded and no other server changes it. @throws the errors of `get` */
   async owned<T>(tenant: Tenant, id: string, work: (thread: Thread) => Promise<T>): Promise<T> {
     const release = await this.#sharing.own(tenant, id)
     try {
@@ -126,7 +123,7 @@ export class ThreadManager {
     }
   }
 
-  /** The tenant's threads, most recently used first; loads none. */
+  /** The tenant's threads, most recently used first, without loading any. */
   of(tenant: Tenant): readonly KnownThread[] {
     return this.index.of(tenant)
   }
@@ -136,7 +133,7 @@ export class ThreadManager {
   }
 
   /**
-   * Returns the thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
+   * Returns the thread, loaded. It may be unloaded again at the caller's next `await`, unless it is `asked` or `held`.
    * @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread, store/failed
    */
   get(tenant: Tenant, id: string): Thread {
@@ -144,7 +141,7 @@ export class ThreadManager {
   }
 
   /**
-   * Returns the thread for a request. The request's messages are in it and saved, and it is `asked` until `give`.
+   * Returns the thread for a request, with the request's messages added and saved. It stays `asked` until `give`.
    * @param signal ends the wait for other work on the thread
    * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model or salt; the signal's reason
    */
@@ -156,7 +153,7 @@ export class ThreadManager {
     let before: ThreadRecord | null = null
     let known = 0
     try {
-      // An operation, such as a summary, may run on the thread for long.
+      // Wait for a running operation, such as a summary. The signal ends this wait.
       await unlessAborted(
         thread.alone(() => undefined),
         signal,
@@ -181,7 +178,7 @@ export class ThreadManager {
         await this.#save(thread)
       })
     } catch (error) {
-      // The store may take long to create a new thread, and the request does not wait for that.
+      // Creating a new thread in the store may take long; the failed request does not wait for it.
       if (isNew === true) void this.#withdraw(thread).catch(() => undefined)
       else await this.give(thread)
       throw error
@@ -193,9 +190,9 @@ export class ThreadManager {
   }
 
   /**
-   * Restores the thread as it was before the request, or deletes a new one. Call it when the ask was refused; does nothing once a step of
-   * the answer was computed, because that step's calls were carried out.
-   * @param even also restores the thread after such a step
+   * Restores the thread as it was before a refused request, or deletes it if it is new. Does nothing if a step of the answer was computed,
+   * because calls of that step may have been carried out.
+   * @param even true: restores the thread even then
    */
   async refused({ thread, before, unsaved }: TakenThread, even = false): Promise<void> {
     const steps = thread.ledger.slice(before?.ledger.length ?? 0)
@@ -209,8 +206,8 @@ export class ThreadManager {
   }
 
   /**
-   * Runs `work` while no ask runs on the thread, saves its changes, and notifies watchers. @throws KvfoldError server/no-thread when the
-   * thread was deleted meanwhile
+   * Waits until no request runs on the thread. Then runs `work`, saves the thread and notifies watchers.
+   * @throws KvfoldError server/no-thread when the thread was deleted meanwhile
    */
   quietly<T>(thread: Thread, kind: ThreadChange['kind'], work: () => T | Promise<T>): Promise<T> {
     return thread.held(async () => {
@@ -230,9 +227,9 @@ export class ThreadManager {
     })
   }
 
-  /** Ends the ask on the thread, so that other requests may continue it. Call it after all changes are saved. */
+  /** Ends a request's use of the thread, so that others may continue it. Call it after the last save. */
   async give(thread: Thread): Promise<void> {
-    // A step that was computed after the thread was deleted left cells.
+    // The thread was deleted during the request, and a step after that may have left new cells.
     if (this.index.find(thread.tenant, thread.id) === null)
       await this.options.erase([thread.id]).catch((error: unknown) => {
         this.options.tell?.(`The cells of the deleted thread ${thread.id} were not erased: ${String(error)}`)
@@ -247,15 +244,15 @@ export class ThreadManager {
     this.#sharing.close()
   }
 
-  /** Saves the thread's changes and notifies watchers. If the write fails, they are undone: the thread is then as stored. */
+  /** Saves the thread and notifies watchers. If the write fails, the thread in memory is dropped, and the next use loads the stored one. */
   async save(thread: Thread, kind: ThreadChange['kind']): Promise<void> {
     await this.#save(thread)
     this.#changed(thread, kind)
   }
 
   /**
-   * Deletes the thread without loading it. Returns whether it did.
-   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
+   * Deletes the thread without loading it. Returns false if it was kept because of `unusedSince`.
+   * @param unusedSince Unix milliseconds; keeps a thread that is in use, or was used at or after this time
    * @throws KvfoldError server/no-thread
    */
   async delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
@@ -288,7 +285,7 @@ export class ThreadManager {
     return () => this.#listeners.delete(filtered)
   }
 
-  /** Deletes a new thread whose request ended before its messages were saved. */
+  /** Deletes a new thread whose request failed before its messages were saved. */
   async #withdraw(thread: Thread): Promise<void> {
     try {
       await thread.alone(async () => {
@@ -299,7 +296,7 @@ export class ThreadManager {
     }
   }
 
-  /** Waits until no ask runs on the thread, then takes it. */
+  /** Waits until no request runs on the thread, then takes it. */
   async #append(wanted: ThreadRequest, signal?: AbortSignal): Promise<Taking> {
     const { tenant, thread: id } = wanted
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
@@ -326,10 +323,7 @@ export class ThreadManager {
     })
   }
 
-  /**
-   * Matches the request against the current threads. A thread that another server answers on counts as busy, like one that this server
-   * answers on.
-   */
+  /** Chooses the thread for a request and claims it from other servers. A thread that another server answers on counts as busy. */
   async #matched(wanted: ThreadRequest): Promise<Taking> {
     const elsewhere = new Set<string>()
     for (;;) {
@@ -343,13 +337,13 @@ export class ThreadManager {
         await this.give(thread)
         throw error
       }
-      // The thread changed between the choice and the claim, so a thread is chosen again.
+      // The thread changed between the choice and the claim; choose again.
       await this.give(thread)
     }
   }
 
   /**
-   * Chooses a thread and takes it without yielding, so that no other request can take it in between.
+   * Chooses a thread and marks it as `asked` without an `await` in between, so that no other request can take it.
    * @param elsewhere ids of threads that other servers answer on
    */
   #match(wanted: ThreadRequest, elsewhere: ReadonlySet<string>): Taking {
@@ -374,7 +368,7 @@ export class ThreadManager {
       from.asked = true
       return { thread: from, left, edits, hidden, isOwn: true, previous, ...(edits.length === 0 ? {} : { alignment }) }
     }
-    // A call of a running step may have no result yet, so a fork gets completed steps only.
+    // Messages of an unfinished turn are left out of a fork, because a call may have no result yet.
     const { messages: all, ...record } = from.record
     const completed = { ...record, messages: all.slice(0, from.seen.length) }
     const thread = this.#begin(wanted, from, reconciled(completed, alignment, messages))
@@ -389,7 +383,7 @@ export class ThreadManager {
     thread.asked = true
     const { card } = thread
     this.index.add(thread)
-    // The thread's creation in the store comes before all its other work. Later saves wait for it, and write nothing if it fails.
+    // The store creates the thread before any other work on it. Later saves wait for that, and write nothing if it failed.
     void thread
       .alone(async () => {
         try {
@@ -421,7 +415,7 @@ export class ThreadManager {
     }
   }
 
-  /** Makes the thread unusable for its present users after a failed save. The next request finds it as stored. */
+  /** After a failed save: its users can no longer change or save this object, and the next request loads the thread as stored. */
   async #undo(thread: Thread, error: unknown): Promise<void> {
     thread.fail(error)
     const { tenant, id } = thread
@@ -435,18 +429,18 @@ export class ThreadManager {
         return
       }
     } catch (unread) {
-      // The store cannot be read now, but the thread may exist: the next request tries again.
+      // The store cannot be read at the moment, but the thread may exist there: the next request tries again.
       if (!isNoThread(unread)) return
     }
-    // The thread is new, and the store has at most its head.
+    // The thread is new, and the store has no message of it.
     this.index.drop(entry)
     await this.options.store.delete(tenant, id).catch(() => undefined)
     this.#changed(thread, 'deleted')
   }
 
   /**
-   * Runs after a thread was used. Drops the cells of threads that its tenant used longest ago, and deletes threads that are too old or
-   * too many.
+   * Runs at each request. Drops the cells of its tenant's least recently used threads beyond the limits, and deletes threads that are too
+   * old or too many.
    */
   async #retire(thread: Thread): Promise<void> {
     const { perTenant = Infinity, warmPerTenant = 64, warmTokensPerTenant = 2e6, retentionMs = Infinity } = this.options
@@ -465,7 +459,7 @@ export class ThreadManager {
       if (!isBusy(entry)) due.push(entry)
       over--
     }
-    // A request may continue one of them while another is being deleted.
+    // While one thread is being deleted, a request may continue another. `delete` keeps a thread that was used since.
     const since = (due.at(-1)?.used ?? 0) + 1
     for (const entry of due) {
       if (!this.index.has(entry)) continue
@@ -475,13 +469,13 @@ export class ThreadManager {
         if (await this.delete(tenant, id, since))
           this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
       } catch (error) {
-        // Another request may have deleted it just now. After another failure it stays, and the next request tries again.
+        // Another request may have deleted the thread already. After any other failure the next request tries again.
         if (!isNoThread(error)) this.options.tell?.(`Could not delete thread ${id} of ${tenant} (${why}): ${String(error)}`)
       }
     }
   }
 
-  /** Takes in the changes of other servers. */
+  /** Applies the changes that other servers made. */
   async #heard({ changed, deleted, forgotten }: ThreadChanges): Promise<void> {
     for (const listed of changed) this.#changed(listed, this.index.renew(listed) ? 'created' : 'message')
     for (const { tenant, id } of deleted) {
@@ -492,24 +486,27 @@ export class ThreadManager {
       this.#changed(entry, 'deleted')
     }
     for (const { id } of forgotten) this.#unerased.add(id)
-    // Erasures that failed before are tried again first. Until they succeed, this server does not report the text as forgotten.
+    // Includes cells whose erasure failed before. Until it succeeds, this server does not report the text as forgotten.
     const ids = [...this.#unerased]
     if (ids.length > 0) await this.options.erase(ids)
     for (const id of ids) this.#unerased.delete(id)
   }
 
-  /** Removes the thread from the index; its record stays in the store. */
+  /** Removes the thread from the index, but not from the store. */
   #drop(entry: ThreadEntry): void {
     if (entry.thread !== null) entry.thread.gone = noThread(entry.id)
     this.index.drop(entry)
   }
 
-  /** Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid (`Sharing`). */
+  /** Returns the servers that have not forgotten the text that the thread's last save with `forgets` hid (`Sharing.unforgotten`). */
   unforgotten(thread: Pick<KnownThread, 'tenant' | 'id'>): Promise<readonly Unforgotten[]> {
     return this.#sharing.unforgotten(thread.tenant, thread.id)
   }
 
-  /** Returns Unix milliseconds, never the same twice. A later use has a larger number, unless the clock was ahead by more than AHEAD. */
+  /**
+   * Returns Unix milliseconds, never the same number twice. Later uses have larger numbers, unless the clock was wrong by more than
+   * `AHEAD`.
+   */
   #now(): number {
     const { clock = () => steady.now() } = this.options
     const now = clock()
@@ -521,7 +518,7 @@ export class ThreadManager {
   }
 }
 
-/** Whether a request or an operation uses the thread. */
+/** Whether a request or an operation is using the thread. */
 const isBusy = ({ asked, thread }: ThreadEntry): boolean => asked || thread?.idle === false
 
 const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'

@@ -1,7 +1,4 @@
-/**
- * Carries out the operations of programs and people on threads: look, fragment, fold, restore, summarise, search, export, delete. They use
- * the thread manager and the models.
- */
+/** Operations on threads for programs and people: list, fragment, fold, restore, summarise, search, export, delete. */
 import type { ChatMessage } from '../../chat/message.js'
 import type { FragmentOptions } from '../../context/conversation.js'
 import { byMessage, type CostlyFolds, type FoldOptions, type Fragment } from '../../context/fragment.js'
@@ -45,10 +42,9 @@ import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
 
 /**
- * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
- * from the next step; while an ask runs on the thread, they wait for its end. An aborted `signal` ends the wait for a model, with
- * engine/cancelled; summaries, refreshes, searches over threads and looks at attention also end while they run.
- *
+ * Operations on one tenant's threads; the id of another tenant's thread is unknown here. An operation that fails changes nothing. Edits
+ * wait until no request runs on the thread, and take effect at the next step. An aborted `signal` ends the wait for a model with
+ * engine/cancelled; summaries, refreshes, searches over threads and attention replays also stop while they run.
  * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what
  * the engine throws
  */
@@ -63,8 +59,8 @@ export class Operations {
   }
 
   /**
-   * Runs `work`, which may call `list`, `damage`, `get`, `view`, `hasSalt` and `export`. They see all changes that other servers of a
-   * shared store made before. With a shared store, call these six methods only within `reading`. `work` may run more than once.
+   * Runs `work`, which may call `list`, `damage`, `get`, `view`, `hasSalt` and `export`. They then see all changes that other servers made
+   * before. With a store that servers share, call these six only inside `reading`. `work` may run more than once.
    * @throws the errors of `work`; KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T> {
@@ -76,7 +72,7 @@ export class Operations {
     return this.book.of(tenant).map(summaryOf)
   }
 
-  /** The tenant's threads that the store cannot read as they were written. Operations on them fail with this damage, except `delete`. */
+  /** The tenant's threads that the store cannot read as they were written. On such a thread only `delete` works. */
   damage(tenant: Tenant): readonly Damage[] {
     return this.book.damage(tenant)
   }
@@ -86,7 +82,7 @@ export class Operations {
     return viewOf(thread, cellsOf(thread, this.models))
   }
 
-  /** Returns the messages as the thread's clients know them, oldest first. */
+  /** Returns the messages as clients know them, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[] {
     return this.book.get(tenant, id).view
   }
@@ -126,7 +122,8 @@ export class Operations {
         edited(thread, 'folded', [folded], savedBy(folded))
         if (how?.forget !== true) return folded
         try {
-          // Engines forget at once. If the template refuses the prompt, because results of calls are missing, they forget with the next step.
+          // The engine forgets now. If the template refuses the prompt because a call has no result yet, the engine forgets at the next
+          // step.
           await engine.forgetHidden?.(conversation.id, ...shownBy(thread)).catch(unlessTemplate)
         } catch (error) {
           thread.revert(before)
@@ -139,14 +136,14 @@ export class Operations {
   }
 
   /**
-   * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
-   * forget it before they serve again.
+   * Returns the servers that may still hold the text hidden by the thread's last fold with `forget`, after waiting a few seconds for them.
+   * Each of them forgets it before it serves again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
     return this.book.unforgotten({ tenant, id })
   }
 
-  /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
+  /** Shows a fragment, or an omitted part of a message, again. For an omitted part the result has an empty span. */
   restore(tenant: Tenant, id: string, fragment: string, signal?: AbortSignal): Promise<Fragment> {
     return this.#edit({ tenant, id, signal }, (thread) => {
       const { conversation } = thread
@@ -205,8 +202,8 @@ export class Operations {
   }
 
   /**
-   * Searches titles and original texts of the tenant's threads, most recently used first. Upper and lower case are equal, and so is all
-   * white space. Reads threads without changing them, and passes over damaged ones.
+   * Searches the titles and original texts of the tenant's threads, most recently used first. Ignores case and differences of white space.
+   * Leaves out damaged threads.
    * @throws KvfoldError engine/cancelled
    */
   async find(tenant: Tenant, { query, maxThreads = THREADS }: ThreadSearch, signal?: AbortSignal): Promise<ThreadsFound> {
@@ -224,7 +221,7 @@ export class Operations {
     return { threads, all: true }
   }
 
-  /** Sets the contract of later steps, unless a request names one; null: the server's default. */
+  /** Sets the contract of later steps whose request names none; null: the server's default. */
   contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void> {
     return this.book.owned(tenant, id, (thread) =>
       this.book.quietly(thread, 'contract', () => {
@@ -233,7 +230,7 @@ export class Operations {
     )
   }
 
-  /** Sets the title, of which lists show 80 characters; null: the beginning of the first user message. */
+  /** Sets the title, of which lists show 80 characters; null or blank: the beginning of the first user message. */
   rename(tenant: Tenant, id: string, title: string | null): Promise<void> {
     const name = title === null || title.trim() === '' ? null : title.trim()
     const reason = `named ${name === null ? 'as its first message begins' : JSON.stringify(name)} by a person or a program`
@@ -244,11 +241,11 @@ export class Operations {
     )
   }
 
-  /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
+  /** Recomputes the thread's approximate cells now. If there are none, returns `exact: true` and an empty ledger. */
   refresh(tenant: Tenant, id: string, { signal, onSpent }: OperationRun = {}): Promise<RefreshResult> {
     return this.#with({ tenant, id, signal }, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
-        // Engines without contracts have only exact cells.
+        // An engine without `refresh` has only exact cells.
         if (engine.refresh === undefined) return { exact: true, ledger: [] }
         const result = await engine.refresh(thread.conversation.id, signal === undefined ? {} : { signal })
         thread.account(result.ledger)
@@ -259,12 +256,12 @@ export class Operations {
   }
 
   /**
-   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
+   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on a second context of its model, one
    * replay at a time.
    * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
    */
   async attention(tenant: Tenant, id: string, options?: LookOptions): Promise<ThreadAttention> {
-    // The thread stays loaded while the look waits for its turn: an unloaded one has lost the tools and variables of its prompt.
+    // The thread must stay loaded while the replay waits for its turn: unloading loses the tools and variables of its prompt.
     const { done } = await this.reading(() => {
       const thread = this.book.get(tenant, id)
       return { done: thread.held(() => this.#looking.look(thread, options)) }
@@ -278,21 +275,20 @@ export class Operations {
   }
 
   /**
-   * Deletes the thread from every tier, the store and memory; cancels its running step. Returns whether it did.
-   * @param unusedSince keeps the thread if it is in use, or was used at or after this time (Unix milliseconds)
+   * Deletes the thread from every tier, the store and memory, and cancels its running step. Returns false if it was kept because of
+   * `unusedSince`.
+   * @param unusedSince Unix milliseconds; keeps a thread that is in use, or was used at or after this time
    */
   delete(tenant: Tenant, id: string, unusedSince?: number): Promise<boolean> {
     return this.book.delete(tenant, id, unusedSince)
   }
 
-  /**
-   * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
-   */
+  /** Calls `listener` after every change, until the returned function is called. @param tenant null: threads of all tenants */
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void {
     return this.book.watch(tenant, listener)
   }
 
-  /** Returns the title and messages of a thread; null when it is damaged, or was deleted meanwhile. */
+  /** Returns title and messages; null when the thread is damaged or was deleted meanwhile. */
   async #readable(tenant: Tenant, id: string): Promise<{ title: string; messages: readonly ChatMessage[] } | null> {
     try {
       return await this.reading(() => {
@@ -309,7 +305,7 @@ export class Operations {
     return this.#with(of, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
   }
 
-  /** Runs `work` with the thread's model loaded. Dividing text into fragments and summaries need the model. */
+  /** Runs `work` while the thread's model is loaded, because cutting fragments and writing summaries need it. */
   #with<T>({ tenant, id, signal }: Operated, work: (thread: Thread, engine: ServedEngine) => Promise<T>): Promise<T> {
     return this.book.owned(tenant, id, async (thread) => {
       const lease = await this.models.lease(this.models.named(thread.model), definedFields({ signal }))
@@ -322,35 +318,35 @@ export class Operations {
   }
 }
 
-/** The thread that an operation is for, and the signal that ends the operation's wait for the model. */
+/** The thread of an operation. `signal` ends the wait for its model. */
 interface Operated {
   readonly tenant: Tenant
   readonly id: string
   readonly signal: AbortSignal | undefined
 }
 
-/** How many threads a search over threads returns when the caller does not say. */
+/** Default of `ThreadSearch.maxThreads`. */
 const THREADS = 20
 const UNREADABLE: ReadonlySet<string> = new Set(['server/no-thread', 'store/damaged-thread', 'store/lost-thread'])
 
 const ELSEWHERE =
   'Another server computes this model and keeps its own cache, which cannot be told to forget. Fold without forget.'
 
-/** Records an edit as an event of the thread. */
+/** Records an edit by a person or a program as an event of the thread. */
 function edited(thread: Thread, what: NonNullable<ThreadEvent['what']>, fragments: readonly Fragment[], saves: number): void {
   const folded = fragments.map(({ id }) => id)
   thread.happened({ kind: 'edit', what, folded, saves, reason: `${folded.join(', ')} ${what} by a person or a program` })
 }
 
-/** Returns the tokens that hiding the fragment saves; 0 when they were not counted. */
+/** Returns the tokens that hiding the fragment saves; 0 if they were not counted. */
 const savedBy = (fragment: Fragment | undefined): number => (fragment?.price?.open ?? 0) - (fragment?.price?.hidden ?? 0)
 
-/** Ignores errors of the template, because many templates refuse calls without all their results. Rethrows all other errors. */
+/** Ignores errors of the chat template: many templates refuse a conversation in which a call has no result. Rethrows other errors. */
 function unlessTemplate(error: unknown): void {
   if (!(error instanceof KvfoldError && error.code.startsWith('chat/'))) throw error
 }
 
-/** Returns the result if it is a success. @throws KvfoldError with the code and message of a refusal */
+/** Returns a successful result. @throws KvfoldError with the code and message of a refusal */
 function granted<T extends object>(result: Result<T>): T {
   if (result.ok) return result
   const { code, message } = result
@@ -389,7 +385,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
   }
 }
 
-/** Returns what the model is shown of the thread, as arguments of an engine's methods. */
+/** Returns the thread's prompt as arguments for the engine: messages, tools, edits, template variables. */
 const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']> => [
   noted(conversation.messages, prompted.tools),
   prompted.tools,
@@ -397,12 +393,12 @@ const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']
   prompted.variables,
 ]
 
-/** Returns where the cells of the thread's hidden fragments are, by fragment id; empty when that is unknown. */
+/** Returns where the cells of hidden fragments are, by fragment id; empty when unknown. */
 function cellsOf(thread: Thread, models: Models): ReadonlyMap<string, Residency> {
   const { conversation, model } = thread
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
-  // The engine numbers the holes of a prompt. With omitted parts the numbers no longer tell which hole is which fragment.
+  // The engine reports holes in order, one per folded fragment. Omitted parts are holes too, so the order would not match the fragments.
   if (hidden.length === 0 || conversation.omissions.length > 0 || engine?.residency === undefined) return new Map()
   try {
     const found = engine.residency(conversation.id, ...shownBy(thread))

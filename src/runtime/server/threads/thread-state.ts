@@ -1,18 +1,18 @@
-/** Holds the state of a thread beside its conversation: what clients know of it, and what only this process knows. */
+/** State of a thread beside its conversation: what clients know of it, and what only this process knows. */
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import type { AdapterScale } from '../../engine/engine.js'
 import type { StoredMessage } from '../../store/port.js'
 import { Chain, messageKey } from './message-match.js'
 
-// The messages of a thread as clients know them, and the keys, chain and places that find the thread by them.
+// The messages of a thread as clients know them, with the keys and the chain by which requests find the thread.
 
-/** Approximate bytes that a message takes in memory, without its texts and tokens. */
+/** Approximate bytes of a message without its texts and tokens. */
 const MESSAGE = 500
 
 /**
- * A thread's messages as its clients know them. Messages are only appended. Keys and links that were computed for the same messages before
- * are reused.
+ * A thread's messages as clients know them. Messages are only appended. Keys and chain links of messages known before are not computed
+ * again.
  */
 export class View {
   readonly #seen: StoredMessage['seen'][] = []
@@ -20,7 +20,7 @@ export class View {
   readonly #keys: string[] = []
   /** For each message that clients know, its index in the conversation. */
   readonly #places: number[] = []
-  /** For each message that clients know, whether it is an answer of this server. */
+  /** For each message that clients know: whether this server generated it. */
   readonly #given: boolean[] = []
   #chain = new Chain()
   #size = 0
@@ -37,7 +37,7 @@ export class View {
     return view
   }
 
-  /** For each message of the conversation, the form in which clients know it. */
+  /** For each message of the conversation: whether clients know it, and in which form. */
   get seen(): readonly StoredMessage['seen'][] {
     return this.#seen
   }
@@ -56,15 +56,12 @@ export class View {
     return this.#places
   }
 
-  /** For each message that clients know, whether it is an answer of this server. Clients may have written the others as they liked. */
+  /** For each message that clients know: whether this server generated it. Clients may have written the others. */
   get given(): readonly boolean[] {
     return this.#given
   }
 
-  /**
-   * The chain by which requests find the thread. It leaves out a cut answer at the end, of which the client may have only a part
-   * (`Thread.takeCut`).
-   */
+  /** The chain by which requests find the thread. A cut answer at the end is left out, because the client may have only its beginning. */
   get chain(): Chain {
     return this.cut === null ? this.#chain : this.#chain.beginning(this.#messages.length - 1)
   }
@@ -81,8 +78,9 @@ export class View {
   }
 
   /**
-   * Appends a message of the conversation. @param seen how clients know it @param keyOf returns the key of a message that clients know, if
-   * it was computed before
+   * Appends a message of the conversation.
+   * @param seen whether clients know the message, and in which form
+   * @param keyOf returns the key of a known message if it was computed before
    */
   note(
     message: ChatMessage,
@@ -104,7 +102,7 @@ export class View {
 const knownOf = ({ message, seen }: StoredMessage): ChatMessage | null =>
   seen === 'nothing' ? null : seen === 'same' ? message : seen
 
-/** Returns approximate bytes. Counts two bytes a character, though most take one. */
+/** Returns approximate bytes in memory, counting two per character. */
 const sizeOf = ({ content, reasoning = '', sampled, toolCalls = [] }: ChatMessage): number =>
   MESSAGE +
   2 * (content.length + reasoning.length + (sampled?.text.length ?? 0)) +
@@ -118,30 +116,30 @@ export function dataSize(value: unknown): number {
   return Object.values(value).reduce((sum: number, each) => sum + 16 + dataSize(each), 0)
 }
 
-/** What a thread's latest prompt had before its messages: the tools that the model saw, the variables of the template, and the adapters. */
+/** What the thread's latest prompt showed before its messages: tools and template variables; and the adapters it was computed with. */
 export interface PromptHead {
   readonly tools: readonly ToolDefinition[]
   readonly variables: TemplateVariables
-  /** The adapters that apply. */
+  /** The LoRA adapters that apply; undefined for a model without adapters. */
   readonly lora?: readonly AdapterScale[]
 }
 
-/** State of a thread that only this process knows. It stays when the thread's messages are unloaded. */
+/** State of a thread that only this process has. It stays in memory when the thread's messages are unloaded. */
 export class RuntimeState {
-  /** The prompts to which the thread's answers were given. */
+  /** The prompts of the thread's latest answers. */
   shown = new ShownSteps()
   /** Null before the first prompt, and while the thread's messages are unloaded. */
   head: PromptHead | null = null
-  /** The head while the thread's messages are unloaded. Of its client's tools it has only the names, because the store has the rest. */
+  /** `head` while the thread is unloaded. The client's tools are kept by name only, because the store has their definitions. */
   away: (Omit<PromptHead, 'tools'> & { readonly tools: readonly (ToolDefinition | string)[] }) | null = null
-  /** Names of the client's tools in the order of their first appearance, including tools no longer sent. */
+  /** Names of the client's tools in the order of their first appearance, including tools that later requests left out. */
   toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of the thread. */
   warm = false
-  /** How many tokens the thread counts among those that engines may hold (`ThreadIndex.warm`). */
+  /** How many tokens the thread counts in its tenant's limit of cached tokens (`ThreadIndex.warm`). */
   tokens = 0
 
-  /** Lets go of the definitions of the client's tools, when the thread is unloaded. */
+  /** Called when the thread is unloaded. Replaces the client's tool definitions with their names. */
   putAway(clients: readonly ToolDefinition[]): void {
     if (this.head === null) return
     const known = new Set(clients)
@@ -149,7 +147,7 @@ export class RuntimeState {
     this.head = null
   }
 
-  /** Takes the definitions of the client's tools from the thread that was loaded again. */
+  /** Called when the thread is loaded again. Replaces names with the client's tool definitions. */
   load(clients: readonly ToolDefinition[]): void {
     if (this.away === null) return
     const named = new Map(clients.map((tool) => [tool.name, tool]))
@@ -159,26 +157,25 @@ export class RuntimeState {
   }
 }
 
-// The prompts of a thread's answers since its cells were last exact. A replay of these prompts shows the thread again, including the trace
-// of hidden text.
+// The prompts of a thread's answers since its cells were last exact. Replaying them reproduces the cells, with the traces of hidden text.
 
-/** The most prompts kept; older ones are dropped. */
+/** The most prompts kept. */
 const MOST = 256
 
-/** Keeps the prompts of a thread's latest answers. They exist only in this process: a thread that was read from the store has none. */
+/** The prompts of a thread's latest answers. A restart of the server loses them. */
 export class ShownSteps {
   #steps: ShownPrompt[] = []
-  /** Whether the first step kept was exact, so that earlier ones do not matter. */
+  /** Whether the list begins with an exact prompt. Earlier prompts then left no trace in the cells. */
   #isWhole = false
 
-  /** Records the prompt of an answer. `isExact`: its cells are what a fresh prefill makes. */
+  /** Records the prompt of an answer. `isExact`: all its cells equal those of a fresh prefill. */
   note(prompt: ShownPrompt, isExact: boolean): void {
     if (isExact) {
       this.#steps = []
       this.#isWhole = true
     }
     const last = this.#steps.at(-1)
-    // Equal edits take memory once.
+    // Share one array of edits between prompts with equal edits.
     this.#steps.push(last !== undefined && isSame(prompt, last) ? { ...prompt, edits: last.edits } : prompt)
     if (this.#steps.length > MOST) {
       this.#steps.shift()
@@ -187,8 +184,9 @@ export class ShownSteps {
   }
 
   /**
-   * Returns the prompts up to the one whose answer is this message. Leaves out a prompt when the next one has the same contract and
-   * edits. Returns null when the prompts are not known.
+   * Returns the prompts up to the one that this answer followed; null when they are not all known. Leaves out a prompt if the next one has
+   * the same contract and edits.
+   * @param answer index of the answer in the conversation
    */
   upTo(answer: number): readonly ShownPrompt[] | null {
     const at = this.#steps.findIndex(({ messages }) => messages === answer)

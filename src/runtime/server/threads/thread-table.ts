@@ -1,4 +1,4 @@
-/** Indexes all threads, whether their messages are in memory or only in the store. */
+/** The index of all threads, loaded or not: finds them by id, last use, messages and session, and limits how many are loaded. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
@@ -12,26 +12,26 @@ import { UseOrder } from './use-order.js'
 
 export interface ThreadIndexOptions {
   readonly store: ThreadStore
-  /** Returns the ports that a thread's conversation needs to its model's engine, which may be loaded or not. */
+  /** Returns the engine functions that a thread's conversation calls. The model need not be loaded when they are made. */
   readonly portsOf: (thread: Thread) => ConversationPorts
   /**
-   * Approximate bytes that threads in memory may take. Beyond them idle threads are unloaded, and read again when needed. Threads in use
-   * may exceed the limit. Default 64 MiB.
+   * Approximate bytes for loaded threads. Beyond it, unused threads are unloaded and read again when needed; threads in use may exceed it.
+   * Default 64 MiB.
    */
   readonly idleBytes?: number
 }
 
 const IDLE_BYTES = 2 ** 26
-/** The fewest tokens that a thread counts among those that engines may hold, because engines also remember other things of it. */
+/** The fewest tokens that a thread counts in its tenant's limit: engines also keep other state of it besides cells. */
 const LEAST_TOKENS = 2048
 const tokensOf = ({ last }: ThreadCard): number => Math.max(LEAST_TOKENS, last?.shown ?? 0)
 
 /**
- * Finds threads by their ids, last uses, messages and sessions. Work for one tenant touches no entry of another, so its time reveals
- * neither their threads nor how many there are. Except for listing, it takes no longer when the tenant has more threads.
+ * Finds threads by id, last use, messages and session. Work for one tenant reads no entry of another tenant. So its duration reveals
+ * nothing about their threads. Except for lists, it does not grow with the number of threads.
  */
 export class ThreadIndex {
-  /** The threads of each tenant. A tenant that has none is not in the map. */
+  /** Tenants without threads are not in the map. */
   readonly #tenants = new Map<Tenant, TenantThreads>()
   readonly #loaded: ThreadLru
   #size = 0
@@ -42,7 +42,7 @@ export class ThreadIndex {
     })
   }
 
-  /** Opens with all threads of the store; none is loaded yet. */
+  /** Opens with all threads of the store, without loading their messages. */
   static async open(options: ThreadIndexOptions): Promise<ThreadIndex> {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
@@ -54,44 +54,44 @@ export class ThreadIndex {
     return this.#size
   }
 
-  /** How many threads are in memory. */
+  /** How many threads are loaded. */
   get loaded(): number {
     return this.#loaded.size
   }
 
-  /** When any tenant's thread was last used; 0 when there are no threads. */
+  /** The largest time of use of all threads, in Unix milliseconds; 0 when there are none. */
   get lastUse(): number {
     let latest = 0
     for (const { uses } of this.#tenants.values()) for (const { used } of uses.fromNewest()) latest = Math.max(latest, used)
     return latest
   }
 
-  /** Returns how many threads the tenant has. */
   count(tenant: Tenant): number {
     return this.#tenants.get(tenant)?.byId.size ?? 0
   }
 
-  /** The tenant's threads, least recently used first; loads none. */
+  /** The tenant's threads, least recently used first, without loading any. */
   oldest(tenant: Tenant): Iterable<ThreadEntry> {
     return this.#tenants.get(tenant)?.uses.fromOldest() ?? []
   }
 
-  /** Returns the threads of this kind, indexed by their beginnings; null when there are none. */
+  /** Returns the index by common beginnings of threads with this tenant, model and salt; null when there are none. */
   beginnings(kind: ThreadKind): Beginnings<ThreadEntry> | null {
     return this.#tenants.get(kind.tenant)?.found(kind)?.beginnings ?? null
   }
 
   /**
-   * Returns a few threads of this kind with one of these keys (`messageKey`) among their last messages, most recently used first. It looks
-   * at the last few of these keys that the index knows, and returns threads with the rarest of them. Loads none.
+   * Returns at most `FEW` threads that have one of these message keys among their last messages, most recently used first. Of the last
+   * `FEW` keys that the index knows, it takes the one that the fewest threads have. Loads none.
+   * @param keys keys of the request's messages (`messageKey`), in order
    */
   having(kind: ThreadKind, keys: readonly string[]): readonly ThreadEntry[] {
     return this.#tenants.get(kind.tenant)?.found(kind)?.lately.having(keys) ?? []
   }
 
   /**
-   * Returns a few threads of the client's session, most recently used first. Loads none. Sessions from before the server's start are
-   * forgotten.
+   * Returns a few threads of this client session, most recently used first, without loading them. Sessions are not stored: a restart
+   * forgets them.
    */
   ofSession(kind: ThreadKind, session: string): readonly ThreadEntry[] {
     const entries = [...(this.#tenants.get(kind.tenant)?.sessions.get(session) ?? [])]
@@ -101,24 +101,26 @@ export class ThreadIndex {
       .slice(0, FEW)
   }
 
-  /** Records that the entry's last request belonged to this session of its client. */
+  /** Records the client session of the entry's latest request. */
   join(entry: ThreadEntry, session: string): void {
     this.#tenants.get(entry.tenant)?.join(entry, session)
   }
 
-  /** The tenant's threads, most recently used first; loads none. */
+  /** The tenant's threads, most recently used first, without loading any. */
   of(tenant: Tenant): readonly ThreadEntry[] {
     return [...this.oldest(tenant)].sort((a, b) => b.used - a.used)
   }
 
-  /** Records that the entry is used now. */
+  /** Makes the entry the most recently used of its tenant. */
   use(entry: ThreadEntry): void {
     this.#tenants.get(entry.tenant)?.uses.use(entry)
   }
 
   /**
-   * Records that engines may hold cells of the entry. Returns entries of its tenant whose cells must be dropped, least recently used first:
-   * those beyond `most` tokens, apart from the last `fewest`.
+   * Records that engines may hold cells of the entry. Returns the entries of its tenant whose cells must be dropped, least recently used
+   * first.
+   * @param fewest so many of the latest entries keep their cells in any case
+   * @param most tokens that all these entries together may have
    */
   warm(entry: ThreadEntry, fewest: number, most: number): readonly ThreadEntry[] {
     const warm = this.#tenants.get(entry.tenant)?.warm
@@ -138,17 +140,17 @@ export class ThreadIndex {
     return cooled
   }
 
-  /** Updates the index after the entry's messages changed, or may have changed. */
+  /** Updates the indexes after the entry's messages changed. */
   note(entry: ThreadEntry): void {
     if (this.has(entry)) this.#tenants.get(entry.tenant)?.note(entry)
   }
 
-  /** Returns the entry, or null; loads nothing. */
+  /** Returns the entry, or null when there is none. Loads nothing. */
   find(tenant: Tenant, id: string): ThreadEntry | null {
     return this.#tenants.get(tenant)?.byId.get(id) ?? null
   }
 
-  /** Returns the entry; loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
+  /** Returns the entry without loading the thread. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
   entry(tenant: Tenant, id: string): ThreadEntry {
     const entry = this.find(tenant, id)
     if (entry !== null) return entry
@@ -156,7 +158,7 @@ export class ThreadIndex {
     throw damage === undefined ? noThread(id) : damageError(damage)
   }
 
-  /** Returns the entry; loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another kind */
+  /** Returns the entry. @throws KvfoldError the errors of `entry`; engine/bad-request for a thread of another model or salt */
   entryFor({ tenant, model, salt }: ThreadKind, id: string): ThreadEntry {
     const entry = this.entry(tenant, id)
     const bad = (message: string) => new KvfoldError('engine/bad-request', message)
@@ -169,7 +171,7 @@ export class ThreadIndex {
     )
   }
 
-  /** Returns the thread's entry; null when the index no longer holds this object. */
+  /** Returns the thread's entry; null when the thread was dropped or another object replaced it. */
   entryOf(thread: Thread): ThreadEntry | null {
     const entry = this.find(thread.tenant, thread.id)
     return entry?.thread === thread ? entry : null
@@ -180,8 +182,8 @@ export class ThreadIndex {
   }
 
   /**
-   * Returns the entry's thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
-   * @throws KvfoldError store/damaged-thread, after dropping the entry; store/failed; server/no-thread when the store does not have it
+   * Returns the entry's thread, loaded. It may be unloaded again at the caller's next `await`, unless it is `asked` or `held`.
+   * @throws KvfoldError store/damaged-thread, after the entry was dropped; store/failed; server/no-thread when the store does not have it
    */
   load(entry: ThreadEntry): Thread {
     let { thread } = entry
@@ -201,7 +203,7 @@ export class ThreadIndex {
     this.#loaded.use(entry)
   }
 
-  /** Removes the entry; the store keeps the thread. */
+  /** Removes the entry from the index; the store keeps the thread. */
   drop(entry: ThreadEntry): void {
     const threads = this.#tenants.get(entry.tenant)
     if (threads?.delete(entry) === true) this.#size--
@@ -209,7 +211,7 @@ export class ThreadIndex {
     this.#loaded.delete(entry)
   }
 
-  /** Puts a dropped entry back, because the store still has the thread. */
+  /** Puts a dropped entry back after its deletion failed. */
   restore(entry: ThreadEntry): void {
     entry.discard()
     if (this.find(entry.tenant, entry.id) !== null) return
@@ -217,7 +219,7 @@ export class ThreadIndex {
     for (const each of [...this.oldest(entry.tenant)].sort((a, b) => a.used - b.used)) this.use(each)
   }
 
-  /** Drops a thread from memory that differs from the stored one. The next use loads it again. */
+  /** Drops the loaded thread because the stored one may differ. Its next use loads it again. */
   discard(tenant: Tenant, id: string): void {
     const entry = this.find(tenant, id)
     if (entry === null) return
@@ -227,8 +229,8 @@ export class ThreadIndex {
   }
 
   /**
-   * Takes in a thread that another server created or changed. A thread in use here stays as it is, and the store refuses changes to it.
-   * Returns true when the thread is new.
+   * Adds or updates a thread that another server created or changed. A thread in use here stays as it is, and the store will refuse its
+   * changes. Returns true when the thread is new.
    */
   renew(listed: ListedThread): boolean {
     const { tenant, id } = listed
@@ -242,7 +244,7 @@ export class ThreadIndex {
     return known === null
   }
 
-  /** Updates the thread's size in the index. If threads take too much memory, unloads idle ones, least recently used first. */
+  /** Counts the thread's bytes again, and unloads unused threads if loaded threads take too much memory. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
@@ -275,20 +277,20 @@ export const noThread = (id: string): KvfoldError =>
 
 // The threads of one tenant, and the indexes that find them.
 
-/** What a request and the thread that it continues have in common. */
+/** A request finds only threads with the same tenant, model and salt. */
 type ThreadKind = Pick<KnownThread, 'tenant' | 'model'> & { readonly salt?: string | undefined }
 
-/** A name for the model and the salt of a kind. A salt's digest has no space. */
+/** A map key for model and salt. Digests of salts contain no space. */
 const nameOf = ({ model, salt = '' }: ThreadKind): string => `${salt} ${model}`
 
 class TenantThreads {
   readonly byId = new Map<string, ThreadEntry>()
   readonly uses = new UseOrder<ThreadEntry>()
-  /** The threads of which engines may hold cells, in the order of their last uses. */
+  /** Threads of which engines may hold cells, in the order of their last use. */
   readonly warm = new UseOrder<ThreadEntry>()
-  /** For each kind, the indexes that find its threads by their messages. */
+  /** The indexes by messages, for each model and salt (`nameOf`). */
   readonly #kinds = new Map<string, FoundByMessages>()
-  /** The threads of each session that a client named. */
+  /** The threads of each client session, by the session's name. */
   readonly sessions = new Map<string, Set<ThreadEntry>>()
 
   add(entry: ThreadEntry): void {
@@ -309,7 +311,7 @@ class TenantThreads {
     found.lately.note(entry, entry.ends)
   }
 
-  /** Moves the entry to this session of its client. @param session null: to none */
+  /** Moves the entry to another client session. @param session null: the entry leaves its session */
   join(entry: ThreadEntry, session: string | null): void {
     if (entry.session === session) return
     const before = entry.session === null ? undefined : this.sessions.get(entry.session)
@@ -319,7 +321,7 @@ class TenantThreads {
     if (session !== null) this.sessions.set(session, (this.sessions.get(session) ?? new Set()).add(entry))
   }
 
-  /** Removes the entry from all indexes of its tenant. Returns false when it was not there. */
+  /** Removes the entry from all indexes of its tenant. Returns false when it was not in them. */
   delete(entry: ThreadEntry): boolean {
     this.join(entry, null)
     this.uses.delete(entry)
@@ -337,11 +339,11 @@ interface FoundByMessages {
   readonly lately: RecentMessageIndex
 }
 
-// Finds threads by their last messages, for clients that change earlier ones.
+// Finds threads by their last messages, for clients that changed earlier ones.
 
-/** The most keys that a search compares, and the most threads that it returns. */
+/** The most keys compared in one search, and the most threads it returns. */
 export const FEW = 8
-/** If at most this many threads have the rarest key, all of them are looked at; else only the most recently used. */
+/** If more threads than this have the rarest key, only the most recently used of them are returned. */
 const MANY = 256
 
 class RecentMessageIndex {
@@ -383,20 +385,20 @@ class RecentMessageIndex {
   }
 }
 
-// Decides which threads stay in memory: all threads in use, and as many of the most recently used as there is room for.
+// Decides which threads stay loaded: those in use, and as many recently used ones as fit.
 
 /**
- * Keeps recently used threads in memory. Unloading a thread loses nothing, because all acknowledged changes are in the store. While there
- * is room, the use of a thread looks at no other.
+ * The loaded threads, least recently used first. Unloading loses nothing, because the store has all acknowledged changes. While there is
+ * room, using a thread looks at no other thread.
  */
 class ThreadLru {
-  /** The approximate bytes of each entry, as counted last. The entries are in the order of their uses, least recent first. */
+  /** Approximate bytes of each loaded thread, least recently used first. */
   readonly #entries = new Map<ThreadEntry, number>()
-  /** The sum of the bytes of all entries. */
+  /** The sum of `#entries`. */
   #bytes = 0
 
   /**
-   * @param room approximate bytes for threads; threads in use may exceed it
+   * @param room approximate bytes for loaded threads; threads in use may exceed it
    * @param onPutAway called for each entry that was unloaded
    */
   constructor(
@@ -404,12 +406,12 @@ class ThreadLru {
     private readonly onPutAway: (entry: ThreadEntry) => void,
   ) {}
 
-  /** How many threads are in memory. */
+  /** How many threads are loaded. */
   get size(): number {
     return this.#entries.size
   }
 
-  /** Records the use of an entry with a loaded thread. It may unload other threads to make room. */
+  /** Records a use of a loaded thread. May unload others. */
   use(entry: ThreadEntry): void {
     this.delete(entry)
     this.trim()
@@ -426,7 +428,7 @@ class ThreadLru {
     this.#entries.delete(entry)
   }
 
-  /** Unloads idle threads, least recently used first, until those in memory take no more than `room`. */
+  /** Unloads unused threads, least recently used first, until the loaded ones fit into `room`. */
   trim(): void {
     for (const entry of this.#entries.keys()) {
       if (this.#bytes <= this.room) return
@@ -444,9 +446,9 @@ class ThreadLru {
   }
 }
 
-// A thread as the index always has it: enough to match and list it. Its messages are loaded when needed.
+// A thread in the index: what is needed to match and list it. Its messages are loaded on demand.
 
-/** The facts of a thread that are known without loading it. */
+/** What is known of a thread without loading it. */
 export type KnownThread = Pick<
   Thread,
   'tenant' | 'salt' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
@@ -454,14 +456,14 @@ export type KnownThread = Pick<
 
 export class ThreadEntry implements KnownThread, MatchCandidate {
   readonly runtime: RuntimeState
-  /** The client's session that the thread belongs to; null when the client named none. */
+  /** The client session of its latest request; null when the client named none. */
   session: string | null = null
   /** The loaded thread; null while its messages are only in the store. */
   #thread: Thread | null
   #listed: ListedThread
   #chain: Chain
 
-  /** @param of a thread as the store lists it, or a loaded one */
+  /** @param of a thread as the store lists it, or a loaded thread */
   constructor(of: ListedThread | Thread) {
     const isLoaded = 'runtime' in of
     this.runtime = isLoaded ? of.runtime : new RuntimeState()
@@ -474,12 +476,12 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread
   }
 
-  /** Attaches the loaded thread, from which the entry's facts now come. */
+  /** Attaches the loaded thread; the entry then reads its facts from it. */
   load(thread: Thread): void {
     this.#thread = thread
   }
 
-  /** Unloads the thread. After this no caller may use it. The store must have all its changes. */
+  /** Unloads the thread. The store must have all its changes, and no caller may use the object afterwards. */
   putAway(): void {
     if (this.#thread === null) return
     this.renew({ ...listedHead(this.#thread.head), card: this.#thread.card })
@@ -487,19 +489,19 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     this.#thread = null
   }
 
-  /** Replaces the facts that the entry gives while its thread is not loaded. */
+  /** Replaces the stored facts, which the entry gives while its thread is not loaded. */
   renew(listed: ListedThread): void {
     this.#listed = listed
     this.#chain = new Chain(listed.card.chain)
   }
 
-  /** Takes over the card of the thread that the store now has. */
+  /** Takes the thread's card as the store now has it. */
   saved(card: ThreadCard): void {
     this.runtime.tokens = tokensOf(card)
     if (this.#thread !== null) this.renew({ ...listedHead(this.#thread.head), card })
   }
 
-  /** Drops a thread that differs from the stored one. Until it is loaded again, the entry shows the state stored last. */
+  /** Drops the loaded thread because it differs from the stored one. Until the next load the entry gives the facts stored last. */
   discard(): void {
     if (this.#thread !== null) this.runtime.putAway(this.#thread.tools)
     this.#thread = null
@@ -546,7 +548,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread?.chain ?? this.#chain
   }
 
-  /** Keys of the thread's last messages (`messageKey`). */
+  /** Keys of the thread's last known messages (`messageKey`). */
   get ends(): readonly string[] {
     return this.#thread?.ends ?? this.#listed.card.ends ?? []
   }

@@ -1,4 +1,4 @@
-/** One live conversation of the server: its messages, the part of them that clients know, its folds, and its costs. */
+/** One conversation that the server keeps: its messages, which of them clients know, its folds, and its costs. */
 import type { UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
@@ -14,17 +14,17 @@ import { engineTenant } from './cache-salt.js'
 import type { MatchCandidate, Chain } from './message-match.js'
 import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
 
-/** State of a thread that no store has, as it is at one time. */
+/** State of a thread that is not in the store, as it was before a request. */
 export type UnsavedState = Pick<RuntimeState, 'head' | 'toolOrder'> & Pick<Thread, 'looked'>
 
-/** How much of the thread has been written to the store. */
+/** How much of the thread the store has. The next save writes the rest. */
 interface StoredExtent {
   messages: number
-  /** Whether the store has outdated messages after the first `messages`; the next save replaces them. */
+  /** True: the store has outdated messages after the first `messages`; the next save replaces them. */
   others: boolean
   entries: number
   events: number
-  /** The same for events as `others` for messages. */
+  /** True: the store has outdated events after the first `events`. */
   otherEvents: boolean
   fragments: unknown
   omissions: unknown
@@ -34,20 +34,20 @@ interface StoredExtent {
 
 const NO_VARIABLES: PromptHead['variables'] = {}
 
-/** How many of a thread's last messages can be used to find it. */
+/** By how many of its last messages a thread can be found. */
 const ENDS = 4
-/** The most characters of a title. */
+/** The most characters of a title in lists. */
 const TITLE = 80
-/** Approximate bytes in memory. `cost`: for each message of a ledger entry; `other`: for the rest of the thread, without its messages. */
+/** Approximate bytes in memory: for each message of a ledger entry, and for the thread without its messages. */
 const SIZES = { cost: 100, other: 4000 }
 
 /**
- * A conversation that the server keeps. `view` has its messages as clients see them, in order. Messages are only appended, unless a client
- * sends other ones than before (`rewrite`). Changes stay in memory until `save`.
+ * A conversation that the server keeps. `view` has the messages that clients know, oldest first. Messages are only appended, except by
+ * `rewrite`, when a client sends different ones. Changes stay in memory until `save`.
  */
 export class Thread implements MatchCandidate {
   readonly tenant: Tenant
-  /** A digest of the salt of all its requests; undefined when they have none. */
+  /** Digest of the cache salt of its requests; undefined when they have none. */
   readonly salt: string | undefined
   readonly id: string
   readonly model: string
@@ -56,17 +56,17 @@ export class Thread implements MatchCandidate {
   used: number
   contract: ContractChoice | null
   tools: readonly ToolDefinition[]
-  /** True from the moment a request takes the thread until its answer is complete. Meanwhile other requests for the thread get a fork. */
+  /** True while a request owns the thread, until its answer is complete. Other requests for the thread then get a fork. */
   asked = false
-  /** What helpers last decided to show of these messages; null before their first look in this process. */
+  /** The helper state of `u-fold` and `resum`: the notes and folds chosen last. Null before the helper's first run in this process. */
   looked: UFoldState | null = null
-  /** Why the thread can no longer be used or saved: it was deleted, or a save failed. Null while it is usable. */
+  /** The error that makes the thread unusable: it was deleted, or a save failed. Null while it is usable. */
   gone: Error | null = null
   #held: readonly ChatMessage[]
   #conversation: Conversation
   #view: View
   #hidden: ReadonlySet<string>
-  /** The title that a person or a program gave the thread; else null. */
+  /** The title from `rename`; else null. */
   #name: string | null
   readonly #ledger: LedgerEntry[]
   #events: readonly ThreadEvent[]
@@ -75,12 +75,12 @@ export class Thread implements MatchCandidate {
   #line: Promise<unknown> = Promise.resolve()
   #users = 0
   #size = SIZES.other
-  /** Approximate bytes of the definitions of its client's tools. */
+  /** Approximate bytes of the client's tool definitions. */
   #headSize = 0
 
   /**
    * @param record the thread as stored, or as it is about to be stored
-   * @param from the thread that it was forked from, whose messages it shares
+   * @param from the thread that it was forked from; equal messages reuse its keys
    */
   constructor(
     record: ThreadRecord,
@@ -123,7 +123,7 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** The tenant of its conversation in the engine. */
+  /** The tenant name for the engine: the salt's digest, or else the tenant (`cache-salt.ts`). */
   get engineTenant(): string {
     return engineTenant(this.tenant, this.salt)
   }
@@ -132,12 +132,12 @@ export class Thread implements MatchCandidate {
     return this.#conversation
   }
 
-  /** Keys of the messages that clients know (`messageKey`). */
+  /** Keys of the messages that clients know (`messageKey`), oldest first. */
   get keys(): readonly string[] {
     return this.#view.keys
   }
 
-  /** Keys of the last messages that clients know. They find the thread when its client changes earlier ones. */
+  /** Keys of the last known messages. They find the thread when its client changed earlier messages. */
   get ends(): readonly string[] {
     return this.keys.slice(-ENDS)
   }
@@ -147,7 +147,7 @@ export class Thread implements MatchCandidate {
     return this.#view.messages
   }
 
-  /** For each message that clients know, whether it is an answer that this server gave. */
+  /** For each message that clients know: whether this server generated it. */
   get given(): readonly boolean[] {
     return this.#view.given
   }
@@ -160,7 +160,7 @@ export class Thread implements MatchCandidate {
     return this.#ledger
   }
 
-  /** The cut answer at the thread's end, as clients know it; null when the thread does not end with one. */
+  /** The last message that clients know, if it is a cut answer; else null. */
   get cut(): ChatMessage | null {
     return this.#view.cut
   }
@@ -169,14 +169,14 @@ export class Thread implements MatchCandidate {
     return this.#events
   }
 
-  /** Keys of messages that its client removed or replaced at some time. */
+  /** Keys of all messages that the client ever removed or replaced. */
   get hidden(): ReadonlySet<string> {
     return this.#hidden
   }
 
   /**
-   * Sets the client's tools, in the order in which the thread first saw them. Tools that it knows keep their places; new ones come last.
-   * So a client that sends its tools in another order loses nothing of the cache.
+   * Sets the client's tools. Tools keep the order in which the thread first saw them, and new ones come last. So a client that reorders its
+   * tools keeps its cached prompt.
    */
   offer(tools: readonly ToolDefinition[]): void {
     const names = [...this.runtime.toolOrder, ...this.tools, ...tools].map((tool) =>
@@ -188,13 +188,13 @@ export class Thread implements MatchCandidate {
     this.#headSize = dataSize(this.tools)
   }
 
-  /** The prompts to which the thread's answers were given, as far as this process knows. */
+  /** The prompts of the thread's latest answers, as far as this process knows them. */
   get shown(): ShownSteps {
     return this.runtime.shown
   }
 
   /**
-   * The tools, template variables and adapters of its latest prompt, as far as this process knows; else its client's tools without
+   * Tools, template variables and adapters of the latest prompt. Before the first prompt in this process: the client's tools and no
    * variables.
    */
   get prompted(): PromptHead {
@@ -205,7 +205,7 @@ export class Thread implements MatchCandidate {
     this.runtime.head = head
   }
 
-  /** True when no ask or operation uses the thread, so that its messages can be unloaded. */
+  /** True when no request or operation uses the thread, so it may be unloaded. */
   get idle(): boolean {
     return !this.asked && this.#users === 0
   }
@@ -215,7 +215,7 @@ export class Thread implements MatchCandidate {
     return this.#size + this.#view.size + this.#headSize
   }
 
-  /** For each message of the conversation, the form in which clients know it. */
+  /** For each message of the conversation: whether clients know it, and in which form. */
   get seen(): readonly StoredMessage['seen'][] {
     return this.#view.seen
   }
@@ -225,7 +225,7 @@ export class Thread implements MatchCandidate {
     return { tenant, ...definedFields({ salt }), id, model, created, used, parent, contract, tools, held: this.#held }
   }
 
-  /** The thread as it is now; later changes do not reach it. */
+  /** A snapshot of the thread; later changes do not alter it. */
   get record(): ThreadRecord {
     const { messages, fragments, searches, ids, omissions } = this.conversation.state
     return {
@@ -258,16 +258,17 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Returns the index in the conversation of a message, given its index among those that clients know. For a message that is not there yet,
-   * returns the conversation's length.
+   * Returns the conversation index of a message that clients know. For an index past the last known message, returns the conversation's
+   * length.
+   * @param message index among the messages that clients know
    */
   placeOf(message: number): number {
     return this.#view.places[message] ?? this.conversation.messages.length
   }
 
   /**
-   * Replaces the thread's messages because its client sent different ones than before. Forgets which prompts were shown before, and what
-   * helpers decided, because that names messages and lines by their numbers.
+   * Replaces the messages because the client sent different ones. Also forgets the earlier prompts and the helper state, which refer to
+   * messages by index.
    */
   rewrite({ messages, edits, held }: Pick<ThreadRecord, 'messages' | 'edits' | 'held'>): void {
     const before = this.conversation.messages
@@ -283,15 +284,15 @@ export class Thread implements MatchCandidate {
     this.looked = null
   }
 
-  /** What a request may change of the thread besides its record. */
+  /** The state that a request may change and that no store has. */
   get unsaved(): UnsavedState {
     const { head, toolOrder } = this.runtime
     return { head, toolOrder, looked: this.looked }
   }
 
   /**
-   * Makes messages, edits, events and tools those of an earlier record of the thread.
-   * @param unsaved the state at the same time
+   * Restores messages, edits, events and tools of an earlier record.
+   * @param unsaved the unsaved state of the same moment
    */
   revert(before: ThreadRecord, { head, toolOrder, looked } = this.unsaved): void {
     this.rewrite(before)
@@ -306,9 +307,9 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Shortens the cut answer at the thread's end to the text that its client has. If the answer took several steps, the last step's
-   * message loses the same number of characters.
-   * @param text null when the client gives it as the beginning of the next answer; the cut answer is then removed
+   * Shortens the cut answer at the thread's end to the text that its client has. If the answer took several steps, the last step's message
+   * loses the same number of characters.
+   * @param text null removes the cut answer, because the client sent its text as the beginning of the next answer
    */
   takeCut(text: string | null): void {
     const { messages, edits, held } = this.record
@@ -325,14 +326,14 @@ export class Thread implements MatchCandidate {
     })
   }
 
-  /** Hides these messages from clients too. In their place clients know `summary`, which becomes the thread's last message. */
+  /** Hides these messages from clients. `summary` becomes the thread's last message, and clients know it in their place. */
   compact(hidden: ReadonlySet<number>, summary: ChatMessage): void {
     const { messages, edits } = this.record
     const left = messages.map((each, at): StoredMessage => (hidden.has(at) ? { ...each, seen: 'nothing' } : each))
     this.rewrite({ messages: [...left, { message: summary, seen: 'same' }], edits, held: [] })
   }
 
-  /** Appends messages from the client. Results of the server's tools that were held back are inserted in the order of their calls. */
+  /** Appends messages from the client. Held results of the server's own tools are inserted among them in the order of their calls. */
   extend(messages: readonly ChatMessage[]): void {
     const results = messages.findIndex(({ role }) => role !== 'tool')
     const split = results === -1 ? messages.length : results
@@ -348,10 +349,11 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Records what clients know of the messages that a turn added after the first `from`.
-   * @param seen the last assistant message as clients know it; null when the turn gave no answer, so that they know only its searches
-   * @param held results of the server's tools that wait until the client sends the results of its own calls in this answer
-   * @param isSearch whether clients see this call as a step of its own, with its result
+   * Records which messages of a turn clients know.
+   * @param from how many messages the conversation had before the turn
+   * @param seen the last assistant message as clients know it; null when the turn gave no answer, and clients know only its searches
+   * @param held results of the server's own tools, which wait until the client sends the results of its own calls
+   * @param isSearch whether clients see this call, and its result, as messages
    */
   answered(
     from: number,
@@ -380,29 +382,29 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Records an event that is not a step, such as a fold by a policy or an edit by a client (`ThreadEvent`). */
+  /** Records an event that is not a step, such as a fold by a policy or an edit by a client. */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events = [...this.#events, { ...event, at: Date.now(), after: this.#ledger.length }]
     if (event.hidden !== undefined) this.#hidden = hiddenIn(this.#events)
     if (event.what === 'named') this.#name = event.name ?? null
   }
 
-  /** Records that engines must forget text of the thread, where they computed cells from it. The next save tells other servers. */
+  /** Records that text must be forgotten wherever cells of it were computed. The next save tells the other servers. */
   noteForget(): void {
     this.#forgets = true
   }
 
-  /** Marks the thread as unusable after a failed save. */
+  /** Makes the thread unusable after a failed save. */
   fail(cause: unknown): void {
     this.gone = cause instanceof Error ? cause : new Error(String(cause))
   }
 
-  /** Throws if the thread is unusable. @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
+  /** @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
   refuseGone(): void {
     if (this.gone !== null) throw this.gone
   }
 
-  /** Runs `work` alone, after all work queued before it. */
+  /** Runs `work` after all work queued before it, and before all queued later. */
   alone<T>(work: () => T | Promise<T>): Promise<T> {
     return this.held(() => {
       const done = this.#line.then(work)
@@ -411,7 +413,7 @@ export class Thread implements MatchCandidate {
     })
   }
 
-  /** Runs `work` while the thread stays in memory. */
+  /** Runs `work`, and keeps the thread loaded meanwhile. */
   async held<T>(work: () => Promise<T>): Promise<T> {
     this.#users++
     try {
@@ -422,8 +424,8 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Writes the changes since the last save, all or nothing; when it resolves, the store has them. Returns the thread's new card; null
-   * when there was nothing to write or the thread is gone.
+   * Writes all changes since the last save, or none of them; they are durable when the promise resolves. Returns the thread's new card;
+   * null when nothing changed or the thread is unusable.
    */
   async save(store: ThreadStore): Promise<ThreadCard | null> {
     if (this.gone !== null) return null
@@ -441,7 +443,7 @@ export class Thread implements MatchCandidate {
     const eventsFrom = saved.otherEvents ? saved.events : null
     if (!isEdited && !isTouched && from === null && eventsFrom === null && messages.length + ledger.length + events.length === 0)
       return null
-    // The counters advance before the write, because changes made during the write belong to the next save.
+    // Advance the counters before the write: changes made while it runs belong to the next save.
     saved.messages += messages.length
     saved.others = false
     saved.otherEvents = false
@@ -476,8 +478,8 @@ export class Thread implements MatchCandidate {
 const hiddenIn = (events: readonly ThreadEvent[]): ReadonlySet<string> => new Set(events.flatMap(({ hidden = [] }) => hidden))
 
 /**
- * Compares the parts of a head that can change. Tools and held messages are compared by identity: they are only ever replaced, and writing
- * them as text takes long.
+ * Compares the fields of a head that can change. Tools and held messages are compared by object identity, because they are never changed in
+ * place and comparing their texts is slow.
  */
 const isSameHead = (a: ThreadHead, b: ThreadHead): boolean =>
   a.used === b.used && a.contract === b.contract && isSameList(a.tools, b.tools) && isSameList(a.held, b.held)
@@ -486,7 +488,8 @@ const isSameList = (a: readonly unknown[], b: readonly unknown[]): boolean =>
   a.length === b.length && a.every((item, at) => item === b[at])
 
 /**
- * Makes the record of a new thread. It inherits the events of policies whose fragments it has, so that policies know these as their own.
+ * Makes the record of a new thread. It inherits the policy events of the fragments that it takes over, so that policies still treat these
+ * as their own.
  * @param first the parent's messages that the request still has; null: none
  */
 export function beginning(
@@ -510,5 +513,5 @@ export function beginning(
   }
 }
 
-/** Makes the card of a stored thread, without any engine. */
+/** Makes the card of a stored thread. Needs no engine. */
 export const cardOf = (record: ThreadRecord): ThreadCard => new Thread(record, () => ({})).card

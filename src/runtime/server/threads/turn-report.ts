@@ -1,4 +1,4 @@
-/** Reports a turn to the client as events, and counts its tokens and logprobs. */
+/** Turns the events of a turn into events for the client, and collects its text, tokens and logprobs. */
 import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
@@ -9,30 +9,30 @@ import { namesIn } from './server-tools.js'
 
 export class TurnReport {
   logprobs: TokenLogprob[] = []
-  /** The sampled tokens of the last step. */
+  /** Tokens sampled in the latest step. */
   tokens: number[] = []
-  /** Logprobs of the tokens in the text since the last search. */
+  /** Logprobs of the tokens in `#text`, that is, since the last search. */
   textLogprobs: TokenLogprob[] = []
   readonly #unsaid = new UnsaidTokens()
   readonly searched: SearchStep[] = []
   readonly bareCalls: BareCallReport[] = []
-  /** The search of the current step, until its message is made. */
+  /** The search that the current step made; null once its message is in `searched`. */
   #found: ToolSearchResult | null = null
   #step = 0
-  /** Whether the current step's own costs were told, so that later ones are those of summaries. */
+  /** Whether the current step's own ledger entry was seen. Further entries in the step are those of summaries. */
   #accounted = false
-  /** The text and reasoning since the last search. `#spoke`: whether the current step has produced text. */
+  /** Text and reasoning since the last search. `#spoke`: whether the current step has produced text. */
   #text = ''
   #reasoning = ''
   #spoke = false
   #mayCall = true
   /**
-   * `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's plan. Null if the engine told no plan, as
-   * vLLM and SGLang do not.
+   * `#reused`: reused tokens in the first step's plan. `#prompt`: prompt tokens in the latest step's plan. Null for engines that report no
+   * plan, such as vLLM and SGLang.
    */
   #reused: number | null = null
   #prompt: number | null = null
-  /** `#unknown`: sampled tokens not yet known to be text or reasoning. `#reasoned`: reasoning tokens of the last step. */
+  /** `#unknown`: sampled tokens not yet known to be text or reasoning. `#reasoned`: reasoning tokens of the latest step. */
   #unknown = 0
   #reasoned = 0
 
@@ -78,7 +78,7 @@ export class TurnReport {
     }
   }
 
-  /** Makes one message of the text before a search and the search's call, as the client sends it back later. */
+  /** Turns the text so far and the search call into a message of its own, as the client will send it back. */
   #afterSearches(): void {
     const result = this.#found
     if (result === null) return
@@ -90,7 +90,7 @@ export class TurnReport {
     this.textLogprobs = []
   }
 
-  /** Returns the text of all steps since the last search, with the client's calls. */
+  /** Returns the answer's message: the text since the last search, and the calls of the client's tools. */
   message({ external }: TurnOutcome): ChatMessage {
     this.#afterSearches()
     return {
@@ -170,10 +170,10 @@ export class TurnReport {
   }
 }
 
-/** Finds the tokens of a text among all sampled tokens, which also write tags, reasoning and calls. */
+/** Finds the tokens of a piece of text among all sampled tokens; others belong to tags, reasoning and call syntax. */
 class UnsaidTokens {
   #tokens: TokenLogprob[] = []
-  /** The end of the last taken token, whose text comes later. */
+  /** Bytes of the last taken token that belong to text still to come. */
   #ahead = ''
 
   push(tokens: readonly TokenLogprob[]): void {
@@ -185,7 +185,7 @@ class UnsaidTokens {
     this.#ahead = ''
   }
 
-  /** Returns the tokens that have this text, without one that an earlier text had already. Drops the tokens before them. */
+  /** Returns the tokens of this text and drops all tokens before them. A token that spans two texts is returned with the first one only. */
   take(text: string): readonly TokenLogprob[] {
     const known = this.#ahead
     if (known === '' && this.#tokens.length === 0) return []
@@ -197,7 +197,7 @@ class UnsaidTokens {
     const joined = pieces.join('')
     let length = 0
     const starts = pieces.map((piece) => (length += piece.length) - piece.length)
-    // The text begins with a token, unless the parser trimmed it.
+    // A text begins at a token boundary, unless the parser trimmed its beginning.
     const begin = starts.find((at) => joined.startsWith(bytes, at)) ?? Math.max(0, joined.lastIndexOf(bytes))
     const end = begin + bytes.length
     const next = starts.findIndex((at) => at >= end)
@@ -215,10 +215,10 @@ class UnsaidTokens {
   }
 }
 
-/** Returns the bytes of a token or text, each as one character: a token may have only part of a character. */
+/** Returns the bytes of a text, one character each. A token may hold only part of a UTF-8 character. */
 const bytesOf = ({ text, bytes }: Pick<TokenLogprob, 'text' | 'bytes'>): string =>
   Buffer.from(bytes ?? Buffer.from(text)).toString('latin1')
 
-/** Sums one of the timings' figures over all steps of a turn. */
+/** Sums a timing figure over all steps of a turn. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
   steps.reduce((total, { timing }) => total + of(timing), 0)

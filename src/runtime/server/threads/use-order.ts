@@ -1,4 +1,4 @@
-/** Keeps things in the order of their last use, and walks them from either end. */
+/** A list in the order of last use, as a doubly linked list. */
 
 interface Link<T> {
   readonly of: T
@@ -7,8 +7,8 @@ interface Link<T> {
 }
 
 /**
- * Keeps things in the order of their last use. A thing may be used or deleted while a walk is at it. A walk visits no thing twice, unless
- * that thing is used meanwhile.
+ * Keeps items in the order of their last use. Items may be used or deleted during an iteration, which visits no item twice unless it is
+ * used meanwhile.
  */
 export class UseOrder<T> {
   readonly #links = new Map<T, Link<T>>()
@@ -19,7 +19,7 @@ export class UseOrder<T> {
     return this.#links.size
   }
 
-  /** Makes the thing the most recently used. */
+  /** Makes the item the most recently used. */
   use(thing: T): void {
     this.delete(thing)
     const link: Link<T> = { of: thing, older: this.#newest, newer: null }

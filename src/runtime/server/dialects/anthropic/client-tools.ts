@@ -1,12 +1,12 @@
 /**
- * The tools of Anthropic's API that a client carries out and names only by their type: a shell, a text editor, a memory. To the model they
- * are tools like others, with the parameters that Anthropic documents. Tools that Anthropic's own servers carry out are left out.
+ * Anthropic's predefined client tools, which a request names only by their type: a shell, a text editor, a memory. The model sees them as
+ * ordinary tools with the parameters that Anthropic documents. Tools that Anthropic's servers carry out are left out.
  */
 import type { ToolDefinition } from '../../../chat/message.js'
 
 type Definition = Omit<ToolDefinition, 'name'>
 
-/** Tools that only Anthropic's servers carry out. The model does not see them, and the answer says so. */
+/** Tools that only Anthropic's servers carry out. The model does not see them, and `kvfold.ignored` lists them. */
 const LEFT_OUT = /^(?:web_search|web_fetch|code_execution)_\d{8}$/
 
 const text = (description: string) => ({ type: 'string', description })
@@ -31,7 +31,7 @@ const bash = (): Definition => ({
   },
 })
 
-/** Returns the text editor's definition. @param date its version, as `20250728`. The first two versions can undo, and insert `new_str`. */
+/** @param date version of the text editor, such as `20250728`. Versions before `20250429` have `undo_edit` and insert `new_str` */
 function textEditor(date: string): Definition {
   const isOld = date < '20250429'
   return {
@@ -77,7 +77,7 @@ const memory = (): Definition => ({
 
 const KINDS: Readonly<Record<string, (date: string) => Definition>> = { bash, text_editor: textEditor, memory }
 
-/** Returns the definition of a tool that Anthropic's API names only by this type, and that the client carries out; null for other types. */
+/** Returns the definition of the client tool with this type; null for other types. */
 export function clientTool(type: string): Definition | null {
   const [, kind = '', date = ''] = /^(bash|text_editor|memory)_(\d{8})$/.exec(type) ?? []
   return KINDS[kind]?.(date) ?? null
@@ -85,6 +85,6 @@ export function clientTool(type: string): Definition | null {
 
 export const isLeftOut = ({ type }: { readonly type?: string }): boolean => type !== undefined && LEFT_OUT.test(type)
 
-/** Returns the tools that the model does not see, each as `tools[3]: web_search_20250305`. */
+/** Returns the tools that the model does not see, for `kvfold.ignored`: `tools[3]: web_search_20250305`. */
 export const toolsLeftOut = (tools: readonly { readonly type?: string }[] = []): readonly string[] =>
   tools.flatMap((tool, index) => (isLeftOut(tool) ? [`tools[${index}]: ${tool.type}`] : []))

@@ -1,4 +1,4 @@
-/** Reads the fields by which Anthropic's clients manage their context: `context_management`, `compaction` and `cache_control`. */
+/** Reads the fields by which Anthropic's clients shorten their context: `context_management`, `compaction` and `cache_control`. */
 import Type from 'typebox'
 import { createHash } from 'node:crypto'
 import type { ChatMessage } from '../../../chat/message.js'
@@ -10,7 +10,7 @@ import { type Compacted, summaryMessage } from '../../threads/compaction.js'
 const CLEAR = 'clear_tool_uses_20250919'
 const THINKING = 'clear_thinking_20251015'
 const COMPACT = 'compact_20260112'
-/** Values for requests that leave them out (Anthropic's documentation of context editing). */
+/** Defaults of the fields, as Anthropic documents them. */
 const DEFAULTS = { trigger: 100_000, keep: 3, thinkingTurns: 1, compactAbove: 150_000 }
 
 export const ContextManagement = Type.Optional(
@@ -24,7 +24,7 @@ export const ContextManagement = Type.Optional(
   }),
 )
 
-/** The top-level field `compaction` of Anthropic's `compact-2026-09-04`, which asks for a summary. */
+/** The field `compaction` (Anthropic's beta `compact-2026-09-04`), which asks for a summary. */
 export const CompactionField = Type.Optional(
   Type.Object(
     { type: Type.Literal('summarize'), instructions: Type.Optional(Type.String()) },
@@ -36,7 +36,7 @@ type Managed = Type.Static<typeof ContextManagement>
 type EditFields = Readonly<Record<string, unknown>>
 type Rules = NonNullable<Ask['clear']>
 
-/** The parts of an ask that say what the client wants cleared and compacted. */
+/** What a request wants cleared and compacted. */
 type Wishes = Pick<Ask, 'clear' | 'compaction'>
 
 interface ManagedRequest {
@@ -44,7 +44,7 @@ interface ManagedRequest {
   readonly compaction?: Type.Static<typeof CompactionField>
 }
 
-/** Reads `context_management` and `compaction` into the parts of an ask. @throws FieldError */
+/** Reads `context_management` and `compaction`. @throws FieldError */
 export function managementOf({ context_management: managed, compaction: summarize }: ManagedRequest): Wishes {
   const rules: { -readonly [K in keyof Rules]: Rules[K] } = {}
   let compaction: Ask['compaction']
@@ -90,27 +90,24 @@ function compactionOf(edit: EditFields, place: string): NonNullable<Ask['compact
   return { above, pauses, keepsUser: false, ...instructionsIn(instructions) }
 }
 
-/** Returns the client's instructions for a summary. Blank ones count as none. */
+/** Returns the client's instructions for the summary; none if they are blank. */
 const instructionsIn = (text: string | null | undefined): { readonly instructions?: string } =>
   text == null || text.trim() === '' ? {} : { instructions: text }
 
-// A compaction is a block at the beginning of an answer. When a client sends the block back, it stands for all messages before it.
+// A compaction is a content block at the beginning of an answer. When a client sends it back, it replaces all messages before it.
 
 const SIGNED = 'kvfold1.'
 
-/**
- * Returns a signature of the summary's text, which shows whether a client sends the text back unchanged. It proves nothing about the
- * writer.
- */
+/** Returns a hash of the summary. It shows whether a client sends the summary back unchanged; it is no proof of who wrote it. */
 const signatureOf = (content: string): string => SIGNED + createHash('sha256').update(content).digest('base64url')
 
-/** Returns the block of a compaction. The client sends the block back as it is. */
+/** Returns the content block of a compaction, which the client sends back unchanged. */
 export const compactionBlock = ({ content }: Pick<Compacted, 'content'>): object => ({
   ...{ type: 'compaction', content, encrypted_content: null },
   ...(content === null ? {} : { signature: signatureOf(content) }),
 })
 
-/** Returns the message that a compaction's block stands for; null for a compaction that failed. @throws FieldError */
+/** Returns the summary message for a compaction block; null for a compaction that failed. @throws FieldError */
 export function compactedIn(block: EditFields, place: string): ChatMessage | null {
   const { content = null, signature = null } = block
   if (content === null) return null
@@ -175,7 +172,7 @@ function sizeOf(
   return { type, value: value as number }
 }
 
-/** Returns the answer's field `context_management`; empty when the request does not have that field. */
+/** Returns the answer's field `context_management`, if the request has that field. */
 export function managed(
   { context_management: asked }: { readonly context_management?: Managed | undefined },
   { cleared }: Answer,
@@ -198,11 +195,11 @@ interface Marked {
   readonly messages: readonly { readonly role: string; readonly content: unknown }[]
 }
 
-/** Returns how many of the prompt's messages follow the message with the last `cache_control`; null when none has it. */
+/** Returns how many messages of the prompt come after the last `cache_control`. Null when the request has no `cache_control`. */
 export function afterBreakpoint({ cache_control: automatic, system, tools, messages }: Marked): number | null {
   if (isRecord(automatic)) return 0
   const last = messages.findLastIndex(({ content }) => isMarked(content))
-  // In Anthropic's API one message holds several results; here each result is a message.
+  // Several tool results in one message of Anthropic's API are several messages here.
   const after = messages.slice(last + 1).reduce((sum, { content }) => sum + partsOf(content), 0)
   return last >= 0 || isMarked(system) || isMarked(tools) ? after : null
 }

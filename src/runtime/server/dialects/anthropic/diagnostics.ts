@@ -1,4 +1,4 @@
-/** Anthropic's cache diagnostics: compares a request with the one of an earlier message, and says what changed first. */
+/** Anthropic's cache diagnostics: compares a request with an earlier one, and names the first thing that changed. */
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
 import { writeJson } from '../../../core/written-json.js'
@@ -14,36 +14,36 @@ export const DiagnosticsField = Type.Optional(
 
 type Wish = Type.Static<typeof DiagnosticsField> | undefined
 
-/** The parts of a request that are compared with an earlier one. */
+/** What of a request is compared with an earlier one. */
 interface RequestParts {
   readonly model: string
   readonly system: string
   readonly tools: string
-  /** A hash of everything else that changes a prompt: template variables, tool choice, format. */
+  /** Hash of all other fields that change the prompt: template variables, tool choice, format. */
   readonly rest: string
-  /** The keys of all messages but the system messages. */
+  /** Keys of the messages after the leading system messages. */
   readonly keys: readonly string[]
 }
 
-/** What is remembered of a request. It holds hashes, no text, and is of the same size for all requests. */
+/** What is remembered of a request: hashes instead of texts, so its size is fixed. */
 interface RequestPrint extends Omit<RequestParts, 'keys'> {
   /** How many messages the request had, and a hash of their keys. */
   readonly count: number
   readonly messages: string
-  /** Tokens of the prompt and of the answer, which the next request could have read from the cache. */
+  /** Tokens of prompt and answer, which the next request could have read from the cache. */
   readonly tokens: number
 }
 
-/** The most requests of a tenant that are remembered; the oldest are forgotten first. */
+/** The most remembered requests per tenant; the oldest are forgotten first. */
 const MOST = 4096
 
-/** How many of a request's prompt tokens came from the cache. */
+/** The prompt's tokens, and how many of them came from the cache. */
 export type PromptRead = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
 
 export class Diagnostics {
   readonly #prints = new Map<Tenant, Map<string, RequestPrint>>()
 
-  /** Remembers an answered request, if its client wants diagnostics. */
+  /** Remembers an answered request whose client wants diagnostics. */
   note(wish: Wish, id: string, ask: Ask, { model, usage }: Answer): void {
     if (wish === undefined) return
     const tokens = usage.promptTokens + usage.completionTokens
@@ -58,8 +58,8 @@ export class Diagnostics {
   }
 
   /**
-   * Returns the answer's field `diagnostics`; null when nothing changed, or the client names no earlier message. `read`: null if it is not
-   * known yet.
+   * Returns the answer's field `diagnostics`; null when nothing changed, or when the client names no earlier message.
+   * @param read null while the cached tokens are unknown
    */
   told(wish: Wish, ask: Ask, model: string, read: PromptRead | null): object | null {
     const id = wish?.previous_message_id
@@ -81,14 +81,14 @@ function partsOf({ messages, tools, toolChoice, template = [], format, deferred 
   return {
     model,
     system: digest(system.map(messageKey)),
-    // The order of tools does not count, because the thread keeps the order that it saw first.
+    // The order of tools is ignored, because a thread keeps the order in which it first saw them.
     tools: digest([...tools].sort((a, b) => (a.name < b.name ? -1 : 1))),
     rest: digest([toolChoice, template.map(({ names, value }) => [names, value]), format ?? null, deferred?.tools.length ?? 0]),
     keys: rest.map(messageKey),
   }
 }
 
-/** Returns the first difference between two requests, in the order in which Anthropic's API looks for one. */
+/** Returns the first difference between two requests, checked in the order of Anthropic's API; null when there is none. */
 function changeBetween(before: RequestPrint, now: RequestParts): string | null {
   if (before.model !== now.model) return 'model_changed'
   if (before.system !== now.system) return 'system_changed'

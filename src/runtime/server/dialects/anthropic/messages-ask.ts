@@ -1,4 +1,4 @@
-/** Translates requests to `/v1/messages` into asks, with deferred tools and the searches for them. */
+/** Translates requests to `/v1/messages` into an `Ask`, including tool search and its results. */
 import Type from 'typebox'
 import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
@@ -17,7 +17,7 @@ import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools
 
 const TEXT = { text: 'text' } as const
 
-/** Translates a request to `/v1/messages` into an ask. @throws FieldError */
+/** Translates a request to `/v1/messages` into an `Ask`. @throws FieldError */
 export function* messagesAsk(
   body: MessagesRequest,
   tenant: Tenant,
@@ -82,7 +82,7 @@ export function* promptOf(
     for (const each of placed(message, index)) messages.push(each)
     yield
   }
-  // The last compaction stands for all messages before it, except the system's.
+  // The last compaction replaces all messages before it, except system messages.
   const from = messages.findLastIndex(({ message }) => message.stands !== undefined)
   const left = messages.filter(({ message }, at) => at >= from || message.role === 'system')
   return { messages: [...system, ...(yield* resultsInOrder(left))], ...offered }
@@ -109,8 +109,8 @@ function blocksOf(content: unknown, place: string): ContentBlock[] {
 }
 
 /**
- * Translates the blocks of an assistant's message. It stays one message, unless it has tool searches: each search ends a message, and its
- * result is the next message.
+ * Translates an assistant message's content blocks. They make one message, but each tool search ends a message and adds its result as the
+ * next.
  */
 function assistantMessages(
   blocks: readonly ContentBlock[],
@@ -147,7 +147,7 @@ function assistantMessages(
       case 'thinking':
         thoughts.push(stringOf(block, 'thinking', at))
         break
-      // Only the server that wrote it can read it.
+      // Only Anthropic's servers can decrypt it.
       case 'redacted_thinking':
         break
       case 'server_tool_use':
@@ -178,9 +178,7 @@ function assistantMessages(
   return messages
 }
 
-/**
- * Translates the blocks of a user's message. Each result of a call becomes a message of its own; the text between results is the user's.
- */
+/** Translates a user message's content blocks. Each tool result becomes a message of its own, and so does the text between them. */
 function userMessages(
   blocks: readonly ContentBlock[],
   place: string,
@@ -208,7 +206,7 @@ function userMessages(
       const id = stringOf(block, 'tool_use_id', at)
       const said = saidIn(block['content'], `${at}.content`, known)
       const name = names.get(id)
-      // The model learns of the error from the text, because a prompt has no other place for it.
+      // Chat templates have no field for a failed call, so the text must say it.
       const content = block['is_error'] === true ? `Error: ${said}` : said
       messages.push({
         message: { role: 'tool', content, toolCallId: id, ...definedFields({ name }) },
@@ -221,7 +219,7 @@ function userMessages(
   return messages.length > 0 ? messages : [{ message: { role: 'user', content: '' }, place }]
 }
 
-/** Returns the text of a tool result; references to tools become their definitions. */
+/** Returns the text of a tool result. References to tools become the tools' definitions. */
 function saidIn(content: unknown, place: string, known: KnownTools): string {
   if (content === undefined) return ''
   return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT, 'placeholder')
@@ -300,7 +298,7 @@ function formatOf({ output_config: config, output_format: older, kvfold }: Messa
   return { kind: 'schema', schema: format['schema'] }
 }
 
-// The schema of `/v1/messages`. Unknown fields are ignored; those that would change the answer are reported in `kvfold.ignored`.
+// The body schema of `/v1/messages`. Unknown fields are ignored; `kvfold.ignored` lists those that would change the answer.
 
 const Content = Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or content blocks' })
 
@@ -363,19 +361,19 @@ export const CountBody = Type.Object(Prompt)
 export type MessagesRequest = Type.Static<typeof MessagesBody>
 type PromptRequest = Type.Static<typeof CountBody>
 
-// Tool search as in Anthropic's API: deferred tools, searches that the server carries out, and their results as text.
+// Tool search of Anthropic's API: deferred tools, searches that the server carries out, and their results as text.
 
 const SEARCH = /^tool_search_tool_(bm25|regex)(_\d{8})?$/
 
-/** Returns the search that this tool stands for; null when it is an ordinary tool. */
+/** Returns the search for which this tool entry stands; null for an ordinary tool. */
 function searchOf(name: string, type: string): ToolSearch | null {
   const [, kind] = SEARCH.exec(type) ?? []
   return kind === undefined ? null : { name, by: kind === 'bm25' ? 'words' : 'pattern' }
 }
 
 /**
- * Returns the definitions of the referenced tools, in the order of the references. @throws FieldError for a reference to a tool not in
- * the request
+ * Returns the definitions of the referenced tools, in the order of the references.
+ * @throws FieldError for a reference to a tool that the request does not have
  */
 function referenced(references: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
   if (!Array.isArray(references)) throw new FieldError(place, `${place} must be a list.`)
@@ -389,11 +387,11 @@ function referencedTool(reference: unknown, tools: ReadonlyMap<string, ToolDefin
   throw new FieldError(`${place}.tool_name`, `${place}.tool_name names no tool of this request; send its definition, too.`)
 }
 
-/** Whether a client's result contains references to tools. */
+/** Whether a tool result contains references to tools. */
 const hasReferences = (content: unknown): content is readonly unknown[] =>
   Array.isArray(content) && content.some((part) => isRecord(part) && part['type'] === 'tool_reference')
 
-/** Returns the text of a search's result, the same text as in the thread of that search. @throws FieldError */
+/** Returns the text of a search result. It equals the text in the thread, so that the prompt stays cacheable. @throws FieldError */
 function resultText(content: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
   if (!isRecord(content)) throw new FieldError(place, `${place} must be an object.`)
   const { type, tool_references: references, error_code: code, error_message: message } = content

@@ -1,4 +1,4 @@
-/** The routes `/v1/messages` and `/v1/messages/count_tokens`; writes answers as messages, whole or in events. */
+/** The routes `/v1/messages` and `/v1/messages/count_tokens`. Writes answers as one message or as a stream. */
 import { randomUUID } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Finish } from '../../../engine/engine.js'
@@ -83,12 +83,12 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   )
 }
 
-/** Returns the names of the request's fields and tools that have no effect. */
+/** Returns the fields and tools of the request that have no effect, for `kvfold.ignored`. */
 const leftOut = (body: MessagesRequest): readonly string[] => [...toolsLeftOut(body.tools), ...ignoredIn(body, MessagesBody)]
 
-/** Compares a request with an earlier one, and remembers it for later ones. */
+/** Cache diagnostics of one request (`Diagnostics`). */
 interface Diagnosis {
-  /** Returns the answer's field `diagnostics`; empty when the request does not have that field. */
+  /** Returns the answer's field `diagnostics`, if the request has that field. */
   of(model: string, read: PromptRead | null): object
   note(answer: Answer): void
 }
@@ -96,9 +96,9 @@ interface Diagnosis {
 const diagnosed = ({ diagnostics }: MessagesRequest, told: object | null): object =>
   diagnostics === undefined ? {} : { diagnostics: told }
 
-// Writes an answer as a message, whole or in events.
+// Writes answers as one message or as a stream.
 
-/** Writes an answer as a message. @param body the request */
+/** Writes an answer as one message. @param body the request */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
   const { message, model, searched = [], compacted } = answer
   const said = ({ content, reasoning }: ChatMessage) => [
@@ -124,14 +124,14 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
 
 const NOTHING = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
 
-/** Returns the usage, including the tokens computed up to the last `cache_control`, by the first step's ledger. */
+/** Returns the usage. Tokens computed up to the last `cache_control` count as `cache_creation_input_tokens`, by the first step's ledger. */
 function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): object {
   const after = afterBreakpoint(body)
   const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
-  // The ledger's last message is the answer, which is not part of the prompt.
+  // The ledger's last message is the answer itself.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
-  // Anthropic's API counts a compaction under `iterations` alone.
+  // Anthropic's API counts the tokens of a compaction only under `iterations`.
   const counted = compacted?.paused === true ? NOTHING : usage
   const own = usageOf(counted, Math.min(created, counted.promptTokens - counted.cachedTokens))
   if (compacted === undefined) return own
@@ -143,8 +143,8 @@ function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): o
 }
 
 /**
- * Writes token counts. `created`: tokens computed up to the last `cache_control`. They add up to the prompt with `input_tokens` and the
- * cached tokens.
+ * Writes token counts. The prompt's tokens are the sum of `input_tokens`, the cached ones, and `created`.
+ * @param created prompt tokens computed up to the last `cache_control`
  */
 function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>, created = 0): object {
   return {
@@ -155,15 +155,15 @@ function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, '
   }
 }
 
-/** Writes an answer as a stream of blocks, one after another. Each block is begun, filled and ended. */
+/** Writes an answer as a stream of content blocks. One block is open at a time. */
 export class MessageStream implements StreamShape<Answer> {
   #model = ''
   #begun = false
   #blocks = 0
   #open: 'text' | 'thinking' | 'call' | null = null
-  /** Whether a text block was sent since the last search, after which the client begins a message. */
+  /** Whether text was sent since the last search. A client begins a new message after a search. */
   #said = false
-  /** The call whose arguments are being sent, and their text so far. */
+  /** The call whose arguments are being streamed, and the arguments sent so far. */
   #call = { id: '', told: '' }
 
   constructor(
@@ -240,7 +240,7 @@ export class MessageStream implements StreamShape<Answer> {
     return [{ event: 'error', data: anthropicError(problem, this.requestId) }]
   }
 
-  /** Begins the message. `read`: null if the engine tells the prompt's tokens only at the end, as vLLM and SGLang do. */
+  /** Sends `message_start` once. @param read null for engines that report the prompt's tokens only at the end, such as vLLM and SGLang */
   #begin(read: PromptRead | null): readonly Frame[] {
     if (this.#begun) return []
     this.#begun = true
@@ -252,8 +252,8 @@ export class MessageStream implements StreamShape<Answer> {
   }
 
   /**
-   * Steps of an answer are joined by a blank line, and the client's text blocks by a line break when they come back. So a block that opens
-   * after another one begins with a line break less.
+   * Steps of an answer are joined by a blank line in the thread. A client joins its text blocks by one line break. So a text block after
+   * another block loses one of its two leading line breaks, and the text stays the same.
    */
   #text(text: string): readonly Frame[] {
     const isJoint = this.#open !== 'text' && this.#said && text.startsWith('\n\n')
@@ -341,11 +341,11 @@ function reasonOf(finish: Finish): string {
   }
 }
 
-// Errors in the form of Anthropic's API.
+// Errors in the format of Anthropic's API.
 
 export interface AnthropicError {
   readonly type: 'error'
-  /** `said`: the text of an answer that broke off. */
+  /** `said`: the text so far of an answer that failed midway. */
   readonly error: { readonly type: string; readonly message: string; readonly said?: string }
   readonly request_id: string
 }
@@ -368,15 +368,15 @@ export function anthropicError(problem: Problem, requestId: string): AnthropicEr
 }
 
 /**
- * Returns the error text for a prompt that is too long. Clients compact their context when they read these words, and parse the two
- * numbers. The maximum leaves room for one token of an answer.
+ * Returns the message for a prompt that is too long. Clients look for these words, parse the two numbers, and then shorten their context.
+ * The maximum leaves room for one answer token.
  */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `prompt is too long: ${message}`
   return `prompt is too long: ${size.atLeast ? 'at least ' : ''}${size.tokens} tokens > ${size.context - 1} maximum`
 }
 
-/** Returns a search and its result as blocks. */
+/** Returns a search and its result as two content blocks. */
 const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [object, object] => [
   useBlock(call, inputOf(call)),
   {
@@ -392,7 +392,7 @@ const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [objec
   },
 ]
 
-/** Returns the block of a search's call; at the start of a stream its input is empty. */
+/** Returns the content block of a search call. At the start of a stream its input is empty. */
 const useBlock = ({ id, name }: ToolCall, input: object = {}): object => ({
   ...{ type: 'server_tool_use', id, name, input, caller: { type: 'direct' } },
 })

@@ -1,6 +1,5 @@
 /**
- * The routes `/completion` and `/completions` of llama-server, where the model continues text or tokens, and `/infill`, where it fills a
- * gap in a text. They have llama-server's field names.
+ * llama-server's routes for bare completions: `/completion` and `/completions` continue text or tokens, `/infill` fills a gap in a text.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
@@ -79,7 +78,7 @@ type LlamaRequest = Type.Static<ReturnType<typeof Type.Object<typeof LlamaFields
 
 export function addLlamaCompletions(app: App, { service, sampling, exchange }: Ports): void {
   const preValidation = nullsDownTo(NULLS, WITH_NULLS)
-  /** Answers the prompts, each as often as the body asks for. */
+  /** Answers each prompt as often as the body asks for. */
   const answered = async (
     request: FastifyRequest,
     reply: FastifyReply,
@@ -121,10 +120,12 @@ const gapIn = ({
   fill: { prefix, suffix, files: (input_extra ?? []).map(({ text, filename: name = UNNAMED }) => ({ name, text })) },
 })
 
-/** The name that llama-server gives to a file without one. */
+/** llama-server's name for a file without a name. */
 const UNNAMED = 'tmp'
 
-/** Returns as many asks for each prompt as the body wants answers. All share the answer's form, which may be large. @throws FieldError */
+/**
+ * Returns one `CompletionAsk` per prompt and answer. All share one object for the answer's format, which may be large. @throws FieldError
+ */
 function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant, defaults: Sampling): readonly CompletionAsk[] {
   const { n_predict, max_tokens, n_cmpl, n, n_probs = 0, stop, stream, model } = body
   const most = n_predict ?? max_tokens ?? -1
@@ -150,7 +151,7 @@ function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant
   )
 }
 
-// Writes the answer, whole or in chunks.
+// Writes an answer, whole or in chunks.
 
 interface LlamaWish {
   readonly body: {
@@ -162,7 +163,7 @@ interface LlamaWish {
     readonly return_progress?: boolean
   }
   readonly asks: readonly CompletionAsk[]
-  /** Names of the request's fields that are not supported. */
+  /** Fields of the request without effect. */
   readonly ignored: readonly string[]
 }
 
@@ -177,7 +178,7 @@ function completion(answer: CompletionAnswer, index: number, wish: LlamaWish): o
   return body.response_fields === undefined ? whole : chosen(whole, body.response_fields)
 }
 
-/** Returns the fields of the last chunk, which the whole answer has, too. */
+/** Returns the fields of a stream's last chunk, which a whole answer also has. */
 function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: LlamaWish): object {
   const { model, text, usage, finish, stop, ledger, unread } = answer
   const { maxTokens = -1 } = asks[index]!
@@ -210,7 +211,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
 }
 
 class LlamaStream implements StreamShape<CompletionAnswer> {
-  /** The tokens of each answer that no piece of its text has told yet. */
+  /** For each answer: sampled tokens whose text was not sent yet. */
   readonly #untold = new Map<number, { readonly tokens: number[]; readonly logprobs: TokenLogprob[] }>()
   readonly #running = new Map<number, RunningTimings>()
 
@@ -258,7 +259,7 @@ const named = ({ token, text, bytes, logprob }: NamedLogprob): object => ({
   logprob,
 })
 
-/** Returns an answer with only the fields that the client chose. `a/b` is field b of a, and is named `a/b` in the result. */
+/** Returns only the fields of an answer that the client chose. `a/b` means field b of a, and keeps the name `a/b`. */
 function chosen(whole: object, fields: readonly string[]): object {
   const found = fields.flatMap((field) => {
     const path = field.split('/')

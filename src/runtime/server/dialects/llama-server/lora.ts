@@ -1,4 +1,4 @@
-/** The route `/lora-adapters` of llama-server: the adapters of a model, and their scales for requests that name none. */
+/** llama-server's route `/lora-adapters`: a model's adapters, and their scales for requests that name none. */
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
 import { ADMIN, type App, described, type Ports } from '../../routes/route.js'

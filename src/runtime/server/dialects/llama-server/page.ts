@@ -1,6 +1,6 @@
 /**
- * Routes that llama-server's web page asks for: those that do nothing here, and those by which it reads on in a running answer. Without an
- * answer that it knows, the page reports errors or asks again and again.
+ * Routes for llama-server's web page: those for reading on in a running answer, and those of features that this server lacks. Without an
+ * answer that it knows, the page reports errors or polls forever.
  */
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
@@ -21,7 +21,7 @@ export function addPage(app: App, replays: Replays): void {
       ...HIDDEN,
       method: ['GET', 'POST'],
       url,
-      // llama-server answers 403, too, when these are off.
+      // llama-server also answers 403 when these features are off.
       handler: () => {
         throw new KvfoldError('server/forbidden', `This server has no ${url}; tools of the server are those of --mcp-config.`)
       },

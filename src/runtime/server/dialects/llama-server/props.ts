@@ -1,6 +1,6 @@
 /**
- * Further routes of llama-server: `/props` and `/slots` describe the model; `/apply-template`, `/tokenize` and `/detokenize` convert
- * messages and texts.
+ * More routes of llama-server: `/props` and `/slots` describe a model; `/apply-template`, `/tokenize` and `/detokenize` convert messages
+ * and text.
  */
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
@@ -18,7 +18,7 @@ const NULLS = 5
 
 const Shown = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
-  // Values of a query are texts.
+  // Values in a query string are strings.
   autoload: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
       description: 'false or 0: nothing is loaded; a named model that is not is an error; without a name nothing is loaded ever',
@@ -39,12 +39,12 @@ export function addProps(app: App, ports: Ports): void {
       const isLoading = isNamed && query.autoload !== 'false' && query.autoload !== '0'
       if (isNamed && !isLoading && asked.loaded === null)
         throw new FieldError('model', `${asked.name} is not loaded; leave autoload out to load it.`)
-      // Programs that watch a server ask without a name, again and again. That loads no model, so that it unloads none.
+      // Monitoring programs poll this route without a model name. Such a request must not load a model, which might unload another.
       const { name, loaded } = isLoading ? await service.load(query.model, whileConnected(reply)) : asked
       const known = service.facts(name)
       const hasChoice = service.loadsOnDemand || service.models().length > 1
       return {
-        // llama-server's page lets people choose and load models where this is said.
+        // With `role: router`, llama-server's page lets people choose and load models.
         ...(hasChoice && !isNamed ? { role: 'router', models_autoload: true } : {}),
         default_generation_settings: {
           n_ctx: known?.context ?? 0,
@@ -54,7 +54,7 @@ export function addProps(app: App, ports: Ports): void {
         model_alias: name,
         model_path: known?.title ?? '',
         model_ftype: known?.numbers?.quantization ?? '',
-        // llama-server always gives a text here.
+        // llama-server always sends a string here.
         chat_template: known?.chatTemplate ?? '',
         bos_token: known?.ends?.bos ?? '',
         eos_token: known?.ends?.eos ?? '',
@@ -93,7 +93,7 @@ export function addProps(app: App, ports: Ports): void {
 const askOf = ({ sampling, unsupportedParts }: Ports, body: ChatRequest, tenant: Tenant): Ask | Promise<Ask> =>
   translated(body, chatAsk(body, tenant, sampling, unsupportedParts))
 
-// The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
+// The routes `/tokenize` and `/detokenize` of llama-server and vLLM.
 
 const TokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
@@ -128,8 +128,9 @@ const DetokenizeBody = Type.Object({
 })
 
 /**
- * Returns the tokens of a conversation, as a step would show them. As in vLLM, a last message of the assistant is one like the others by
- * default. @throws FieldError
+ * Returns the prompt tokens of a conversation. As in vLLM, a last assistant message is closed by default, and the model does not continue
+ * it.
+ * @throws FieldError
  */
 async function tokensOfChat(
   ports: Ports,
@@ -162,7 +163,7 @@ export function addTokens(app: App, ports: Ports): void {
       const { messages } = body
       const text = body.content ?? body.prompt
       if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
-      // The defaults are llama-server's for `content`, and vLLM's for `prompt`.
+      // Defaults: llama-server's for `content`, vLLM's for `prompt`.
       const { parse_special: special = true, add_special_tokens: begins = body.content === undefined } = body
       const { add_special: bos = begins } = body
       return exchange(request, reply).wait(async (signal) => {
@@ -209,10 +210,14 @@ export function addTokens(app: App, ports: Ports): void {
   )
 }
 
-/** How many tokens are written between two yields to the event loop. */
+/** Tokens written between two yields to the event loop. */
 const STEP = 4096
 
-/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if the client wants them @param context the model's */
+/**
+ * Writes the answer of `/tokenize`.
+ * @param pieces the bytes of each token, if the client wants them
+ * @param context the model's context in tokens
+ */
 function* tokenized(
   tokens: Int32Array,
   pieces: readonly Buffer[] | null,
@@ -235,7 +240,7 @@ function* tokenized(
   }
 }
 
-/** Returns the text of a token, or its bytes when they are part of a character. */
+/** Returns a token's text; its bytes if it is only part of a character. */
 function pieceOf(piece: Buffer): string | readonly number[] {
   const text = piece.toString()
   return text.includes('\ufffd') ? [...piece] : text

@@ -1,9 +1,9 @@
-/** Reports how long an answer takes, under llama-server's names: when it is complete, and while it runs. */
+/** llama-server's timing fields, for finished and for running answers. */
 import type { AnyAnswer, AskEvent } from '../../ask.js'
 
 /**
- * Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time;
- * without one, all of the time does.
+ * Returns timings in milliseconds and tokens per second. The time up to the first token counts as prompt time; without a token all of it
+ * does.
  */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
   const { total, prefillTokens, generatedTokens } = timing
@@ -30,7 +30,7 @@ function written(cached: number, prompt: number, promptTime: number, predicted: 
   }
 }
 
-/** Follows the events of one answer, to report its timings while it runs. */
+/** Follows the events of an answer to report its timings while it runs. */
 export class RunningTimings {
   #started: number | null = null
   #first: number | null = null
@@ -69,12 +69,12 @@ export class RunningTimings {
     return this.#predicted
   }
 
-  /** Reports how many tokens of the prompt were cached and computed so far, and the milliseconds since that began. */
+  /** Progress of the prompt: tokens cached and computed so far, and milliseconds since it began. */
   get progress(): object {
     return {
       total: this.#shown,
       cache: this.#cached,
-      // A prompt that is completely cached still computes its last token, so the sum may be one too large.
+      // A fully cached prompt still computes its last token, so cached plus computed may exceed the prompt by one.
       processed: Math.min(this.#shown, this.#cached + this.#done),
       time_ms: Math.round(performance.now() - (this.#started ?? performance.now())),
     }

@@ -1,4 +1,4 @@
-/** Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show` and `/api/pull`, and how long a request keeps a model. */
+/** Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show` and `/api/pull`; also reads `keep_alive`. */
 import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import Type from 'typebox'
@@ -74,7 +74,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         await pull(hubName(name), { signal, onProgress: () => undefined })
         return { status: 'success' }
       }
-      // `hubName` throws before the stream begins, so that a wrong name gets an HTTP error.
+      // `hubName` must run before the stream begins, so that a wrong name gets an HTTP error.
       const lines = pullLines(pull, hubName(name), signal)
       return reply.type('application/x-ndjson').send(Readable.from(lines))
     },
@@ -82,7 +82,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
 }
 
 /**
- * Returns the name of a model of the hub, which clients write with the hub's host. Models at other addresses are not downloaded for them.
+ * Returns the hub name for a name from a client, which may contain the hub's host. Models elsewhere are refused.
  * @throws FieldError
  */
 function hubName(name: string): string {
@@ -94,7 +94,7 @@ function hubName(name: string): string {
   )
 }
 
-/** Milliseconds between two progress lines about the same file. */
+/** Milliseconds between two progress lines of one file. */
 const OFTEN = 100
 
 function pullLines(pull: PullModel, name: string, signal: AbortSignal): Feed<string, void> {
@@ -129,10 +129,10 @@ function pullLines(pull: PullModel, name: string, signal: AbortSignal): Feed<str
   })
 }
 
-/** When a model that stays is unloaded: Ollama's clients need a date, and show a far one as for ever. */
+/** `expires_at` of a model that stays loaded: Ollama's clients need a date, and show a distant one as "forever". */
 const NEVER = Date.UTC(2300, 0)
 
-/** Milliseconds that a list of models waits for their hashes. */
+/** Milliseconds that a list of models waits for the files' hashes. */
 const PATIENCE = 1000
 
 async function tag(service: ThreadService, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
@@ -140,7 +140,7 @@ async function tag(service: ThreadService, { name, since, bytes, loaded }: Model
   const digest = file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)])
   return {
     ...{ name, model: name, modified_at: new Date(file?.modified ?? since * 1000).toISOString(), size: file?.size ?? bytes ?? 0 },
-    // Ollama's clients need a hash. That of the name stands in for one that is unknown, or that takes longer.
+    // Ollama's clients need a digest. If the file's is unknown or not ready yet, the hash of the name replaces it.
     digest: digest === '' ? createHash('sha256').update(name).digest('hex') : digest,
     details: detailsOf(file),
     ...(loaded === null ? {} : { context_length: loaded.context }),
@@ -152,7 +152,7 @@ const later = <T>(value: T, milliseconds: number): Promise<T> =>
     setTimeout(resolve, milliseconds, value).unref()
   })
 
-/** Returns facts of a model; empty texts where its file is unknown. */
+/** Returns the field `details` of a model; texts are empty where its file is unknown. */
 function detailsOf(file: ServedFile | null): object {
   const { architecture: family = 'kvfold', parameters = 0, quantization = '' } = file?.facts ?? {}
   return {
@@ -161,13 +161,13 @@ function detailsOf(file: ServedFile | null): object {
   }
 }
 
-/** Names of architectures that only make vectors or scores. */
+/** Architectures of models that only make embeddings or scores. */
 const ENCODERS = /bert|^t5encoder$/
 
-/** Matches a chat template that opens or switches reasoning. */
+/** Matches chat templates with reasoning. */
 const THINKS = /\b(?:enable_thinking|thinking|reasoning_effort)\b|<\/?think>/
 
-/** @param context the cells of the loaded model. Clients take them for the window, which may be smaller than the trained one. */
+/** @param context cells of the loaded model's cache. Clients read it as the context window, which may be smaller than the trained one */
 function shown(
   file: ServedFile,
   { architecture, metadata, template, parameters }: NonNullable<ServedFile['facts']>,
@@ -178,14 +178,14 @@ function shown(
   return {
     details: detailsOf(file),
     model_info: { ...metadata, 'general.parameter_count': parameters, ...(context === undefined ? {} : { [window]: context }) },
-    // LiteLLM sends tools only where the template has the word.
+    // LiteLLM sends tools only if the template contains the word `tools`.
     template: template === '' || /tools/.test(template) ? template : `${template}{# kvfold shows tools in a system message #}`,
     capabilities: ENCODERS.test(architecture) ? ['embedding'] : chats,
     modified_at: new Date(file.modified).toISOString(),
   }
 }
 
-/** Returns the server's name for a name that may end in `:latest`, as Ollama's clients write it. */
+/** Returns the server's name of a model, given the client's, to which Ollama's clients may append `:latest`. */
 export function nameIn(service: ThreadService, name: string | undefined): string | undefined {
   const names = [
     ...service.models().flatMap(({ name: own, aliases, adapters }) => [own, ...aliases, ...adapters]),
@@ -197,8 +197,8 @@ export function nameIn(service: ThreadService, name: string | undefined): string
 const UNITS: Readonly<Record<string, number>> = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 }
 
 /**
- * Reads Ollama's `keep_alive`, which is seconds, or a text such as `5m` or `1h30m`. Returns milliseconds: Infinity for a negative time,
- * null when none is given.
+ * Parses Ollama's `keep_alive`: seconds, or a duration such as `5m` or `1h30m`. Returns milliseconds, Infinity for a negative value, null
+ * when absent.
  */
 export function keepAliveOf(given: string | number | undefined): number | null {
   if (given === undefined || given === '') return null

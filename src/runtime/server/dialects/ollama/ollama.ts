@@ -1,4 +1,4 @@
-/** The routes below `/api`, as in Ollama: translates requests into asks, and writes answers. */
+/** Ollama's routes below `/api`: translates requests into an `Ask` and writes answers. */
 import { hash } from 'node:crypto'
 import { definedFields } from '../../../core/json.js'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -46,7 +46,7 @@ const EmbedBody = Type.Object({
   keep_alive: KeepAlive,
 })
 
-/** The body of Ollama's older route, which takes one text. */
+/** Body of Ollama's older embedding route, which takes one text. */
 const OldEmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   prompt: Type.String(),
@@ -66,14 +66,14 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     return exchange(request, reply).aside(
       'embeddings',
       (signal) => {
-        // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
+        // An own model for embeddings always stays loaded, so `keep_alive` does not apply to it.
         if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, tenant)
         return service.embed({ tenant, inputs, truncate, signal, ...definedFields({ model, dimensions }) })
       },
       ({ vectors }) => vectors.length,
     )
   }
-  /** Replaces the model's name, which may have a tag such as `:latest`, by the server's name for it. */
+  /** Replaces the client's model name, which may end with `:latest`, by the server's name. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
     ...definedFields({ model: nameIn(service, body.model) }),
@@ -89,7 +89,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     async (request, reply) => {
       const body = named(request.body)
       const { messages = [] } = body
-      // A request without messages only loads the model, or unloads it.
+      // In Ollama's API, a request without messages only loads or unloads the model.
       if (messages.length === 0) return load(ports, body, request.tenant, 'chat', whileConnected(reply))
       const ask = await translated(body, chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts))
       const streamed = body.stream !== false
@@ -124,7 +124,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
         return bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
       }
       const running = exchange(request, reply)
-      // Fields of the request without effect: a completion without a template cannot show them.
+      // Fields that have no effect without a chat template.
       const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
       const ignored = ignoredIn(body, GenerateBody, unshown)
       if (streamed) return running.stream(begin, new OllamaStream('generate', ignored))
@@ -157,17 +157,17 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version: OLLAMA, kvfold: version }))
 }
 
-/** The release of Ollama whose routes these are. Clients such as VS Code and Codex refuse servers that say an older one. */
+/** The version of Ollama that is reported. Clients such as VS Code and Codex refuse older ones. */
 const OLLAMA = '0.13.4'
 
-/** Loads the model for a request without a prompt, or unloads it when `keep_alive` is 0. */
+/** Handles a request without a prompt: loads the model, or unloads it when `keep_alive` is 0. */
 async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind, signal: AbortSignal): Promise<object> {
   const { service } = ports
   const isLeaving = keepAliveOf(body.keep_alive) === 0
   keep(ports, body, tenant)
   if (isLeaving) {
     ports.refuseGuests(tenant, 'unload models')
-    // A model in use is unloaded after its last use instead.
+    // While requests use the model, it is instead unloaded after the last of them.
     await service.unload(body.model).catch((error: unknown) => {
       if (!(error instanceof KvfoldError && error.code === 'model/busy')) throw error
     })
@@ -179,8 +179,8 @@ async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind
 }
 
 /**
- * Carries out `keep_alive`. Call it when an answer begins, because a refused request changes nothing. A time above 0 has no effect on a
- * server without a folder of models. A key that may not manage the server changes nothing.
+ * Applies `keep_alive`. Call it when an answer begins, because a refused request must change nothing. Ignored for keys that may not manage
+ * the server, and for positive times on a server without a folder of models.
  */
 function keep(
   { service, refuseGuests }: Ports,
@@ -197,14 +197,14 @@ function keep(
   service.keep(model, milliseconds)
 }
 
-// Translates chat and generate requests into asks.
+// Translates requests to `/api/chat` and `/api/generate`.
 
 const Name = Type.Optional(Type.String({ maxLength: 1024, description: 'a name out of /api/tags; default: the first' }))
 
 const { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed } = SamplingFields
 const { presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta } = SamplingFields
 
-/** Sampling options under Ollama's names. Options not listed here have no effect, and the answer names them. */
+/** Sampling options under Ollama's names. Other options have no effect, and `kvfold.ignored` lists them. */
 const Options = Type.Optional(
   Type.Object({
     ...{ temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed },
@@ -284,7 +284,7 @@ export type OllamaChat = Type.Static<typeof OllamaChatBody>
 type OllamaMessages = NonNullable<OllamaChat['messages']>
 export type Generate = Type.Static<typeof GenerateBody>
 
-/** Translates a request to `/api/chat` into an ask. @throws FieldError */
+/** Translates a request to `/api/chat` into an `Ask`. @throws FieldError */
 function* chatAsk(
   body: OllamaChat & { readonly messages: OllamaMessages },
   tenant: Tenant,
@@ -306,8 +306,8 @@ function* chatAsk(
 }
 
 /**
- * Returns the messages, and the beginning of the answer: a last message of the assistant, as in Ollama. The model answers anew behind one
- * with calls or thoughts, and where the answer must have a format or think first.
+ * Returns the messages, and a last assistant message as the beginning of the answer, as in Ollama. That message stays an ordinary one if it
+ * has calls or reasoning, or if the answer must have a format or begin with reasoning.
  */
 function beginningIn(body: OllamaChat, messages: readonly ChatMessage[]): Pick<Ask, 'messages' | 'beginning'> {
   const last = messages.at(-1)
@@ -318,7 +318,7 @@ function beginningIn(body: OllamaChat, messages: readonly ChatMessage[]): Pick<A
   return { messages: split.messages, ...definedFields({ beginning: split.beginning }) }
 }
 
-/** Translates a request to `/api/generate` into an ask. @throws FieldError */
+/** Translates a request to `/api/generate` into an `Ask`. @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
   const { prompt = '', system = '', template = '', images = [] } = body
   if (body.context !== undefined && !(Array.isArray(body.context) && body.context.length === 0))
@@ -329,7 +329,7 @@ function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsuppo
   return { ...commonOf(body, tenant, defaults), messages: [...first, { role: 'user', content }], tools: [] }
 }
 
-/** Returns the parts of an ask that come from fields of both routes. */
+/** Reads the fields that both routes have. */
 function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, 'messages' | 'tools'> {
   const { options = {}, think } = body
   const { num_predict: most = -1, stop, ...sampling } = options
@@ -349,7 +349,10 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
   }
 }
 
-/** Returns the template variables that `think` sets. If the template does not read them, the answer names the field `think`. */
+/**
+ * Returns the template variables for `think`. They carry the field name `think`, which the answer reports if the template reads none of
+ * them.
+ */
 function thinkingOf(think: boolean | string | undefined): ReturnType<typeof templateFieldsOf> {
   const isThinking = typeof think === 'boolean' ? { enable_thinking: think } : {}
   const effort = { field: 'think', value: typeof think === 'string' ? think : undefined }
@@ -367,20 +370,20 @@ function formatOf({ format, kvfold }: Common): AnswerFormat | undefined {
 }
 
 /**
- * Translates messages. Calls without ids get ids that follow from the conversation, and so do those of the answer. So the thread recognises
- * its calls when the client sends them back without ids. A result without an id answers an open call of its tool, or of any tool when it
- * names none. It is the first such call of the last message that has one.
+ * Translates messages. Calls without ids get ids computed from the conversation, the answer's calls included. So the thread recognises its
+ * own calls when the client sends them back without ids. A result without an id belongs to the first open call of its tool in the latest
+ * message that has one; without a tool name, to the first open call there.
  */
 function* messagesOf(
   messages: OllamaMessages,
   unsupportedParts: UnsupportedParts,
 ): Steps<Required<Pick<Ask, 'messages' | 'callId'>>> {
   let count = 0
-  /** The digest of the user's last message. */
+  /** Hash of the latest user message. */
   let asked = ''
   const callId = (nth: number) => `call_${asked}${(count + nth).toString(16).padStart(8, '0')}`
   const open = new OpenCalls()
-  /** Thoughts that a client sends back as a message of their own, as Continue does. */
+  /** Reasoning that a client such as Continue sends back as a separate message. */
   let thoughts: string | undefined
   const placedOf = (message: OllamaMessages[number], index: number): PlacedMessage | null => {
     const place = `messages[${index}]`
@@ -393,7 +396,7 @@ function* messagesOf(
     thoughts = undefined
     const content = withImages(said, message.images, `${place}.images`, role === 'tool' ? 'placeholder' : unsupportedParts)
     if (role === 'tool') {
-      // Clients that shorten a conversation, such as Home Assistant, may cut between a call and its result.
+      // Clients that shorten a conversation, such as Home Assistant, may cut between a call and its result. Such a result is left out.
       if (message.tool_call_id === undefined && open.isUnused) return null
       const { tool_call_id: id = open.first(message.tool_name, place).id, tool_name: name } = message
       open.answered(id)
@@ -424,10 +427,10 @@ const ROLES = ['system', 'user', 'assistant', 'tool'] as const
 
 const isRole = (role: string): role is (typeof ROLES)[number] => (ROLES as readonly string[]).includes(role)
 
-/** How many characters of the user's last message the id of a call depends on. */
+/** How many characters of the latest user message are hashed for call ids. */
 const ENOUGH = 1000
 
-/** Returns the text with a placeholder for each image. @throws FieldError server/unsupported when images are refused */
+/** Returns the text, with a placeholder for each image. @throws FieldError server/unsupported when images are refused */
 function withImages(text: string, images: readonly unknown[] = [], place: string, unsupportedParts: UnsupportedParts): string {
   if (images.length > 0 && unsupportedParts === 'refuse')
     throw unsupported(
@@ -437,9 +440,9 @@ function withImages(text: string, images: readonly unknown[] = [], place: string
   return [...(text === '' ? [] : [text]), ...images.map(() => placeholderOf('image'))].join('\n')
 }
 
-// Writes answers in Ollama's form, whole or one event per line.
+// Writes answers in Ollama's format: one JSON object, or one per line.
 
-/** The route, `/api/chat` or `/api/generate`: they have different fields for the model's text. */
+/** Which route: `/api/chat` and `/api/generate` put the text into different fields. */
 type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
@@ -491,7 +494,7 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
 
 export const ollamaError = ({ message }: Problem): object => ({ error: message })
 
-/** @param before how many calls of the answer came before these */
+/** @param before how many calls of the answer were written before these */
 function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[], before = 0): object {
   const thought = thinking === '' ? {} : { thinking }
   const written = calls.map((call, at) => ({
@@ -506,7 +509,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
   return { model, created_at: new Date().toISOString(), ...said }
 }
 
-/** Returns the last fields of an answer: why it ended, token counts, and times in nanoseconds. */
+/** Returns the last fields of an answer: reason of the end, token counts, and times in nanoseconds. */
 function end(kind: OllamaKind, { finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
@@ -519,7 +522,7 @@ function end(kind: OllamaKind, { finish, timing, usage, waited, unread }: AnyAns
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
-    // Some clients need the list. It is empty, because kvfold continues no list of tokens.
+    // Some clients need the list `context`. It stays empty, because kvfold cannot continue from a list of tokens.
     ...(kind === 'generate' && { context: [] }),
     ...onlyIgnored([...ignored, ...unread]),
   }

@@ -1,4 +1,4 @@
-/** Reads the form of an answer in OpenAI's and llama-server's routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
+/** Reads the required format of an answer: OpenAI's `response_format`, and the fields of vLLM, SGLang and llama-server. */
 import Type from 'typebox'
 import { grammarOfRegex, words } from '../../../chat/grammar.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -7,12 +7,12 @@ import { FieldError, unsupported } from '../../problem.js'
 import { parseJsonBody } from '../../json-body.js'
 import type { KvfoldRequest } from '../kvfold-field.js'
 
-// The field `response_format`.
+// `response_format`.
 
 /** A JSON schema. */
 export const Schema = Type.Unsafe<unknown>({ type: ['object', 'boolean'] })
 
-/** Explains a schema's field `strict` to readers of the API's schema. */
+/** Description of a schema's field `strict`, for the OpenAPI document. */
 export const LOOSE = 'false: what of the schema cannot be kept is left out, and named in kvfold.ignored; else it is refused'
 
 export const ResponseFormat = Type.Optional(
@@ -29,7 +29,7 @@ export const ResponseFormat = Type.Optional(
   }),
 )
 
-/** Returns the answer's form that `response_format` asks for; undefined means any text. @throws FieldError */
+/** Returns the format that `response_format` asks for; undefined: any text. @throws FieldError */
 export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
   if (format.type === 'text') return undefined
   if (format.type === 'json_object')
@@ -44,7 +44,7 @@ export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>
 
 export const looseBy = (strict: boolean | undefined): { readonly loose?: true } => (strict === false ? { loose: true } : {})
 
-// The fields for the form of an answer in all these routes.
+// The format fields that these routes share.
 
 const schemaOrText = (description: string) =>
   Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean', 'string'], description }))
@@ -71,20 +71,21 @@ export const FormFields = {
   regex: text('as SGLang has it: a regular expression that the whole answer matches'),
 }
 
-/** Fields in which a null has a meaning, so that nulls in them are kept. */
+/** Fields whose nulls are kept, because null has a meaning in a JSON schema. */
 export const WITH_NULLS = ['structured_outputs', 'guided_json', 'json_schema'] as const
 
 type FormRequest = Type.Static<ReturnType<typeof Type.Object<typeof FormFields>>> & { readonly kvfold?: KvfoldRequest }
 
-/** A form of the answer, and the field that asks for it. */
+/** A required format, and the request field that sets it. */
 export interface AskedForm {
   readonly param: string
   readonly form: AnswerFormat
 }
 
 /**
- * Returns the form of the answer that the request's fields ask for. @param own forms that fields of the route alone ask for @throws FieldError when this server cannot enforce it, or when several
- * fields set one
+ * Returns the format that the request's fields ask for.
+ * @param own formats from fields that only this route has
+ * @throws FieldError when this server cannot enforce the format, or when several fields set one
  */
 export function formOf(request: FormRequest, own: readonly AskedForm[] = []): AnswerFormat | undefined {
   const { response_format: format, kvfold, structured_outputs: outputs = {}, json_schema, grammar, ebnf, regex } = request
@@ -125,7 +126,7 @@ const cannot =
     throw unsupported(param, `${param} is not supported; ${why}`)
   }
 
-/** Makes the reader of a field that has an effect only when it is true. */
+/** Makes a reader for a field that has an effect only when it is true. */
 const only =
   (reader: FormReader): FormReader =>
   (value, param) => {
@@ -138,7 +139,7 @@ const noTag = cannot('send a grammar (GBNF).')
 const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
 const noSuch = cannot('send json, json_object, regex, choice or grammar.')
 
-/** A reader for each key of vLLM's `structured_outputs`. */
+/** Readers by the keys of vLLM's `structured_outputs`. */
 const KINDS: Readonly<Record<string, FormReader>> = {
   json: schemaOf,
   json_object: only(() => ({ kind: 'json' })),
@@ -148,7 +149,7 @@ const KINDS: Readonly<Record<string, FormReader>> = {
   structural_tag: noTag,
   whitespace_pattern: noSpaces,
   disable_any_whitespace: only(noSpaces),
-  // These keys have no effect: this server has no fallback, and schemas allow no properties besides those they name.
+  // Without effect: this server has no fallback grammar, and schemas never allow properties that they do not name.
   disable_fallback: nothing,
   disable_additional_properties: nothing,
 }
@@ -164,7 +165,7 @@ function schemaOf(value: unknown, param: string): AnswerFormat {
   }
 }
 
-/** The most texts in a list of which the answer must be one. */
+/** The most choices in a list of possible answers. */
 const MOST_CHOICES = 1000
 
 function choiceOf(value: unknown, param: string): AnswerFormat {

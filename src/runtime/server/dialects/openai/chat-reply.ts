@@ -1,4 +1,4 @@
-/** Writes an answer as a chat completion, whole or in chunks. */
+/** Writes an answer as a chat completion or as a stream of chunks. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { Finish, TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, AnyAnswer, AskEvent } from '../../ask.js'
@@ -10,35 +10,35 @@ import { argumentsOf, restOf } from '../tools.js'
 import { dropUsage } from './drops.js'
 import { chatLogprobs, chatUsage, openAiError, promptLogprobs, summed } from './wire.js'
 
-/** The fields that every chunk of one answer repeats. */
+/** Fields that every chunk of an answer repeats. */
 export interface ChatHead {
   readonly id: string
-  /** When the answer was begun, in Unix seconds. */
+  /** Unix seconds at which the answer began. */
   readonly created: number
   readonly system_fingerprint: string
 }
 
-/** The wishes of a request that decide which fields its answer has. */
+/** What the request asks for in the answer. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
-  /** Names of the request's fields that are not supported. */
+  /** Fields of the request without effect. */
   readonly ignored: readonly string[]
   readonly logprobs: boolean
-  /** Whether the answer has the ids of its tokens, and of the prompt's tokens. Default false. */
+  /** Whether the answer lists the ids of its tokens and of the prompt's tokens. Default false. */
   readonly tokens?: boolean
-  /** Whether logprobs name tokens by their ids. Default false. */
+  /** Whether logprobs write tokens as ids. Default false. */
   readonly asIds?: boolean
-  /** Whether a stream ends with a chunk of usage. */
+  /** Whether a stream ends with a chunk that has the usage. */
   readonly usage: boolean
-  /** With `usage`: whether each chunk has the counts so far. Default false. */
+  /** With `usage`: whether every chunk has the token counts so far. Default false. */
   readonly counts?: boolean
-  /** Whether each chunk of a stream has timings. The last chunk always has them. Default false. */
+  /** Whether every chunk has timings; the last one always has. Default false. */
   readonly timings?: boolean
-  /** Whether a stream reports how much of the prompt is computed. Default false. */
+  /** Whether a stream reports the progress of the prefill. Default false. */
   readonly progress?: boolean
 }
 
-/** Whether a stream ends with a chunk without choices. Clients that did not ask for it read `choices[0]` of every chunk. */
+/** Whether a stream ends with a chunk without choices. Clients that did not ask for it would fail on `choices[0]`. */
 export const hasLastChunk = ({ usage, kvfold }: ChatWish): boolean => usage || kvfold !== undefined
 
 export function chatCompletion(
@@ -56,7 +56,7 @@ export function chatCompletion(
       index,
       message: {
         role: 'assistant',
-        // OpenAI's clients expect null as the content of a message that has only calls.
+        // OpenAI's clients expect `content: null` in a message that has only calls.
         content: message.content === '' && message.toolCalls !== undefined ? null : message.content,
         refusal: null,
         ...(message.reasoning === undefined ? {} : { reasoning_content: message.reasoning }),
@@ -75,14 +75,14 @@ export function chatCompletion(
   }
 }
 
-/** Returns the field with the ids of the prompt's tokens, if the client wants it. It is null where another server has the tokens. */
+/** Returns the field with the prompt's token ids, if the client wants them; null when another server has the tokens. */
 const promptTokens = (answer: Answer | undefined, { tokens }: ChatWish): object =>
   tokens === true ? { prompt_token_ids: answer?.promptTokens === undefined ? null : [...answer.promptTokens] } : {}
 
 const usageOf = (answers: readonly Answer[]): object =>
   chatUsage(summed(answers.map(({ usage }) => usage)), answers[0] === undefined ? {} : dropUsage(answers[0]))
 
-/** Writes the chunks of one completion; several choices are interleaved. */
+/** Streams the choices of one chat completion, interleaved. */
 export class ChatStream implements StreamShape<Answer> {
   readonly #choices = new Map<number, StreamedChoice>()
   #model = ''
@@ -92,7 +92,7 @@ export class ChatStream implements StreamShape<Answer> {
     private readonly wish: ChatWish,
   ) {}
 
-  /** The model that answers; empty before the answer has begun. */
+  /** The model's name; empty until the answer begins. */
   get model(): string {
     return this.#model
   }
@@ -127,7 +127,7 @@ export class ChatStream implements StreamShape<Answer> {
     return [{ data: openAiError(problem) }, DONE]
   }
 
-  /** Returns the first chunk of a choice, which has only the role. Empty when it was sent, or when the answer has not begun. */
+  /** Returns the first chunk of a choice, which has only the role. Empty when it was sent already, or the answer has not begun. */
   #first(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
     if (choice.begun || event.type === 'queued' || event.type === 'started') return []
     choice.begun = true
@@ -158,7 +158,7 @@ export class ChatStream implements StreamShape<Answer> {
         if (this.wish.tokens === true) choice.tokens.push(...event.tokens)
         return []
       case 'plan':
-        // Logprobs and tokens of a step that the client does not see are dropped.
+        // Clients do not see this step, so its tokens and logprobs are dropped.
         choice.logprobs.length = choice.tokens.length = 0
         return []
       case 'acm':
@@ -175,7 +175,7 @@ export class ChatStream implements StreamShape<Answer> {
     }
   }
 
-  /** Returns the chunks for more text of a call's arguments. The first chunk of a call has its name; later ones have only arguments. */
+  /** Returns chunks for a piece of a call's arguments. A call's first chunk has its name, later ones only arguments. */
   #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: StreamedChoice): readonly Frame[] {
     const part = (delta: object) => this.#part(index, { tool_calls: [{ index: choice.calls - 1, ...delta }] }, choice)
     const frames: Frame[] = []
@@ -194,12 +194,12 @@ export class ChatStream implements StreamShape<Answer> {
     return this.#chunk([choice], told)
   }
 
-  /** Returns the field with the tokens sampled since the last chunk, if the client wants it. */
+  /** Returns the field with the tokens since the last chunk, if the client wants it. */
   #tokens(index: number): object {
     return this.wish.tokens === true ? { token_ids: this.#choice(index).tokens.splice(0) } : {}
   }
 
-  /** Returns the logprobs since the last chunk. */
+  /** Returns the logprobs since the last chunk, and removes them; null when there are none. */
   #take(logprobs: TokenLogprob[]): object | null {
     return logprobs.length === 0 ? null : chatLogprobs(logprobs.splice(0), this.wish.asIds)
   }
@@ -212,7 +212,7 @@ export class ChatStream implements StreamShape<Answer> {
     }
   }
 
-  /** Returns the token counts so far, of the prompt and of all answers. */
+  /** Token counts so far: the prompt's, and those of all answers. */
   get #counts(): object {
     return countsOf([[...this.#choices.values()].map(({ timings: running }) => running)])
   }
@@ -229,17 +229,17 @@ export class ChatStream implements StreamShape<Answer> {
 interface StreamedChoice {
   begun: boolean
   calls: number
-  /** The call in progress, with the text of its arguments sent so far. */
+  /** The call whose arguments are being streamed, and the arguments sent so far. */
   call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
-  /** The sampled tokens since the last chunk. */
+  /** Tokens sampled since the last chunk. */
   readonly tokens: number[]
   readonly timings: RunningTimings
 }
 
 /**
- * Returns the token counts so far. A prompt counts once, however many answers it has. @param prompts for each prompt, the state of its
- * answers
+ * Returns the token counts so far. Each prompt counts once for all its answers.
+ * @param prompts for each prompt, the timings of its answers
  */
 export function countsOf(prompts: readonly (readonly RunningTimings[])[]): object {
   const prompt = prompts.reduce((sum, answers) => sum + Math.max(0, ...answers.map(({ prompted }) => prompted)), 0)
@@ -247,11 +247,11 @@ export function countsOf(prompts: readonly (readonly RunningTimings[])[]): objec
   return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
 }
 
-/** Returns the field with the timings of the first answer, because all answers share its prompt. */
+/** Returns the field `timings` with those of the first answer, because all answers share one prompt. */
 export const timingsOf = ([first]: readonly AnyAnswer[]): object => (first === undefined ? {} : { timings: timings(first) })
 
 const ROLE = { role: 'assistant' } as const
-/** The last frame of a stream in both completion routes. */
+/** The last frame of a stream. */
 export const DONE: Frame = { data: '[DONE]' }
 
 const written = (call: ToolCall): object => ({
@@ -260,7 +260,7 @@ const written = (call: ToolCall): object => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** Returns the field with the stop string, or the stop token, that ended an answer, under vLLM's name. */
+/** Returns the field with the stop string or stop token that ended the answer, under vLLM's name. */
 export const stopReason = (stop: string | number | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
 
 function reasonOf(finish: Finish): string {

@@ -1,4 +1,4 @@
-/** The route `/v1/chat/completions`; translates its requests into asks. */
+/** The route `/v1/chat/completions`: translates its requests into an `Ask`. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
@@ -39,8 +39,8 @@ import { LEFT_OUT } from './response-tools.js'
 import { checkPromptLogprobs, PromptLogprobsField, TokenFields } from './wire.js'
 
 /**
- * How many levels of a body may have nulls for unset fields: messages, tools, their fields and `response_format`. Schemas and arguments are
- * nested deeper and keep their nulls.
+ * How many levels deep nulls are removed from a body: down to the fields of messages, tools and `response_format`. Schemas and arguments
+ * are deeper, and keep their nulls.
  */
 const NULLS = 5
 
@@ -110,11 +110,11 @@ export function addChat(app: App, ports: Ports): void {
   )
 }
 
-// Translates a request into an ask.
+// Translates a request into an `Ask`.
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
-/** Translates a request into an ask. @throws FieldError */
+/** Translates a request into an `Ask`. @throws FieldError */
 export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Steps<Ask> {
   refuseWhatChangesTheAnswer(body)
   const { messages, beginning } = beginningIn(body, yield* messagesOf(body.messages, unsupportedParts))
@@ -145,24 +145,24 @@ export function* chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, 
   }
 }
 
-/** Returns the most tokens of the answer; undefined when no field limits them, or it is -1. With 0 only the prompt is computed. */
+/** Returns the most tokens of the answer; undefined when unlimited. With 0 only the prompt is computed. */
 function mostTokens({ max_completion_tokens, max_tokens, n_predict }: ChatRequest): number | undefined {
   const most = n_predict ?? max_completion_tokens ?? max_tokens
   return most === -1 ? undefined : most
 }
 
-/** The values of `reasoning_format` that describe how this server gives reasoning anyway. */
+/** Values of `reasoning_format` that describe what this server does anyway. */
 const SPLIT: readonly string[] = ['auto', 'deepseek']
 
-/** Whether the answer cannot continue a text, because it must have a form, think first, or be a forced call. */
+/** Whether the answer cannot continue a text, because it must have a format, begin with reasoning, or be a forced call. */
 function isHeld(body: ChatRequest): boolean {
   const choice = choiceOf(body.tool_choice)
   return formOf(body) !== undefined || body.enable_thinking === true || (choice !== 'auto' && choice !== 'none')
 }
 
 /**
- * Returns the messages, and the beginning of the answer. A last message of the assistant is that beginning if that is possible, as in
- * llama-server, unless the request decides otherwise by vLLM's fields.
+ * Returns the messages, and a last assistant message as the beginning of the answer if possible, as in llama-server. vLLM's fields in the
+ * request override this.
  * @throws FieldError when the request demands it and it is impossible
  */
 function beginningIn(body: ChatRequest, messages: readonly ChatMessage[]): ReturnType<typeof begun> {
@@ -182,7 +182,7 @@ function beginningIn(body: ChatRequest, messages: readonly ChatMessage[]): Retur
   return goesOn ? begun(messages, place, body) : { messages, beginning: undefined }
 }
 
-/** Returns the effort of thinking, with the name of its field: OpenAI's, or else OpenRouter's. */
+/** Returns the thinking effort and the name of its field: OpenAI's, or else OpenRouter's. */
 const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
@@ -216,7 +216,10 @@ function* messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?:
   return yield* resultsInOrder(placed)
 }
 
-/** Translates one message. @param names the tool of each earlier call, by the call's id; the message's own calls are added */
+/**
+ * Translates one message.
+ * @param names the tool name of each earlier call, by call id; the message's own calls are added
+ */
 function messageOf(
   message: ChatRequestMessage,
   place: string,
@@ -258,7 +261,10 @@ function messageOf(
   }
 }
 
-/** Whether a tool is one of OpenAI's own servers, such as `{type: web_search}`. The model does not see these, and the answer says so. */
+/**
+ * Whether only OpenAI's servers carry this tool out, such as `{type: web_search}`. The model does not see it, and `kvfold.ignored` lists
+ * it.
+ */
 const isLeftOut = ({ type, function: definition }: NonNullable<ChatRequest['tools']>[number]): boolean =>
   definition === undefined && LEFT_OUT.test(type)
 
@@ -301,10 +307,10 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   return { name }
 }
 
-// The schema of `/v1/chat/completions`. Unknown fields are ignored, as in other OpenAI-compatible servers. Those that would change the
-// answer are refused, or reported in `kvfold.ignored`.
+// The body schema of `/v1/chat/completions`. Unknown fields are ignored, as in other OpenAI-compatible servers. Those that would change the
+// answer are refused or listed in `kvfold.ignored`.
 
-/** The most answers to one request. */
+/** The most answers (`n`) to one request. */
 export const MOST_CHOICES = 16
 
 const Name = Type.String({ minLength: 1, maxLength: 256 })

@@ -1,4 +1,4 @@
-/** The route `/v1/completions`: the model continues text or tokens without a template. */
+/** The route `/v1/completions`: the model continues text or tokens without a chat template. */
 import { definedFields } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
@@ -80,7 +80,7 @@ const CompletionBody = Type.Object({
 
 type CompletionRequest = Type.Static<typeof CompletionBody>
 
-/** How many tokens an answer has at most by default, as in OpenAI's API. */
+/** Default of `max_tokens`, as in OpenAI's API. */
 const DEFAULT_TOKENS = 16
 
 export function addCompletions(app: App, { service, sampling, fingerprint, exchange }: Ports): void {
@@ -131,7 +131,7 @@ type Detokenize = (tokens: readonly number[]) => Promise<string>
 const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: Detokenize): Promise<readonly string[]> =>
   Promise.all(prompts.map((prompt) => textOf(typeof prompt === 'string' ? [prompt] : prompt, detokenize)))
 
-/** Returns a prompt's text. Adjacent tokens are decoded together, because one of them may be part of a character. */
+/** Returns a prompt as text. Adjacent tokens are decoded together, because one token may be only part of a character. */
 async function textOf(parts: readonly (string | number)[], detokenize: Detokenize): Promise<string> {
   const runs: (string | number[])[] = []
   for (const part of parts) {
@@ -146,8 +146,8 @@ async function textOf(parts: readonly (string | number)[], detokenize: Detokeniz
 }
 
 /**
- * Returns `n` asks for each prompt, as many as the body wants. If it gives a seed, the asks of a prompt get different ones. All asks share
- * the form of the answer, which may be large.
+ * Returns one `CompletionAsk` per prompt and answer. A given seed is raised for each answer to a prompt. All share one object for the
+ * format, which may be large.
  * @throws FieldError
  */
 function asksOf(
@@ -182,13 +182,13 @@ function asksOf(
   })
 }
 
-/** Returns the most tokens of an answer; undefined: as many as the context holds. */
+/** Returns the most tokens of an answer; undefined: as many as fit into the context. */
 const mostTokens = ({ max_tokens: most = DEFAULT_TOKENS }: CompletionRequest): number | undefined =>
   most === -1 ? undefined : most
 
 /**
- * Returns the gap of a request with a suffix, which the answer fills: its prompt is the text before the answer, and the suffix the text
- * after it. @throws FieldError
+ * Returns the gap for a request with a `suffix`: the prompt is the text before the answer, the suffix the text after it.
+ * @throws FieldError
  */
 function fillOf(
   { suffix = '' }: CompletionRequest,
@@ -199,7 +199,7 @@ function fillOf(
   return { prompt: '', fill: { prefix: prompt, suffix, files: [] } }
 }
 
-/** Returns how many alternatives to report for each token of the prompt; undefined when its logprobs are not wanted. */
+/** Returns how many alternatives to report per prompt token; undefined when no prompt logprobs are wanted. */
 function alternativesOf({ echo, logprobs, prompt_logprobs: asked }: CompletionRequest): number | undefined {
   const echoed = echo === true ? logprobs : undefined
   return asked === undefined || echoed === undefined ? (asked ?? echoed) : Math.max(asked, echoed)
@@ -214,16 +214,16 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   refuseForConversations(body.kvfold)
 }
 
-// Writes the answer, whole or in chunks.
+// Writes an answer, whole or in chunks.
 
 export interface CompletionWish extends ChatWish {
   /** How many answers each prompt gets. */
   readonly each: number
-  /** The text before each prompt's answers; empty when nothing is echoed. */
+  /** The text of each prompt, which its answers repeat; empty when `echo` is off. */
   readonly before: readonly string[]
-  /** Whether the prompt's log-probabilities stand before those of the answer. */
+  /** Whether the prompt's logprobs precede those of the answer. */
   readonly echoes: boolean
-  /** Whether each answer has the log-probabilities of its prompt, as vLLM has them. */
+  /** Whether each answer has its prompt's logprobs in vLLM's format. */
   readonly promptLogprobs: boolean
 }
 
@@ -258,8 +258,8 @@ function textCompletion(
 }
 
 /**
- * Returns the logprobs of a prompt and its answer in one list. The first token has none. Its text counts no characters if the model's texts
- * begin with it and the prompt does not contain it.
+ * Returns the logprobs of prompt and answer in one list; the first token has none. If the first token is BOS, which the prompt's text does
+ * not contain, it counts no characters in `text_offset`.
  */
 function withPrompt(
   prompt: string,
@@ -346,7 +346,7 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
     }
   }
 
-  /** Returns the token counts so far; each prompt counts once for all its answers. */
+  /** Token counts so far. Each prompt counts once for all its answers. */
   get #counts(): object {
     const { each } = this.wish
     const groups = new Map<number, RunningTimings[]>()
@@ -368,7 +368,7 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
 
 interface StreamedText {
   readonly logprobs: TokenLogprob[]
-  /** The sampled tokens since the last chunk. */
+  /** Tokens sampled since the last chunk. */
   readonly tokens: number[]
   sent: number
   readonly timings: RunningTimings

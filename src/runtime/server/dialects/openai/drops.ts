@@ -1,6 +1,4 @@
-/**
- * Reads AKV's fields of `/v1/chat/completions`, `drop_message`, `drop_rule` and `reposition`, and writes the counts that they add to usage.
- */
+/** AKV's fields `drop_message`, `drop_rule` and `reposition` of `/v1/chat/completions`, and the counts that they add to the usage. */
 import Type from 'typebox'
 import type { ChatMessage } from '../../../chat/message.js'
 import type { Answer, Ask } from '../../ask.js'
@@ -40,18 +38,18 @@ interface DropRequest {
   readonly reposition?: readonly number[]
 }
 
-/** A message as the request has it. */
+/** A message in the request. */
 interface AskedMessage {
   readonly role: string
   readonly tool_call_id?: string | null | undefined
 }
 
 /**
- * Returns the drops that the fields ask for. Indexes count the request's messages; the drops name places among the ask's messages, where tool
- * results stand in the order of their calls.
- * @param asked the messages of the request
- * @param ordered the messages of the ask
- * @throws FieldError for an index that names no message, or one that cannot be dropped there
+ * Returns the drops that the fields ask for. The fields count the request's messages. The drops count the messages of the `Ask`, in which
+ * tool results are in the order of their calls.
+ * @param asked messages of the request
+ * @param ordered messages of the `Ask`
+ * @throws FieldError for an index without a message, or for one that cannot be dropped there
  */
 export function dropsOf(
   { drop_message: drops, drop_rule: rule, reposition }: DropRequest,
@@ -81,9 +79,9 @@ export function dropsOf(
   }
 }
 
-/** Returns the place of each message of the request among the ask's messages. */
+/** Returns, for each message of the request, its index among the messages of the `Ask`. */
 function placesOf(asked: readonly AskedMessage[], ordered: readonly ChatMessage[]): readonly number[] {
-  // Neither two results of one call nor two other messages change places.
+  // Sorting never swaps two results of one call, nor two messages that are no results.
   const places = new Map<string | null, number[]>()
   for (const [place, { role, toolCallId = '' }] of ordered.entries()) {
     const of = role === 'tool' ? toolCallId : null
@@ -106,6 +104,6 @@ const ruleOf = ({
 }: NonNullable<DropRequest['drop_rule']>): NonNullable<NonNullable<Ask['drops']>['rule']> =>
   type === 'thinking_drop' ? { kind: 'thinking' } : { kind: 'results', keep }
 
-/** Returns the counts of drops for `usage.prompt_tokens_details`; empty when the request drops nothing. */
+/** Returns the counts of drops for `usage.prompt_tokens_details`; empty without drops. */
 export const dropUsage = ({ dropped }: Pick<Answer, 'dropped'>): object =>
   dropped === undefined ? {} : { drop_skipped_tokens: dropped.skippedTokens, repos_tokens: dropped.repositionedTokens }

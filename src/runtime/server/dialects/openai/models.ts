@@ -1,4 +1,4 @@
-/** The routes `/v1/models`, `/v1/models/:id`, and `/models/load`, `/models/unload` and `/models/sse` as llama-server's router has them. */
+/** The routes `/v1/models` and `/v1/models/:id`, and `/models/load`, `/models/unload` and `/models/sse` of llama-server's router. */
 import Type from 'typebox'
 import type { SideModelStatus } from '../../ask.js'
 import type { ThreadService } from '../../service.js'
@@ -13,7 +13,7 @@ const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 10
 export function addModels(app: App, { service, refuseGuests }: Ports, streams: ChangeStreams): void {
   app.get('/v1/models', { schema: described('Models', 'openai') }, () => {
     const data = all(service)
-    // Anthropic's client reads lists page by page, by `has_more` and the ids.
+    // Anthropic's client reads lists page by page, by `has_more` and the two ids.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
   })
   app.get(
@@ -39,7 +39,7 @@ export function addModels(app: App, { service, refuseGuests }: Ports, streams: C
   app.post('/v1/models/load', managing('Begins to load a model; /models says how far it is'), ({ body: { model }, tenant }) => {
     refuseGuests(tenant, 'load models')
     if (service.model(model).state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
-    // A failed load is not reported here: the model's state shows it.
+    // The model's state reports a failed load, so its error is not awaited here.
     service.load(model).catch(() => undefined)
     return { success: true }
   })
@@ -75,7 +75,7 @@ interface ModelEntry {
   readonly [field: string]: unknown
 }
 
-/** Returns the list of models: the served ones, then those that only embed or rank. */
+/** Returns all models: served ones first, then those only for embeddings or rankings. */
 function all(service: ThreadService): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
@@ -99,15 +99,15 @@ function all(service: ThreadService): readonly ModelEntry[] {
   return [...served, ...aside.map(besides)]
 }
 
-/** Returns the fields that every model of llama-server's router has. Its page reads them of each. */
+/** Returns the fields that llama-server's page reads of every model. */
 const routed = (state: ModelStatus['state'], failed = false): object => ({
   status: { value: state, ...(failed ? { failed } : {}) },
   architecture: { input_modalities: ['text'], output_modalities: ['text'] },
 })
 
 /**
- * Returns the context under the names that clients look for: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`,
- * OpenRouter's `context_length`, Groq's `context_window`, Anthropic's `max_input_tokens`. Empty while the model is not loaded.
+ * Returns the context size under the names that clients look for: `max_model_len` (vLLM, SGLang), `meta.n_ctx` (llama-server),
+ * `context_length` (OpenRouter), `context_window` (Groq), `max_input_tokens` (Anthropic). Empty while the model is not loaded.
  */
 function contextOf(loaded: ModelStatus['loaded']): object {
   if (loaded === null) return {}
@@ -116,10 +116,10 @@ function contextOf(loaded: ModelStatus['loaded']): object {
   return { ...names, meta: { n_ctx: context, ...(numbers === null ? {} : metaOf(numbers)) } }
 }
 
-/** The kinds of vocabularies in the order of llama.cpp's numbers (llama_vocab_type in llama.h). */
+/** Kinds of vocabularies, by their numbers in llama_vocab_type (llama.h). */
 const VOCABULARIES: readonly VocabType[] = ['none', 'spm', 'bpe', 'wpm', 'ugm', 'rwkv', 'plamo2']
 
-/** Returns a model's numbers by llama-server's names. */
+/** Returns a model's figures under llama-server's names. */
 const metaOf = ({ parameters, bytes, embedding, trainedContext, vocabulary, vocabType, quantization }: ModelNumbers): object => ({
   vocab_type: VOCABULARIES.indexOf(vocabType),
   n_vocab: vocabulary,

@@ -1,4 +1,4 @@
-/** The route by which clients end the reasoning of a running chat, as in llama-server. The chat must ask for it by `reasoning_control`. */
+/** llama-server's route that ends the reasoning of a running chat, if the chat was started with `reasoning_control`. */
 import Type from 'typebox'
 import type { Tenant } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
@@ -11,15 +11,15 @@ const ControlBody = Type.Object({
 
 interface RunningChat {
   readonly tenant: Tenant
-  /** Returns the model that answers. A chat that names none gets any, so that its request does not say which. */
+  /** Returns the name of the answering model. It is known only after the start, because a chat need not name a model. */
   readonly model: () => string
 }
 
-/** The streamed chats whose reasoning their clients may end. Clients learn the id of another chat only at its end. */
+/** Running streamed chats whose reasoning their clients may end, by completion id. A chat of another tenant counts as unknown. */
 export class ReasoningControl {
   readonly #running = new Map<string, RunningChat & { readonly end: AbortController }>()
 
-  /** Remembers a chat. `signal` is aborted when its client ends the reasoning. Call `leave` once the chat has ended. */
+  /** Registers a chat. `signal` is aborted when its client ends the reasoning. Call `leave` when the chat has ended. */
   enter(id: string, chat: RunningChat): { readonly signal: AbortSignal; readonly leave: () => void } {
     const end = new AbortController()
     this.#running.set(id, { ...chat, end })
@@ -35,7 +35,7 @@ export class ReasoningControl {
         if (running?.tenant !== tenant)
           return { success: false, message: 'No running completion has this id and is streamed with reasoning_control: true.' }
         const name = running.model()
-        // A chat that still waits has no model yet.
+        // A chat that still waits in the queue has no model yet.
         if (name !== '' && service.model(name).loaded?.boundsReasoning === false)
           return { success: false, message: `${name} has no tag with which this server could end its reasoning.` }
         running.end.abort()

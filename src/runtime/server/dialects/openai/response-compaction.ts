@@ -1,4 +1,4 @@
-/** Compaction in OpenAI's responses: the items that stand for compacted messages, `context_management`, and `/v1/responses/compact`. */
+/** Compaction in OpenAI's Responses API: compaction items, `context_management`, and `/v1/responses/compact`. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage } from '../../../chat/message.js'
@@ -26,10 +26,10 @@ export const ResponseManagement = Type.Optional(
 
 type Managed = Type.Static<typeof ResponseManagement>
 
-/** The type of a last item that asks for a compaction at once. */
+/** Type of a last input item that asks for a compaction now. */
 const TRIGGER = 'compaction_trigger'
 
-/** Returns the compaction that a request asks for. @throws FieldError for an entry of `context_management` of another type */
+/** Returns the compaction that a request asks for. @throws FieldError for an entry of `context_management` with an unknown type */
 export function compactionIn(managed: Managed | undefined, isTriggered: boolean): Ask['compaction'] {
   const [entry] = managed ?? []
   if (entry !== undefined && entry.type !== 'compaction')
@@ -40,7 +40,7 @@ export function compactionIn(managed: Managed | undefined, isTriggered: boolean)
   return { pauses: false, keepsUser: false, ...(above === undefined ? {} : { above }) }
 }
 
-/** Returns the input without a last item that asks for a compaction, and whether there was one. */
+/** Returns the input without a last compaction trigger, and whether it had one. */
 export function withoutTrigger(input: unknown): { readonly input: unknown; readonly isTriggered: boolean } {
   const last: unknown = Array.isArray(input) ? input.at(-1) : undefined
   const isTriggered = isRecord(last) && last['type'] === TRIGGER
@@ -48,8 +48,8 @@ export function withoutTrigger(input: unknown): { readonly input: unknown; reado
 }
 
 /**
- * The content of an item's `encrypted_content`. `all`: the item stands for all items before it; else it stands only for those that are
- * gone.
+ * What an item's `encrypted_content` contains. `stands`: how many messages the summary replaces. `all`: it replaces all items before it in
+ * the input; false: those items were left out already.
  */
 interface Held {
   readonly content: string
@@ -59,19 +59,18 @@ interface Held {
 
 const SEALED = 'kvfold1.'
 
-/** Returns the summary as text for `encrypted_content`. It is not encrypted, because it is the client's own conversation. */
+/** Encodes a summary as `encrypted_content`. It is not encrypted: the conversation is the client's own. */
 const sealed = (held: Held): string => SEALED + Buffer.from(JSON.stringify(held)).toString('base64url')
 
-/** Returns the item of a compaction; `encrypted_content` is empty if the compaction failed. */
+/** Returns the compaction item. Its `encrypted_content` is empty when the compaction failed. */
 export const compactionItem = ({ content, stands }: Pick<Compacted, 'content' | 'stands'>, id: string, all: boolean): object => ({
   ...{ id, type: 'compaction' },
   encrypted_content: content === null ? '' : sealed({ content, stands, all }),
 })
 
 /**
- * Returns the message that a compaction's item stands for, and whether it stands for all messages before it; null for a compaction that
- * failed.
- * @throws FieldError
+ * Returns the summary message of a compaction item, and whether it replaces all messages before it. Null for a compaction that failed.
+ * @throws FieldError for `encrypted_content` that kvfold did not write
  */
 export function compactedIn(
   item: Readonly<Record<string, unknown>>,
@@ -100,7 +99,7 @@ function heldIn(text: string): Held | null {
   }
 }
 
-/** Returns the answer of `/v1/responses/compact`: the user's messages, and one item that stands for all other messages. */
+/** Returns the answer of `/v1/responses/compact`: the user's messages, and one item that replaces all others. */
 export function compactedResponse(messages: readonly ChatMessage[], { compacted, model }: Answer): object {
   const id = randomUUID().replaceAll('-', '')
   const { promptTokens = 0, cachedTokens = 0, completionTokens = 0 } = compacted?.usage ?? {}

@@ -1,4 +1,4 @@
-/** Lists the input items of a stored response. They are made again from the messages of its thread that it answered. */
+/** Lists the input items of a stored response, made again from the messages of its thread. */
 import type { ChatMessage } from '../../../chat/message.js'
 import { FieldError } from '../../problem.js'
 import { argumentsOf } from '../tools.js'
@@ -9,8 +9,9 @@ interface InputItem {
 }
 
 /**
- * Returns the messages as items. @param response the id of the response @param messages those before its answer, without its own
- * instructions
+ * Returns messages as input items.
+ * @param response id of the response, which the items' ids contain
+ * @param messages those that the response answered, without its `instructions`
  */
 export function inputItems(response: string, messages: readonly ChatMessage[]): readonly InputItem[] {
   const status = 'completed'
@@ -36,14 +37,14 @@ export function inputItems(response: string, messages: readonly ChatMessage[]): 
     .map((item, index) => ({ id: `in_${response}_${index}`, ...item }))
 }
 
-/** Fields of the query for a page of a list, as OpenAI's API has them. */
+/** Query fields of a list page, as in OpenAI's API. */
 interface PageQuery {
   readonly limit?: string
   readonly order?: 'asc' | 'desc'
   readonly after?: string
 }
 
-/** Returns a page of the items. @throws FieldError when `after` names no item */
+/** Returns one page of the items. @throws FieldError when no item has the id `after` */
 export function pageOf(items: readonly InputItem[], { limit = '20', order = 'desc', after }: PageQuery): object {
   const all = order === 'asc' ? items : [...items].reverse()
   const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1

@@ -1,4 +1,4 @@
-/** Defines the input of `/v1/responses`, and translates its items into messages. */
+/** The input items of `/v1/responses`: their schema, and their translation into messages. */
 import Type from 'typebox'
 import { FormFields, LOOSE } from './answer-form.js'
 import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
@@ -19,10 +19,10 @@ import { KvfoldField } from '../kvfold-field.js'
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
 const THOUGHTS = { reasoning_text: 'text' } as const
 
-/** Items that are looked at in one turn of the event loop. */
+/** Items handled between two yields to the event loop. */
 const AT_ONCE = 1000
 
-/** An assistant's message while it is assembled from items. */
+/** An assistant message under construction. Its reasoning, text and calls are separate items. */
 interface MessageDraft {
   reasoning?: string
   content?: string
@@ -30,10 +30,9 @@ interface MessageDraft {
 }
 
 /**
- * Translates items into messages. Reasoning, text and calls of the assistant are separate items; adjacent ones form one message, as the
- * server sent them. Yields before each item.
- * @param names the tool of each earlier call, by the call's id
- * @param definitionsIn returns the tools in a search's output
+ * Translates items into messages. Adjacent reasoning, text and call items form one assistant message. Yields before each item.
+ * @param names the tool name of each earlier call, by call id; new calls are added
+ * @param definitionsIn returns the tools that a search's output defines
  * @throws FieldError
  */
 export function* messagesOfItems(
@@ -63,7 +62,7 @@ export function* messagesOfItems(
         const role = roleOf(item['role'], place)
         const content = textOf(item['content'], `${place}.content`, PARTS, unsupportedParts)
         if (role === 'assistant') {
-          // Some models write text behind a call: streams tell it as an item of its own.
+          // Some models write text after a call. Then the text item still belongs to the message with the call.
           const target = assistant(({ content: said, toolCalls }) => said !== undefined && toolCalls.length === 0)
           target.content = (target.content ?? '') + content
           if (continues(target, messages.at(-1)?.message)) joinTo(target, messages.pop()!.message)
@@ -94,12 +93,12 @@ export function* messagesOfItems(
         assistant(() => false).toolCalls.push(call)
         break
       }
-      // Codex sends the second type.
+      // Codex sends `compaction_summary`.
       case 'compaction':
       case 'compaction_summary': {
         flush()
         const compacted = compactedIn(item, place)
-        // If the summary stands for all messages before it, these are dropped.
+        // This summary replaces all messages before it, except system messages.
         if (compacted?.all === true) messages = messages.filter(({ message }) => message.role === 'system')
         if (compacted !== null) messages.push({ message: compacted.message, place })
         break
@@ -133,7 +132,7 @@ export function* messagesOfItems(
   return messages
 }
 
-/** Whether a message of the assistant is a further step of the one before it: streams join the texts of such steps by a blank line. */
+/** Whether this text is a further step of the previous assistant message: steps of one answer are joined by a blank line. */
 const continues = ({ content = '', toolCalls }: MessageDraft, before: ChatMessage | undefined): boolean =>
   content.startsWith('\n\n') &&
   toolCalls.length === 0 &&
@@ -147,7 +146,7 @@ function joinTo(draft: MessageDraft, { content, reasoning }: ChatMessage): void 
   if (thoughts.length > 0) draft.reasoning = thoughts.join('\n\n')
 }
 
-/** Returns the call in an item, as the model made it: to the model every tool is a function, whatever its type is to the client. */
+/** Returns the call in an item. For the model, every tool is a function, whatever its type in the client's API. */
 function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCall {
   const id = stringOf(item, 'call_id', place)
   if (item['type'] === 'local_shell_call') {
@@ -173,7 +172,7 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
   return value
 }
 
-// Item ids contain the response and the item's place in it, so that a client can refer to an item instead of sending it again.
+// An item's id contains its response and its index there, so a client can refer to the item instead of sending it again.
 
 export const itemId = (
   kind: 'cmp' | 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh' | 'tsc' | 'tso',
@@ -181,10 +180,10 @@ export const itemId = (
   index: number,
 ): string => `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
-/** Returns the input with each reference to an item replaced by that item. @throws FieldError server/not-found */
+/** Returns the input, with each reference to an item replaced by the item. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {
   if (!Array.isArray(input)) return input
-  /** The outputs of the stored responses that the input refers to, each read once. */
+  /** Outputs of the referenced stored responses, each read once. */
   const outputs = new Map<string, unknown>()
   const stored = async (id: string): Promise<unknown> => {
     const [, response, index] = /^(?:cmp|msg|rs|fc|ctc|lsh|tsc|tso)_(.+)_(\d{1,6})$/.exec(id) ?? []
@@ -211,7 +210,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
     )
   }
   const items = await eachOf(input, itemOf)
-  // In OpenAI's types, the output of a local shell names only the item of its call, not the call.
+  // In OpenAI's types, a local shell's output refers to its call's item id instead of the call id.
   const shells = new Map<unknown, Readonly<Record<string, unknown>>>()
   for (const item of items)
     if (isRecord(item) && item['type'] === 'local_shell_call' && !shells.has(item['id'])) shells.set(item['id'], item)
@@ -223,7 +222,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
   })
 }
 
-/** Replaces each item. Lets other work of the event loop run in between. */
+/** Replaces each item, with yields to the event loop. */
 async function eachOf(items: readonly unknown[], change: (item: unknown, index: number) => Promise<unknown>): Promise<unknown[]> {
   const changed: unknown[] = []
   for (const [index, item] of items.entries()) {
@@ -233,9 +232,9 @@ async function eachOf(items: readonly unknown[], change: (item: unknown, index: 
   return changed
 }
 
-// The schema of `/v1/responses`: the part that agents use. Fields that would change the answer and have no meaning here are refused.
+// The body schema of `/v1/responses`, as far as agents use it. Fields that would change the answer and mean nothing here are refused.
 
-/** The only value of `include` that is supported; the others concern features that this server lacks. */
+/** The only supported value of `include`. */
 export const LOGPROBS = 'message.output_text.logprobs'
 
 export const ResponseBody = Type.Object({
@@ -312,7 +311,7 @@ export const ResponseBody = Type.Object({
   kvfold: KvfoldField,
 })
 
-/** The body of `/v1/responses/compact`. */
+/** The body schema of `/v1/responses/compact`. */
 export const CompactBody = Type.Object({
   ...ResponseBody.properties,
   input: Type.Optional(ResponseBody.properties.input),

@@ -1,4 +1,4 @@
-/** Writes an answer as a response, whole or event by event. */
+/** Writes an answer as a response or as a stream of events. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, Ask, AskEvent, ToolSearchResult } from '../../ask.js'
@@ -15,14 +15,14 @@ import { compactionItem } from './response-compaction.js'
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
 import { chatLogprobs, openAiError, responseUsage } from './wire.js'
 
-/** The parts of the request that a response repeats, and its time. */
+/** Fields of the request that the response repeats, and what is needed to store it. */
 interface ResponseHead {
   readonly body: ResponseRequest
   readonly ask: Ask
   readonly tools: ResponseTools
-  /** Unix seconds. */
+  /** Unix seconds at which the response began. */
   readonly created: number
-  /** Stores the complete response, unless the request says not to. @throws KvfoldError store/* */
+  /** Stores the complete response, unless the request has `store: false`. @throws KvfoldError store/* */
   readonly keep: (id: string, response: object) => Promise<void>
 }
 
@@ -35,7 +35,7 @@ interface ResponseState {
   readonly error: { readonly code: string; readonly message: string } | null
 }
 
-/** Returns the id of the response that answers this ask in the thread. */
+/** Returns the response's id; one that is not stored gets an id without a thread. */
 function idIn(thread: string | null, { body, ask }: ResponseHead): string {
   if (body.store === false || thread === null) return unstoredId()
   const compacted = ask.compaction?.above === null
@@ -94,8 +94,8 @@ export async function wholeResponse(head: ResponseHead, answer: Answer): Promise
 }
 
 /**
- * Returns the status of an answer. With complete calls it is completed, even if the limit cut off more text after them, because agents
- * treat an incomplete response as a failure.
+ * Returns the response's status. With complete calls it is `completed` even if the token limit cut off text after them: agents treat
+ * `incomplete` as a failure.
  */
 const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' | 'incomplete' =>
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
@@ -149,9 +149,9 @@ const reasoningItem = (id: string, text: string | null, status: ItemStatus): obj
   content: text === null ? [] : [{ type: 'reasoning_text', text }],
 })
 
-// Writes events. Each event has a number. Each item is added, filled and done.
+// Streams events. Events are numbered; each item is added, filled and done.
 
-/** The item that is being written. */
+/** The item being streamed. */
 interface OpenItem {
   readonly kind: 'text' | 'reasoning'
   readonly id: string
@@ -168,7 +168,7 @@ export class ResponseStream implements StreamShape<Answer> {
   #begun = false
   #open: OpenItem | null = null
   readonly #timings = new RunningTimings()
-  /** The call whose arguments are being sent, and their text so far. */
+  /** The call whose arguments are being streamed, and the arguments sent so far. */
   #telling: { readonly id: string; readonly told: string } | null = null
 
   constructor(private readonly head: ResponseHead) {}
@@ -185,7 +185,7 @@ export class ResponseStream implements StreamShape<Answer> {
 
   async done(answer: Answer): Promise<readonly Frame[]> {
     const frames = [...this.#begin(), ...this.#closed()]
-    // An answer without text or calls still gets an empty message. It gets none if a call that was cut off has taken its place.
+    // An answer without text and calls still gets an empty message item, unless a call that was cut off already has an item.
     const { message, compacted } = answer
     const isSilent = message.content === '' && message.toolCalls === undefined && compacted?.paused !== true
     if (isSilent && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
@@ -196,7 +196,7 @@ export class ResponseStream implements StreamShape<Answer> {
     return [...frames, this.#frame(`response.${status}`, { response: whole, ...timingsOf([answer]) })]
   }
 
-  /** Stores the cancelled answer with its text so far, so that it can be fetched and continued. */
+  /** Stores a cancelled answer with its text so far, so that clients can fetch and continue it. */
   async cut(answer: Answer): Promise<void> {
     if (answer.message.cut !== true) return
     this.#closed()
@@ -218,8 +218,7 @@ export class ResponseStream implements StreamShape<Answer> {
   }
 
   /**
-   * Returns the frames of a refusal in the stream for a full context, as OpenAI does. Codex recognises a full context only by
-   * `response.failed`.
+   * Returns stream frames for a full context, as OpenAI sends them: Codex recognises it only by `response.failed`. Null for other errors.
    */
   refused(problem: Problem): readonly Frame[] | null {
     return problem.code === 'context/full' && this.#state.id !== '' ? [...this.#begin(), ...this.failed(problem)] : null
@@ -232,7 +231,7 @@ export class ResponseStream implements StreamShape<Answer> {
         return []
       case 'plan':
         return this.#begin()
-      // Engines that tell no plan, such as vLLM, begin with the answer itself.
+      // Engines without a plan event, such as vLLM, begin with the answer itself.
       case 'text':
         return [...this.#begin(), ...this.#text(event.text, event.logprobs)]
       case 'reasoning':
@@ -316,12 +315,12 @@ export class ResponseStream implements StreamShape<Answer> {
   }
 
   /**
-   * Returns the events for more text of a call's arguments. Arguments of functions are sent as they come, those of other tools when the
-   * call is complete. A call that is cut off never gets its `done` event, and is not in the whole response.
+   * Returns the events for a piece of a call's arguments. Functions stream their arguments; other tools send them when the call is
+   * complete. A call that is cut off gets no `done` event, and is missing from the stored response.
    */
   #arguments({ id, name, text }: ArgumentsEvent): readonly Frame[] {
     const isTold = this.#telling?.id === id
-    // The item's id has its place in the list, which is known once the item before it is closed.
+    // The id of the item contains its index, which is known once the previous item is closed.
     const closed = isTold ? [] : this.#closed()
     const item = this.#item({ id, name, arguments: {} }, 'in_progress')
     if (item.type !== 'function_call') return closed
@@ -360,7 +359,7 @@ export class ResponseStream implements StreamShape<Answer> {
     })
   }
 
-  /** Returns the events that complete the item of a call. `rest`: the part of a function's arguments not yet sent. */
+  /** Returns the events that complete a call's item. @param rest the part of a function's arguments not sent yet */
   #filled(item: CallItem, rest: string): readonly Frame[] {
     const place = { item_id: item.id, output_index: this.#output.length }
     switch (item.type) {

@@ -1,6 +1,6 @@
 /**
- * Translates the tools of `/v1/responses`. The model sees each as a function; its calls become items of the tool's type. Tools of the types
- * in `LEFT_OUT` are not shown, and tools of other unknown types are refused.
+ * Translates the tools of `/v1/responses`. The model sees each tool as a function, and its calls become items of the tool's own type. Tools
+ * in `LEFT_OUT` are not shown; unknown types are refused.
  */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { definedFields, isRecord } from '../../../core/json.js'
@@ -11,14 +11,14 @@ import { SERVER_SEARCH } from '../../responses/place.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { argumentsOf, callOf, checkTools, LONGEST_NAME, NO_PARAMETERS } from '../tools.js'
 
-/** The type and name under which the client knows a function's calls. */
+/** Item type, name and namespace that the client uses for a function of the model. */
 interface ItemForm {
   readonly kind: 'function' | 'custom' | 'local_shell' | 'tool_search'
   readonly name: string
   readonly namespace?: string
 }
 
-/** Tools of OpenAI's own servers, and tools whose calls are no functions. The model does not see them, and the response says so. */
+/** Tools of OpenAI's servers, and tools whose calls are no functions. The model does not see them, and `kvfold.ignored` lists them. */
 export const LEFT_OUT =
   /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|shell|apply_patch|programmatic_tool_calling)/
 
@@ -49,7 +49,7 @@ const INPUT = {
   additionalProperties: false,
 } as const
 
-/** Returns the name that the model sees for a tool in a namespace. */
+/** Returns the model's name for a tool in a namespace. */
 export function flatName(name: string, namespace: unknown): string {
   if (typeof namespace !== 'string' || namespace === '') return name
   let end = namespace.length
@@ -58,14 +58,14 @@ export function flatName(name: string, namespace: unknown): string {
 }
 
 export class ResponseTools {
-  /** Definitions of the tools that are shown. */
+  /** Definitions of the tools that the model sees from the beginning. */
   readonly definitions: readonly ToolDefinition[]
-  /** Tools that are not shown, and the searches that find them; absent when there are none. */
+  /** Tools that the model sees only after a search, and the searches; absent when there are none. */
   readonly deferred?: DeferredTools
-  /** The tools left out, each as `tools[3]: web_search`. */
+  /** Tools that were left out, such as `tools[3]: web_search`. */
   readonly ignored: readonly string[]
   readonly #forms: Map<string, ItemForm>
-  /** Deferred tools as the client sent them. */
+  /** Deferred tools as the client sent them, by name, for the items of search results. */
   readonly #sent = new Map<string, unknown>()
 
   /** Sorts the request's tools into shown, deferred and left-out ones. @throws FieldError server/bad-request, server/unsupported */
@@ -133,8 +133,8 @@ export class ResponseTools {
   }
 
   /**
-   * Adds the tools that the output of a client's search defines, and returns them. Their calls become items like those of the request's
-   * tools.
+   * Adds the tools that the output of a client's search defines, and returns their definitions. Their calls then become items like those of
+   * the request's tools.
    */
   told(tools: readonly unknown[]): readonly ToolDefinition[] {
     const other = new ResponseTools(tools)
@@ -142,13 +142,13 @@ export class ResponseTools {
     return [...other.definitions, ...(other.deferred?.tools ?? [])]
   }
 
-  /** Returns the two items of a search that the server carried out: its call and its result. */
+  /** Returns the two items of a search by the server: its call and its result. */
   searchItems(result: ToolSearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
     const found = result.found.map((name) => this.#sent.get(name))
     return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]
   }
 
-  /** Returns the item of a call; while the call is in progress, without arguments. `id` makes the item's id from the prefix of its kind. */
+  /** Returns a call's item; while the call is in progress, without arguments. @param id makes the item's id from the prefix of its type */
   item(call: ToolCall, id: (kind: CallKind) => string, status: 'in_progress' | 'completed'): CallItem {
     const { kind, name, namespace } = this.#forms.get(call.name) ?? { kind: 'function', name: call.name }
     const isDone = status === 'completed'
@@ -166,7 +166,7 @@ export class ResponseTools {
   }
 }
 
-/** Prefixes of the ids of items: calls of functions, of custom tools, of the local shell, and of the client's tool searches. */
+/** Prefixes of item ids: function call, custom tool call, local shell call, tool search by the client. */
 export type CallKind = 'fc' | 'ctc' | 'lsh' | 'tsc'
 
 export type CallItem =
@@ -185,10 +185,7 @@ function functionTool({ description, parameters, strict }: ToolFields): Omit<Too
   }
 }
 
-/**
- * Returns a custom tool as a function for the model. Its input is free text. A grammar for the input is shown to the model, but not
- * enforced.
- */
+/** Returns a custom tool as a function with one text argument. The model sees the tool's grammar, but the server does not enforce it. */
 function customTool({ description, format }: ToolFields): Omit<ToolDefinition, 'name'> {
   const grammar =
     isRecord(format) && format['type'] === 'grammar' && typeof format['definition'] === 'string'
@@ -209,9 +206,9 @@ function textIn(tool: ToolFields, key: string, place: string): string {
   return value
 }
 
-// Tool search: searches by the server and by the client, as tools and as items.
+// Tool search, by the server or by the client: its tools and its items.
 
-/** The name under which the model sees the client's search. */
+/** The name of the client's tool search, as the model sees it. */
 const CLIENT_SEARCH = 'client_tool_search'
 
 const NO_QUERY = {
@@ -220,7 +217,7 @@ const NO_QUERY = {
   required: ['query'],
 }
 
-/** Returns a client's search as a tool for the model. */
+/** Returns the client's tool search as a function for the model. */
 const clientSearch = ({ description, parameters }: ToolFields): Omit<ToolDefinition, 'name'> => ({
   description:
     typeof description === 'string'
@@ -241,12 +238,12 @@ const callItem = (
   arguments: status === 'completed' ? call.arguments : {},
 })
 
-/** Returns the item of a search's result. @param tools the found tools, as the client sent them */
+/** Returns the item of a search result. @param tools the found tools, as the client sent them */
 const outputItem = (id: string, { call }: ToolSearchResult, tools: readonly unknown[]): object => ({
   ...{ id, type: 'tool_search_output', execution: 'server', call_id: call.id, status: 'completed', tools },
 })
 
-/** Returns the call in a search's item, as the model made it. */
+/** Returns the call in a tool-search item. */
 export function searchCall(item: ToolFields, place: string): ToolCall {
   const { arguments: given, execution } = item
   const name = execution === 'client' ? CLIENT_SEARCH : SERVER_SEARCH
@@ -255,7 +252,7 @@ export function searchCall(item: ToolFields, place: string): ToolCall {
   return { id: idIn(item), name, arguments: (given ?? {}) as ToolFields }
 }
 
-/** Returns the message with a search's result: the definitions of the tools found. */
+/** Returns the tool result for a search's output item: the definitions of the found tools. */
 export function searchOutput(
   item: ToolFields,
   place: string,
@@ -267,5 +264,5 @@ export function searchOutput(
   return { role: 'tool', content: foundText(definitionsIn(tools)), toolCallId: idIn(item), name }
 }
 
-/** Returns the call id of a search's item. Items from other servers may have none. */
+/** Returns the call id of a search item; items written by other servers may have none. */
 const idIn = ({ call_id: id }: ToolFields): string => (typeof id === 'string' ? id : 'tool_search')

@@ -1,4 +1,4 @@
-/** The routes `/v1/responses` and `/v1/responses/:id`; translates their requests into asks. */
+/** The routes `/v1/responses` and `/v1/responses/:id`: translates requests into an `Ask`, and serves stored responses. */
 import { type AskedForm, formOf, looseBy, WITH_NULLS } from './answer-form.js'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
@@ -149,12 +149,12 @@ const missing = (id: string): FieldError =>
     'server/not-found',
   )
 
-// Translates a request to `/v1/responses` into an ask, after the messages that `previous_response_id` refers to.
+// Translates a request into an `Ask`, with the messages that `previous_response_id` refers to.
 
-/** The parts of the service that know earlier responses. */
+/** The parts of the service through which earlier responses are read. */
 type Earlier = Pick<ThreadService, 'responses' | 'threads'>
 
-/** Translates a request to `/v1/responses` into an ask. @throws FieldError */
+/** Translates a request to `/v1/responses` into an `Ask`. @throws FieldError */
 async function responseAsk(
   body: ResponseRequest,
   offered: ResponseTools,
@@ -168,7 +168,7 @@ async function responseAsk(
   const cacheSalt = cacheSaltOf(body)
   const earlier =
     body.previous_response_id === undefined ? null : await before(body.previous_response_id, tenant, service, noPrevious)
-  // A request with another salt takes over the messages, and begins a thread of its own.
+  // A request with another cache salt may not continue that thread: it takes the messages and starts its own thread.
   const { threads } = service
   const isOwn = earlier !== null && (await threads.reading(() => threads.hasSalt(tenant, earlier.thread, cacheSalt)))
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
@@ -206,8 +206,8 @@ async function responseAsk(
 }
 
 /**
- * Returns the messages up to an earlier response, as the client knows them. `answered`: the messages to which the response is the answer.
- * @throws FieldError server/not-found, also when the thread has another answer in its place
+ * Returns the messages up to and including an earlier response, as clients know them. `answered`: those before the response.
+ * @throws FieldError server/not-found, also when the thread has another answer at that position
  */
 async function before(
   id: string,
@@ -224,27 +224,27 @@ async function before(
   if (range === null) throw missing()
   const { from, answer, end } = range
   if (!place.compacted && !isAnswer(view.slice(answer, end), kept)) throw missing()
-  // The sampled tokens are left out, because the thread has its own.
+  // Leave out sampled tokens: the thread has its own.
   const messages = view.slice(from, end).map(({ sampled: _, ...message }) => message)
   return { thread, messages, answered: view.slice(from, answer) }
 }
 
-/** Whether these messages have the text of the response, as it was sent. A summary may stand for any. */
+/** Whether these messages have the text and calls of the stored response. Messages with a summary always do. */
 function isAnswer(messages: readonly ChatMessage[], response: object): boolean {
   if (messages.some(({ stands }) => stands !== undefined)) return true
   const { output } = response as ToldAnswer
   const sent = output.flatMap(({ type, content = [] }) => (type === 'message' ? content.map(({ text }) => text) : []))
   const said = messages.flatMap(({ role, content }) => (role === 'assistant' ? [content] : []))
-  // Text of several steps is several items, and one message.
+  // Several text items of one response may be one message here, with other white space.
   const [a, b] = [sent, said].map((texts) => texts.join('').replaceAll(/\s+/g, ''))
   const calls = new Set(messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id)))
   return a === b && output.every(({ type, call_id: id = '' }) => !CALLS.includes(type) || calls.has(id))
 }
 
-/** The items of calls of the client's tools. */
+/** Item types of calls of the client's tools. */
 const CALLS: readonly string[] = ['function_call', 'custom_tool_call', 'local_shell_call']
 
-/** The parts of a stored response that say what the model answered. */
+/** Fields of a stored response by which its answer is recognised. */
 interface ToldAnswer {
   readonly output: readonly {
     readonly type: string

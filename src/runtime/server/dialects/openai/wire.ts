@@ -1,10 +1,10 @@
-/** Writes what OpenAI's routes have in common: errors, token counts, log-probabilities. */
+/** What OpenAI's routes write alike: errors, token counts, logprobs. */
 import Type from 'typebox'
 import type { NamedLogprob, PromptLogprob, TokenLogprob } from '../../../engine/engine.js'
 import type { Usage } from '../../ask.js'
 import { type Problem, unsupported } from '../../problem.js'
 
-// Errors in the form of OpenAI's API.
+// Errors in the format of OpenAI's API.
 
 export interface OpenAiError {
   readonly error: {
@@ -12,15 +12,15 @@ export interface OpenAiError {
     readonly type: string
     readonly param: string | null
     readonly code: string
-    /** The tokens of a prompt that is too long, and of the context, under llama-server's names. */
+    /** For a prompt that is too long: its tokens and the context's, under llama-server's names. */
     readonly n_prompt_tokens?: number
     readonly n_ctx?: number
-    /** The text so far of an answer that broke off. */
+    /** The text so far of an answer that failed midway. */
     readonly said?: string
   }
 }
 
-/** Codes for which OpenAI has its own names, which clients look for. */
+/** Error codes with an OpenAI name, for which clients look. */
 const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
   'context/full': 'context_length_exceeded',
   'model/not-found': 'model_not_found',
@@ -42,8 +42,8 @@ export function openAiError(problem: Problem): OpenAiError {
 }
 
 /**
- * Returns the error text for a prompt that is too long. Clients compact their context when they read its words, which are OpenAI's and
- * vLLM's; when the size is unknown, llama-server's.
+ * Returns the message for a prompt that is too long. Clients look for these words of OpenAI and vLLM, and then shorten their context. If
+ * the size is unknown, the words are llama-server's.
  */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `The request exceeds the available context size. ${message}`
@@ -59,9 +59,9 @@ function typeOf(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error'
 }
 
-// Token counts of OpenAI's routes; all come from the ledger.
+// Token counts, all from the ledger.
 
-/** Sums several answers to one prompt: the prompt counts once, generated tokens count for every answer. */
+/** Sums the usage of several answers to one prompt. The prompt counts once, generated tokens for every answer. */
 export function summed(usages: readonly Usage[]): Usage {
   const [first] = usages
   const sum = (key: 'completionTokens' | 'reasoningTokens') => usages.reduce((total, usage) => total + usage[key], 0)
@@ -77,18 +77,19 @@ export function summed(usages: readonly Usage[]): Usage {
   }
 }
 
-/** Returns the tokens and seconds saved against a plain prefix cache, beside the dialect's own counts. */
+/** Returns the tokens and seconds saved against a plain prefix cache, as a field beside OpenAI's counts. */
 const savedIn = ({ saved }: Pick<Usage, 'saved'>): { readonly kvfold?: object } =>
   saved === undefined ? {} : { kvfold: { saved_tokens: saved.tokens, saved_seconds: Math.round(saved.seconds * 1000) / 1000 } }
 
-/** OpenAI's counts of predicted tokens: the drafted ones that the answer has, and the others. */
+/** OpenAI's counts of predicted tokens: drafted tokens that the answer kept, and the others. */
 const predictionsIn = ({ drafts }: Pick<Usage, 'drafts'>): object =>
   drafts === undefined
     ? {}
     : { accepted_prediction_tokens: drafts.accepted, rejected_prediction_tokens: drafts.drafted - drafts.accepted }
 
 /**
- * Writes token counts for chat completions. `cached_tokens`: prompt tokens that were not computed. @param details more counts of the prompt
+ * Writes the usage of a chat completion. `cached_tokens`: prompt tokens that were not computed.
+ * @param details more fields for `prompt_tokens_details`
  */
 export function chatUsage(usage: Usage, details: object = {}): object {
   const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
@@ -114,10 +115,10 @@ export function responseUsage(usage: Usage): object {
   }
 }
 
-// Log-probabilities of OpenAI's two completion routes.
+// Logprobs of both completion routes.
 
 interface NamedToken {
-  /** The token id, as in llama-server; OpenAI's API has no field for it. */
+  /** Token id, as llama-server adds it. */
   readonly id: number
   readonly token: string
   readonly logprob: number
@@ -130,8 +131,8 @@ export interface ChatLogprobs {
 }
 
 /**
- * Writes log-probabilities for chat completions.
- * @param asIds whether tokens are written as their ids (`token_id:5`), as vLLM's `return_tokens_as_token_ids` has it
+ * Writes logprobs for chat completions.
+ * @param asIds writes tokens as `token_id:5`, for vLLM's `return_tokens_as_token_ids`
  */
 export function chatLogprobs(logprobs: readonly TokenLogprob[], asIds = false): ChatLogprobs {
   const numbered = (one: NamedLogprob) => ({ id: one.token, ...named(one), ...(asIds ? { token: idOf(one) } : {}) })
@@ -148,9 +149,9 @@ export interface TextLogprobs {
 const idOf = ({ token }: Pick<NamedLogprob, 'token'>): string => `token_id:${token}`
 
 /**
- * Writes log-probabilities for text completions.
- * @param from how many characters of text precede the first of these tokens
- * @param asIds whether tokens are written as their ids (`token_id:5`)
+ * Writes logprobs for text completions.
+ * @param from how many characters come before the first of these tokens
+ * @param asIds writes tokens as `token_id:5`
  */
 export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds = false): TextLogprobs {
   let at = from
@@ -158,22 +159,21 @@ export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds 
   return {
     tokens: logprobs.map(name),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
-    // The alternatives in `top` are best first. They are reversed, because of two with the same text the last one stays, which is then the
-    // likelier.
+    // Alternatives are sorted best first. Reversing them keeps the likelier of two with the same text, because the later entry wins.
     top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map((one) => [name(one), one.logprob]))),
     text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
   }
 }
 
 /**
- * Writes a token with its probability. A token that is part of a character has no text of its own. Its bytes are null when a remote engine
- * does not report them.
+ * Writes a token with its logprob. A token that is part of a character has no text. Bytes are null when a remote engine does not report
+ * them.
  */
 function named({ text, bytes, logprob }: NamedLogprob): Omit<NamedToken, 'id'> {
   return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
 }
 
-// Tokens and log-probabilities of prompts, as vLLM has them.
+// Tokens and logprobs of prompts, in vLLM's format.
 
 export const TokenFields = {
   return_token_ids: Type.Optional(
@@ -192,7 +192,7 @@ export const PromptLogprobsField = Type.Optional(
   }),
 )
 
-/** Refuses `prompt_logprobs` in a stream, and for the whole vocabulary. @throws FieldError */
+/** Refuses `prompt_logprobs` in streams, and for the whole vocabulary. @throws FieldError */
 export function checkPromptLogprobs({
   prompt_logprobs: asked,
   stream,
@@ -206,9 +206,7 @@ export function checkPromptLogprobs({
     throw unsupported('prompt_logprobs', 'prompt_logprobs may be 0 to 20; -1, the whole vocabulary, is not supported.')
 }
 
-/**
- * Writes the logprobs of a prompt: null for the first token, which has none; then an object for each token, with its alternatives, by ids.
- */
+/** Writes a prompt's logprobs: null for the first token, then for each token an object of its alternatives, by token id. */
 export const promptLogprobs = (logprobs: readonly PromptLogprob[]): readonly (object | null)[] => [null, ...logprobs.map(byToken)]
 
 function byToken({ top, rank, ...own }: PromptLogprob): object {
