@@ -625,8 +625,9 @@ export class ServedModel {
     this.#until = Date.now() + milliseconds
     this.#clock = setTimeout(
       () => {
+        if (milliseconds > LONGEST) this.startClock(milliseconds - LONGEST)
         // If the engine fails to end, its memory stays taken, and a later load that lacks memory reports it.
-        if (this.users === 0) void this.unload().catch(() => undefined)
+        else if (this.users === 0) void this.unload().catch(() => undefined)
       },
       Math.min(milliseconds, LONGEST),
     ).unref()

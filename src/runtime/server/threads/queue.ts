@@ -27,8 +27,8 @@ interface Waiting extends QueuePlace {
   readonly fail: (error: unknown) => void
 }
 
-/** The most waiting entries of one tenant. A single request has up to 1024: 64 prompts with 16 answers each. */
-const MOST_PARTS = 1024
+/** The most waiting entries of one tenant. A single request has up to 1024 (64 prompts with 16 answers each), so four of these fit. */
+const MOST_PARTS = 4096
 
 /** The error of `enter` when the queue is full, or when a later request of another tenant displaced this one. */
 export class QueueFull extends Error {
@@ -103,7 +103,8 @@ export class Queue {
 
   /** Returns whether the entry may wait. If the queue is full, this may reject a waiting request of another tenant. */
   #hasRoom({ tenant, follows }: QueuePlace): boolean {
-    if (follows === true) return this.#waiting.filter((one) => one.tenant === tenant).length < MOST_PARTS
+    if (follows === true)
+      return this.#waiting.length < MOST_PARTS || this.#waiting.filter((one) => one.tenant === tenant).length < MOST_PARTS
     if (this.#requests < this.options.limit) return true
     const requests = new Map<Tenant, Waiting[]>([[tenant, []]])
     for (const one of this.#waiting)

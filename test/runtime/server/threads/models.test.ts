@@ -1,5 +1,5 @@
 /** Tests when models are loaded and unloaded: on demand, for a while, and one instead of another when memory is short. */
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { definedFields } from '../../../../src/runtime/core/json.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
@@ -176,6 +176,23 @@ describe('models', () => {
     expect(history).toEqual(['+a', '-a'])
     expect((await ask(service)).message.content).toBe('I am a.')
     await service.close()
+  })
+
+  it('stay for a month if asked, though no timer of Node is that long', async () => {
+    const { models, history } = shop(2, ['a'])
+    const day = 24 * 3600 * 1000
+    const service = await ThreadService.open({ models, keepAliveMs: 30 * day })
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+    try {
+      await ask(service)
+      await vi.advanceTimersByTimeAsync(29 * day)
+      expect(history).toEqual(['+a'])
+      await vi.advanceTimersByTimeAsync(2 * day)
+      expect(history).toEqual(['+a', '-a'])
+    } finally {
+      vi.useRealTimers()
+      await service.close()
+    }
   })
 
   it('whose only client leaves while they load are unloaded after a while, too', async () => {
