@@ -40,7 +40,7 @@ const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingV
 /** Returns the value of the template variable `tools`; null when the variable must be undefined. */
 export const toolsValue = (...given: Parameters<typeof toolsValueSteps>): Value | null => atOnce(toolsValueSteps(...given))
 
-/** Like `toolsValue`, but as a generator that yields before each tool. */
+/** Like `toolsValue`, but a generator that yields to the event loop before each tool. */
 export function* toolsValueSteps(tools: readonly ToolDefinition[], form: TemplateForm): Steps<Value | null> {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
@@ -61,10 +61,10 @@ export function* toolsValueSteps(tools: readonly ToolDefinition[], form: Templat
 export const templateMessages = (...given: Parameters<typeof templateMessageSteps>): TemplateMessage[] =>
   atOnce(templateMessageSteps(...given))
 
-/** How many messages are converted between two yields. */
+/** How many messages are converted between two yields to the event loop. */
 const STEP = 128
 
-/** Like `templateMessages`, but as a generator that yields after every STEP messages. */
+/** Like `templateMessages`, but a generator that yields to the event loop after every STEP messages. */
 export function* templateMessageSteps(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],

@@ -113,7 +113,7 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
   readonly omitted: ReadonlyMap<number, OmittedText>
 }
 
-/** How many messages are handled between two yields. */
+/** How many messages are handled between two yields to the event loop. */
 const STEP = 1024
 
 /** How many prompts the cache of this format keeps, and the most tokens of all together. The last prompt is always kept. */

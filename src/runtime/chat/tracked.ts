@@ -19,7 +19,7 @@ export class Tracked {
     this.#value = value ?? pieces.map((piece) => piece.text).join('')
   }
 
-  /** Makes text of one origin. It must be the beginning of the original, for example of a message's content. */
+  /** Makes text of one origin. `text` must be the beginning of the original, for example of a message's content. */
   static of(text: string, origin: Origin): Tracked {
     if (text === '') return Tracked.empty
     const to = typeof origin === 'string' ? 0 : text.length
@@ -211,7 +211,7 @@ interface ShownContent {
   readonly exact: boolean
 }
 
-/** How many pieces or messages are handled between two yields. */
+/** How many pieces or messages are handled between two yields to the event loop. */
 const STEP = 1024
 
 export class OffsetMap {
@@ -230,7 +230,7 @@ export class OffsetMap {
   }
 
   /**
-   * Returns the maps of all messages whose content `text` shows, in one pass. It is a generator that yields on the way.
+   * Returns the maps of all messages whose content `text` shows, in one pass. A generator that yields to the event loop.
    * @param lengthOf the length of a message's original content in characters; null when its map is not wanted
    */
   static *all(text: Tracked, lengthOf: (message: number) => number | null): Steps<Map<number, OffsetMap>> {

@@ -73,7 +73,7 @@ export interface ConversationState {
   readonly searches: readonly FoundPlace[]
   /** How many candidate ids the conversation has computed (`IdMint.count`). A restored conversation continues from there. */
   readonly ids: number
-  /** What is hidden beside message contents: whole messages, or inputs of tool calls, for example. Default: none. */
+  /** What is hidden beside message contents: whole messages, reasoning, inputs of tool calls. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
@@ -129,7 +129,7 @@ export class Conversation {
     return this.#fragments
   }
 
-  /** What is hidden beside message contents (whole messages, inputs of tool calls ...), sorted by message. */
+  /** What is hidden beside message contents (whole messages, reasoning, inputs of tool calls), sorted by message. */
   get omissions(): readonly Omission[] {
     return this.#omissions
   }
@@ -206,7 +206,7 @@ export class Conversation {
     return atOnce(this.fragmenting(options))
   }
 
-  /** Does the same as `fragment`, but as a generator: its caller may run other operations between two steps. */
+  /** Like `fragment`, but a generator that yields to the event loop. Other operations may run in between. */
   *fragmenting({
     startMarker,
     endMarker,
@@ -309,8 +309,8 @@ export class Conversation {
   }
 
   /**
-   * Hides the given omissions' targets: whole messages, inputs of tool calls and so on. Targets that are hidden already are skipped.
-   * Returns the omissions that this call made.
+   * Hides what lies beside message contents: whole messages, reasoning, or inputs of tool calls. What is hidden already is skipped. Returns
+   * the omissions that this call made.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []

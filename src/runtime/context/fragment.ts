@@ -70,7 +70,10 @@ export function editOf(fragment: Fragment): Edit | null {
   return { message, span, replacement, ...(contract === undefined ? {} : { contract }), ...(forgets ? { forget: true } : {}) }
 }
 
-/** Something hidden beside message content: a whole message, inputs of tool calls and so on. `Conversation.readmit` shows it again. */
+/**
+ * Something hidden beside message content: a whole message, its reasoning, or inputs of its tool calls. `Conversation.readmit` shows it
+ * again.
+ */
 export interface Omission {
   readonly id: FragmentId
   /** Index of the message, from 0. */

@@ -70,7 +70,7 @@ const showsSame = (a: Edit, b: Edit): boolean =>
   a.replacement === b.replacement &&
   JSON.stringify(a.omits) === JSON.stringify(b.omits)
 
-/** Returns the messages that `snap` and `count` render when no edit is in the last step. */
+/** Returns the messages that `snap` and `count` render for a message before the last step. */
 export const settled = (messages: readonly ChatMessage[]): readonly ChatMessage[] => messages.slice(0, settledBefore(messages, 0))
 
 /**

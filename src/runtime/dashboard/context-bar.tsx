@@ -153,7 +153,10 @@ function FoldButton({
   )
 }
 
-/** Shows how the last step treated a message's tokens: reused, recomputed or fresh. A message that no step has shown is grey. */
+/**
+ * Shows how the last step treated a message's tokens: reused, recomputed or fresh. A message that no step has shown gets the fill
+ * `share-unseen`.
+ */
 export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   if (cost === null) return <span class="fill share-unseen" />
   const { reused, recomputed, fresh, approximate, shown } = cost

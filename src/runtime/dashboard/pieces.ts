@@ -162,7 +162,9 @@ export type TimelineItem =
 /** Tools whose calls are shown as edits. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Returns the steps in order. After each step come the edits that its answer called, then those by people, programs and the server. */
+/**
+ * Returns the steps in order. After each step come the edits by tool calls in its answer, then those by people, programs and the server.
+ */
 export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
   const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
   return [
@@ -190,8 +192,8 @@ function together(events: readonly ThreadEvent[]): TimelineItem[] {
 }
 
 /**
- * Returns the edits that a step's answer called. The answer is the last message of the ledger entry. Steps that wrote a summary have none,
- * because their messages are not in the thread.
+ * Returns the edits by tool calls in a step's answer. The answer is the last message of the ledger entry. Steps that wrote a summary have
+ * none, because their messages are not in the thread.
  */
 function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): TimelineItem[] {
   const answer = entry.kind === 'answer' ? messages[entry.messages.at(-1)?.index ?? -1]?.message : undefined

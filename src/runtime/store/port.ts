@@ -46,7 +46,7 @@ export interface ThreadEdits {
   readonly searches: readonly FoundPlace[]
   /** How many candidate ids the conversation has computed (`IdMint.count`). */
   readonly ids: number
-  /** What is hidden beside message contents: whole messages, or inputs of tool calls, for example. Default: none. */
+  /** What is hidden beside message contents: whole messages, reasoning, inputs of tool calls. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 

@@ -19,11 +19,11 @@ export interface RowKind<T> {
   readonly selected: string
   /** Returns the values in the order of `columns`. The last one is the checksum. */
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
-  /** Like `write`, as a generator that yields, for long values. */
+  /** Like `write`, but a generator that yields to the event loop, for long values. */
   writeSteps(value: T, keys?: readonly number[]): Steps<readonly StoredValue[]>
   /** Returns the row's value; null when the row is damaged or belongs to other keys. */
   read(row: StoredRow, keys?: readonly number[]): T | null
-  /** Like `read`, as a generator that yields, for long values. */
+  /** Like `read`, but a generator that yields to the event loop, for long values. */
   readSteps(row: StoredRow, keys?: readonly number[]): Steps<T | null>
   /** Like `read`, for a list of values in the order of `columns`. */
   parse(values: readonly StoredValue[], keys: readonly number[]): T | null
@@ -83,7 +83,7 @@ function valueOf(value: unknown, type: StoredColumn): StoredValue {
   return type === 'text' ? Buffer.from(value).toString() : new Uint8Array(value)
 }
 
-/** How many characters of a text are summed between two yields. */
+/** How many characters of a text are summed between two yields to the event loop. */
 const PART = 256 * 1024
 
 /** Computes the CRC-32 over all values. Texts and numbers are summed as JSON, so that the sum shows where a value ends. */

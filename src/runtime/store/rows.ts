@@ -66,7 +66,7 @@ type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampledAfter?: string
 }
 
-/** Like `json`, but as a generator that yields after each tool call. */
+/** Like `json`, but a generator that yields to the event loop after each tool call. */
 function* messageJson(message: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
   const { toolCalls } = message
   if (toolCalls === undefined) return json(message)
@@ -179,7 +179,7 @@ export class ThreadRows {
     private readonly partRows: PartRows = (table, thread) => inBatches(file, table, thread),
   ) {}
 
-  /** Appends rows to the thread's tables. Returns the thread's digest, new rows included. A generator that yields on the way. */
+  /** Appends rows to the thread's tables. Returns the thread's digest, new rows included. A generator that yields to the event loop. */
   *added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): Steps<ThreadDigest> {
     const whole: Record<PartTable, DigestChain> = { messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS }
     for (const table of PART_TABLES) {
@@ -227,7 +227,7 @@ export class ThreadRows {
     return atOnce(this.readSteps(number, digest))
   }
 
-  /** Like `read`, as a generator that yields. The thread must not change until it is done. */
+  /** Like `read`, but a generator that yields to the event loop. The thread must not change until it is done. */
   *readSteps(number: number, digest: ThreadDigest): Steps<ReadThread> {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')

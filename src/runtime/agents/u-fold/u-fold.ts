@@ -142,8 +142,8 @@ export class UFold {
   /**
    * Decides before `query` is answered whether to fold, and folds. Whatever the helpers answer, the conversation can continue.
    *
-   * @param upTo how many messages may be folded, counted from the first; `query` itself is not one of them. Default: all
-   * @param question index of the message with `query`, if it is among the first `upTo`; it stays visible
+   * @param upTo how many messages to count and to fold, from the first one on. Default: all
+   * @param question index of the message with `query`, if it is among these messages; it stays visible
    * @throws KvfoldError what the engine throws, except when a helper's question does not fit the context
    */
   async fold(
@@ -242,7 +242,7 @@ export class UFold {
   }
 
   async #memory(aside: Aside, query: string, anew: boolean): Promise<Parsed<Memory>> {
-    // A log that is not whole shows the last notes already.
+    // If the log shows what the agent sees, it contains the last notes already. The question need not repeat them.
     const before = anew || !aside.whole ? null : this.#state.memory
     return memoryOf(await aside.ask(memoryPrompt({ before, query }), memorySchema))
   }

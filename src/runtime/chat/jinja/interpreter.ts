@@ -61,7 +61,7 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
-  /** Runs a whole template, as a generator that yields after each iteration of a loop. */
+  /** Runs a whole template. A generator that yields to the event loop after each iteration of a loop. */
   program(node: Node, environment: TemplateScope): Steps<Value> {
     return this.#block((node as NodeFields).body ?? [], environment)
   }

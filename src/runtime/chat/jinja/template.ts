@@ -77,7 +77,7 @@ export class Template {
     return atOnce(this.steps(input))
   }
 
-  /** Like `render`, but as a generator that yields after each iteration of the template's loops, that is, about once per message. */
+  /** Like `render`, but a generator that yields to the event loop after each iteration of a template loop, so about once per message. */
   *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)

@@ -19,8 +19,8 @@ import {
 const DEEPEST = 6
 
 /**
- * Returns true when no value that the grammar writes for `written` satisfies `other`. So it is with different types, values or ranges, or
- * with a required property whose schemas are apart or that the other forbids. Returns false when it cannot tell.
+ * Returns true when no value that the grammar writes for `written` can satisfy `other`: their types, values or ranges differ, or one
+ * requires a property that the other forbids or restricts differently. Returns false when it cannot tell.
  * The grammar writes only properties that a schema names, unless the schema allows others or `isOpen` (the schema is only one of several
  * requirements).
  */

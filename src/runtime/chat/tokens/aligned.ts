@@ -39,10 +39,10 @@ export interface Habits {
  */
 export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce(alignSteps(...made))
 
-/** How many tokens are handled between two yields. */
+/** How many tokens are handled between two yields to the event loop. */
 const STEP = 4096
 
-/** Like `align`, but as a generator that yields every few thousand tokens. */
+/** Like `align`, but a generator that yields to the event loop every few thousand tokens. */
 export function* alignSteps(
   text: string,
   tokens: Int32Array,
@@ -168,7 +168,7 @@ const WHITESPACE = ' \t\n\v\f\r'
 /** Joins aligned parts. `at`: the offset of a part in the whole text. */
 export const concatenate = (...given: Parameters<typeof concatenateSteps>): Aligned => atOnce(concatenateSteps(...given))
 
-/** Like `concatenate`, but as a generator that yields while it joins many parts. */
+/** Like `concatenate`, but a generator that yields to the event loop while it joins many parts. */
 export function* concatenateSteps(
   parts: readonly { readonly at: number; readonly aligned: Aligned }[],
   length: number,

@@ -33,7 +33,7 @@ interface Part {
   readonly made: Aligned | { readonly text: string; readonly inner: boolean }
 }
 
-/** How many pieces, parts or texts are handled between two yields. */
+/** How many pieces, parts or texts are handled between two yields to the event loop. */
 const STEP = 1024
 /** The size of the token cache, in characters of text. */
 const CACHE_CHARACTERS = 32 << 20

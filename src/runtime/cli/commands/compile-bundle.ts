@@ -82,7 +82,7 @@ interface BundleFlags {
 }
 
 const MIB = 2 ** 20
-/** The default size of a part: below 2 GiB, which many upload forms and old file systems do not exceed. */
+/** The default size of a part: below 2 GiB, the limit of many upload forms and old file systems. */
 const PART_BYTES = 1900 * MIB
 
 export function addBundle(program: Command, shell: Shell): void {

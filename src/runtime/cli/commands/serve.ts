@@ -121,7 +121,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     if (models.length > 0) await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
-    // Threads of an earlier release were read only during the load. Notes about them come here.
+    // Threads of an earlier release were read only during the load. The notes about them are printed here.
     for (const line of kept?.store.notes().slice(told) ?? []) tell(line)
     if (interrupt.interrupted) return
     if (mcp !== null)
