@@ -8,8 +8,8 @@ export interface ToolCall {
   readonly id: string
   readonly name: string
   /**
-   * The arguments of the call; empty when `malformed` is set. Numbers are JavaScript numbers, but `readJson` keeps their original digits
-   * beside them, so that they are written as they were read.
+   * The arguments of the call; empty when `malformed` is set. `readJson` keeps the original digits of numbers, so they are written as they
+   * were read.
    */
   readonly arguments: Readonly<Record<string, unknown>>
   /** The raw text of the arguments when it is not a JSON object. */

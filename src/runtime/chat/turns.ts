@@ -1,6 +1,6 @@
 /**
- * Adapts messages to chat templates that refuse system messages, two messages of one role in a row, or a conversation that does not begin
- * with the user. Messages are joined, or empty ones added.
+ * Adapts messages to chat templates that refuse some conversations: with system messages, with two messages of one role in a row, or
+ * without a user message at the beginning. Joins messages, or adds empty ones.
  */
 import type { Value } from './jinja/values.js'
 import { Tracked } from './tracked.js'

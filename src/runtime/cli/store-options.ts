@@ -172,9 +172,9 @@ export class StoreClock {
   ) {}
 
   /**
-   * Makes the clock of a folder. If the store was last in use at most half the retention time ago (or an hour, if that is more), the
-   * machine's clock is believed and old threads are deleted at the start. Should that clock be wrong by as much, threads used in the other
-   * half are still kept.
+   * Makes the clock of a folder. The machine's clock is believed if the store was last in use at most half the retention time ago, or an
+   * hour if that is more. Then old threads are deleted at the start. Should that clock be wrong by as much, threads used in the other half
+   * are still kept.
    */
   static ofFolder(
     folder: string,

@@ -210,7 +210,7 @@ export async function foldedBy(
 interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The whole JSON object, for further fields such as `folds`. Null when the file is a list or has several lines. */
+  /** The whole JSON object, for further fields such as `folds`. Null for a list of messages, and for lines without a request. */
   readonly body: TranscriptFields | null
 }
 

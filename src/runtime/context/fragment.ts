@@ -79,7 +79,7 @@ export interface Omission {
   /** Index of the message, from 0. */
   readonly message: number
   readonly omits: OmittedPart
-  /** The cache contract for hiding it. Absent: the contract of the step applies. */
+  /** The cache contract for this omission. Absent: the contract of the step applies. */
   readonly contract?: Contract
 }
 

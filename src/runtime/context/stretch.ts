@@ -188,8 +188,8 @@ const isHigh = (unit: number): boolean => unit >= 0xd800 && unit <= 0xdbff
 const isLow = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
 
 /**
- * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. Each cut starts at an equal distance from the others, then
- * moves by at most a quarter of a piece to the nearest pause of the best kind. There are fewer cuts when the text is too short.
+ * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. The cuts start at equal distances. Each then moves to the nearest
+ * pause of the best kind, by at most a quarter of a piece. There are fewer cuts when the text is too short.
  */
 export function* cutsWithin(text: string, stretch: Span, pieces: number): Steps<readonly number[]> {
   const piece = length(stretch) / pieces

@@ -1,6 +1,6 @@
 /**
- * Generated questions that a fold may spoil. A case has a text that the model reads whole, spans of it that are then folded, and a question
- * whose one right answer is in the visible text.
+ * Generated questions that a fold may spoil. The model reads a text whole; then spans of it are folded; then it gets the question. The one
+ * right answer is in the visible text.
  */
 import { KvfoldError } from '../core/errors.js'
 import { Random } from '../core/random.js'

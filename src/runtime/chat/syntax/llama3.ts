@@ -14,7 +14,7 @@ const TAG = '<|python_tag|>'
 
 /** Matches the beginning of an object whose first field is `name`, possibly after `"type": "function"`. */
 const NAMED = /^\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:/
-/** Captures the name in such an object. */
+/** Captures the tool's name in an object that NAMED matches. */
 const NAME = new RegExp(`${NAMED.source}\\s*"([^"\\\\]*)"`)
 
 class Llama3Parser extends StreamParser {

@@ -57,7 +57,7 @@ export class Encoder {
     }
   }
 
-  /** Returns the bytes of a token. For a control token, the bytes of its name. */
+  /** Returns the bytes of a token. A control token is written as text, such as `<|im_end|>`. */
   readonly piece = (token: number): Uint8Array => {
     let bytes = this.#pieces.get(token)
     if (bytes === undefined) this.#pieces.set(token, (bytes = this.tokenizer.piece(token, true)))
