@@ -1,38 +1,45 @@
-/** Decides which calls of one answer to a client count, and gives them the ids that the client sees. */
+/** Tool calls in answers to a client that keeps the conversation itself: drops calls that do not count, and gives the rest unique ids. */
 import { randomBytes } from 'node:crypto'
 import type { ToolCall } from '../chat/message.js'
 import type { EngineEvent, EngineReply } from '../engine/engine.js'
 import type { Toolbox } from './toolbox.js'
 
-/** Rules for the tool calls in answers to a client that itself keeps the conversation, too. */
+/** Which tool calls of an answer the client gets. For clients that keep the conversation themselves. */
 export interface ClientRules {
-  /** True: only an answer's first call of an external tool counts, and the answer ends with it. */
+  /** If true, an answer ends with its first call of an external tool, and later external calls are dropped. */
   readonly single: boolean
-  /** Names of the tools that the model may use. Calls of others are dropped, because not every engine can prevent them. Default: all. */
+  /**
+   * Names of the tools that the model may call. Calls of other tools are dropped, because not every engine can prevent them. Default:
+   * all.
+   */
   readonly among?: readonly string[]
   /**
-   * True for a call that must be alone in its step, because the client sees it as a message of its own. Beside other calls, it is dropped.
-   * Default: no call must be alone.
+   * Whether a call must be the only one of its step, because the client sees it as a message of its own. Such a call is dropped when the
+   * step has other calls. Default: no call must be alone.
    */
   readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
-  /** Returns the id of an answer's nth external call, from 0, if the model's syntax has none. Default: a random id. */
+  /**
+   * Returns the id of an answer's nth external call, counted from 0. Used when the model's tool-call syntax has no ids. Default: a random
+   * id.
+   */
   readonly callId?: (nth: number) => string
 }
 
-/** Ids that a parser invents when the model's syntax has none. They repeat in every answer. */
+/** Ids that a parser makes up when the model's tool-call syntax has none. They repeat in every answer. */
 const MADE_UP = /^call_\d+$/
 
 /**
- * Gives every call an id that is unique in its conversation. Drops a call that the token limit or a stop string cut off, and the answer's sampled
- * tokens. So the conversation and its client agree. Only the `arguments` events that were already sent remain visible. Each answer has its
- * own `ClientCalls`.
+ * Gives every tool call an id that is unique in its conversation, and drops calls that do not count. A call that the token limit or a
+ * stop string cut off is dropped as well, and with it the sampled tokens. So the kept conversation matches what the client got, except
+ * for `arguments` events that were already sent.
+ * Use a new `ClientCalls` for each answer.
  */
 export class ClientCalls {
   readonly #ids = new Map<string, string>()
-  /** How many external calls have an id so far. */
+  /** How many external calls have got an id so far. */
   #external = 0
   #first: string | null = null
-  /** A call whose arguments are not JSON. The next event shows whether it was cut off. */
+  /** A call whose arguments are not valid JSON. It waits here until the next event shows that the answer did not end within it. */
   #broken: ToolCall | null = null
 
   constructor(
@@ -51,7 +58,7 @@ export class ClientCalls {
     else this.#broken = event.call
   }
 
-  /** Returns the engine's reply with only the calls that count. */
+  /** Returns the engine's reply without the calls that do not count, and with the ids that the client sees. */
   end(reply: EngineReply): EngineReply {
     const isCut = isCutOff(reply)
     if (!isCut) this.#tellBroken()
@@ -95,6 +102,6 @@ export class ClientCalls {
   }
 }
 
-/** Returns whether the answer ended within its last call. */
+/** Whether the answer ended in the middle of its last tool call. */
 const isCutOff = ({ finish, stop, message: { toolCalls } }: EngineReply): boolean =>
   (finish === 'length' || stop !== undefined) && toolCalls?.at(-1)?.malformed !== undefined

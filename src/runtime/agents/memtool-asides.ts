@@ -1,7 +1,4 @@
-/**
- * The memtool agent's prompts for each mode, and the questions that it asks beside a conversation: which tools to remove, and what to
- * search for.
- */
+/** The prompts of the memtool agent, and its questions aside: which tools to remove, and what to search for. */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { KvfoldError } from '../core/errors.js'
@@ -12,26 +9,25 @@ import type { LateDefinitions } from '../tools/late-definitions.js'
 import { type ManagedTools, removable, removeTools, SEARCH_TOOLS, searchFor } from '../tools/management.js'
 import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
 
-// The prompts of each mode, the questions that the agent asks aside, and the reading of their answers.
-
 /**
- * `autonomous`: the model searches and removes by tools. `workflow`: before each turn it is asked aside what to remove and what to search
- * for, and its prompt asks for neither. `hybrid`: it is asked aside what to remove, and searches by a tool.
+ * How tools are searched and removed. `autonomous`: the model does both by tool calls. `workflow`: asides before each turn decide both,
+ * and the system prompt asks for neither. `hybrid`: an aside decides what to remove; the model searches by tool calls.
  */
 export const memToolModes = ['autonomous', 'workflow', 'hybrid'] as const
 export type MemToolMode = (typeof memToolModes)[number]
 
 export interface MemToolPrompting {
   readonly mode: MemToolMode
-  /** Who removes tools. Default: the model. */
+  /** What removes tools: the model, a rule (`RemovalRule`), or nothing. Default: the model. */
   readonly removes?: 'model' | 'rule' | 'never'
-  /** Whether the list at the top of the prompt has the definitions of loaded tools. Default: the results of searches have them. */
+  /** Whether the list of tools at the top of the prompt has the definitions of loaded tools. Default: search results show them instead. */
   readonly listed?: boolean
 }
 
 /**
- * Returns the system prompt of a mode: the meaning of the paper's (MemTool, figures 5 to 7) in our words. It leaves out the number of
- * tools, which would change the beginning of every prompt. Its sentences are true for who removes tools and where definitions are shown.
+ * Returns the system prompt of a mode, with the meaning of the paper's (MemTool, figures 5 to 7) in our words. It does not name the
+ * number of tools: a changing number would change the beginning of every prompt. It says truthfully what removes tools and where
+ * definitions are shown.
  */
 export function memToolPrompt({ mode, removes = 'model', listed = false }: MemToolPrompting): string {
   const until = removes === 'never' ? '. ' : ', until they are removed. '
@@ -60,13 +56,13 @@ function workOf(mode: MemToolMode, removes: NonNullable<MemToolPrompting['remove
   return `${removed}Load what is missing with search_tools, ${again}`
 }
 
-/** A question asked beside the conversation, and the JSON schema of its answer. */
+/** A question asked on a fork of the conversation, and the JSON schema of its answer. */
 interface AsideQuestion {
   readonly prompt: string
   readonly schema: Readonly<Record<string, unknown>>
 }
 
-/** Asks which tools to remove. `over`: how many must go at least; 0 when the question only asks which tools are no longer needed. */
+/** Asks which tools to remove. `over`: the smallest number that must go; 0 asks only which tools are not needed. */
 const pruneQuestion = (names: readonly string[], request: string, over: number): AsideQuestion => ({
   prompt:
     `Do not answer the request below yet. These tools are loaded: ${names.join(', ')}.\n` +
@@ -91,7 +87,7 @@ const listSchema = (key: string, items: unknown): AsideQuestion['schema'] => ({
   additionalProperties: false,
 })
 
-/** Returns the list in an answer. Returns null when there is none; that happens with engines that do not enforce a schema. */
+/** Returns the list of strings in an answer; null when the answer has none. Engines that do not enforce a schema may answer anything. */
 function listIn(said: string): readonly string[] | null {
   const json = said.slice(said.indexOf('{'), said.lastIndexOf('}') + 1)
   try {
@@ -109,73 +105,73 @@ export interface AsidesOptions {
   readonly mode: MemToolMode
   readonly memory: ToolMemory
   readonly late: LateDefinitions | null
-  /** The tool definitions of the conversation's requests. */
+  /** The tool definitions that the conversation's requests carry. */
   readonly definitions: () => readonly ToolDefinition[]
-  /** False when a rule removes tools instead of the model. Default true. */
+  /** Whether the model removes tools. False when a rule removes them, or nothing does. Default true. */
   readonly removes?: boolean
   readonly generation?: GenerationOptions
   readonly scope?: RequestScope
-  /** Called with the ledger entries of each question, as soon as it is answered. */
+  /** Called with the ledger entries of each aside, as soon as it is answered. */
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/** The result of a search that finds nothing. */
+/** The result of a search that found nothing. */
 const NONE: SearchedTools = { added: [], known: [], nothing: [] }
 
-/** The most tokens of the answer to a question aside. */
+/** The longest answer to an aside, in tokens. */
 const LONGEST_ASIDE = 2048
 
 /**
- * Asks questions on forks of the conversation. A fork computes only its new tokens and leaves no trace. When the conversation already ends
- * with the request, the fork leaves it out, because the question repeats it.
+ * Asks questions on forks of the conversation. A fork computes only its new tokens, and is forgotten afterwards. A fork leaves out the
+ * user's request when the conversation ends with it, because the question repeats it.
  */
 export class MemToolAsides {
-  /** Ledger entries since the last call of `begin`. */
+  /** Ledger entries since the last call of `begin`, that is, of this turn. */
   spent: LedgerEntry[] = []
   #request = ''
 
   constructor(
     private readonly options: AsidesOptions,
-    /** How many questions were asked so far. The names of the forks contain it. */
+    /** How many asides were asked so far. The forks' ids contain this number. */
     public asked = 0,
   ) {}
 
-  /** The tool memory and the other things that calls of `search_tools` and `remove_tools` work on. */
+  /** What calls of `search_tools` and `remove_tools` work on: the tool memory, the late definitions, and the way to make room. */
   get managed(): ManagedTools {
     const { memory, late, mode, removes = true } = this.options
     const makeRoom = (found: SearchedTools, signal?: AbortSignal) => this.#makeRoom(found, signal)
     return { memory, late, ...(removes && mode !== 'autonomous' ? { makeRoom } : {}) }
   }
 
-  /** Begins a turn with a new request. */
+  /** Begins a turn with the user's new request. */
   begin(request: string): void {
     this.#request = request
     this.spent = []
     this.options.memory.beginTurn()
   }
 
-  /** Adds ledger entries to those of the turn (`spent`), and passes them to `onSpent`. */
+  /** Adds ledger entries to the turn's (`spent`), and passes them to `onSpent`. */
   account(entries: readonly LedgerEntry[]): void {
     this.spent.push(...entries)
     this.options.onSpent?.(entries)
   }
 
   /**
-   * Asks which tools the request does not need, and removes them. Does nothing in autonomous mode or when a rule removes. @throws
-   * KvfoldError what the engine throws
+   * Asks which tools the request does not need, and removes those. Does nothing in autonomous mode, or when the model does not remove
+   * tools. @throws KvfoldError what the engine throws
    */
   async prune(signal?: AbortSignal): Promise<void> {
     if (this.options.mode !== 'autonomous' && this.options.removes !== false)
       await this.#prune(this.options.memory.over(NONE) ?? 0, signal)
   }
 
-  /** Asks what to search for. Returns an empty list outside workflow mode. @throws KvfoldError what the engine throws */
+  /** Asks for the keywords to search with. Returns an empty list in any mode but workflow. @throws KvfoldError what the engine throws */
   async keywords(signal?: AbortSignal): Promise<readonly string[]> {
     if (this.options.mode !== 'workflow') return []
     return this.#aside(searchQuestion(this.#names, this.#request), signal)
   }
 
-  /** Searches the catalogue. Adds a search call and its result to the conversation, as if the model had called the search tool. */
+  /** Searches the catalogue. Adds a `search_tools` call and its result to the conversation, as if the model had called it. */
   async search(keywords: readonly string[], signal?: AbortSignal): Promise<void> {
     if (keywords.length === 0) return
     const { conversation } = this.options
@@ -189,7 +185,7 @@ export class MemToolAsides {
     return this.options.memory.names
   }
 
-  /** Asks which tools to remove until the found ones fit, or the model removes none (MemTool, algorithms 2 and 3). */
+  /** Asks which tools to remove until the found tools fit, or until the model removes none (MemTool, algorithms 2 and 3). */
   async #makeRoom(found: SearchedTools, signal?: AbortSignal): Promise<void> {
     const { memory } = this.options
     for (let before = Infinity; memory.size < before;) {
@@ -204,7 +200,7 @@ export class MemToolAsides {
     if (names.length > 0) removeTools(this.managed, await this.#aside(pruneQuestion(names, this.#request, over), signal))
   }
 
-  /** Asks a question on a fork. @returns the strings that the answer lists; an empty list when it lists none */
+  /** Asks a question on a fork. @returns the strings that the answer lists; an empty list when it has no list */
   async #aside({ prompt, schema }: AsideQuestion, signal?: AbortSignal): Promise<readonly string[]> {
     const { engine, conversation, generation, scope, definitions } = this.options
     const messages = settled(conversation.messages)
@@ -235,7 +231,10 @@ export class MemToolAsides {
   }
 }
 
-/** Leaves out the request at the end, and a last step whose calls do not all have results, because templates refuse it. */
+/**
+ * Returns the messages without the request at the end. Also leaves out a last step that lacks tool results, because chat templates refuse
+ * it.
+ */
 function settled(all: readonly ChatMessage[]): readonly ChatMessage[] {
   const messages = all.at(-1)?.role === 'user' ? all.slice(0, -1) : all
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

@@ -1,6 +1,6 @@
 /**
- * The agent that manages its tools over many turns (MemTool, 3.1). Decides when to search and remove tools, and where the definitions are
- * shown.
+ * The memtool agent: manages its tools over many turns (MemTool, 3.1). It decides when tools are searched and removed, and where
+ * definitions are shown.
  */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
@@ -21,15 +21,15 @@ import { Toolbox } from './toolbox.js'
 import { Turn, type TurnOutcome } from './tool-loop.js'
 
 /**
- * Where the definitions of loaded tools are shown. `late`: in the result of the search that found them; they are folded away when the tool
- * is removed. `list`: in the list at the top of the prompt.
+ * Where the model sees the definitions of loaded tools. `late`: in the search result that found them; removing a tool folds its
+ * definition there. `list`: in the list of tools at the top of the prompt.
  */
 export const placements = ['late', 'list'] as const
 export type Placement = (typeof placements)[number]
 
 /**
- * How tools are removed. `model`: the model decides, as the mode says. `unused`: tools not used for `turns` turns go. `lru`: the least
- * recently used ones go, until the definitions fit `tokens`. `never`: all tools stay.
+ * How tools are removed. `model`: the model decides, in the way of the mode. `unused`: tools that were not called for `turns` turns are
+ * removed. `lru`: the least recently used tools are removed until the definitions fit `tokens`. `never`: tools stay loaded.
  */
 export type RemovalRule =
   | { readonly by: 'model' }
@@ -39,29 +39,28 @@ export type RemovalRule =
 
 export interface MemToolOptions {
   readonly engine: Engine
-  /** The id of the conversation, whose cache the session uses. Unique among the engine's conversations. */
+  /** The id of the session's conversation. Unique among the engine's conversations. */
   readonly id: ConversationId
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
-  /** Carries out a call of a loaded tool. An error that it throws is reported to the model. */
+  /** Carries out a call of a loaded tool. If it throws, the model gets the error as the result. */
   readonly execute: (call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal) => string | Promise<string>
   readonly mode: MemToolMode
-  /** Where the definitions of loaded tools are shown. Default `late`. */
   readonly placement?: Placement
-  /** How tools are removed. Default: by the model. */
+  /** Default: the model removes tools. */
   readonly removal?: RemovalRule
   readonly limits?: ToolLimits
-  /** How many tools a search returns for each keyword. Default 5. */
+  /** The most tools that a search returns for each keyword. Default 5. */
   readonly perKeyword?: number
-  /** Context tools for the model, beside the tools that it searches for. Default: none. */
+  /** Context tools for the model, beside its search tools. Default: none. */
   readonly contextTools?: readonly ContextTool[]
-  /** The agent's purpose, written in front of the prompt of its mode. */
+  /** The agent's purpose. It stands before the mode's prompt in the system message. */
   readonly purpose?: string
-  /** The most calls of a turn. Default 40: enough for searches and second tries beside the calls of a task. */
+  /** The most tool calls of a turn. Default 40: a task's calls, plus searches and retries. */
   readonly maxCalls?: number
-  /** How much of the history stays visible. Default: all of it. */
+  /** How many old turns stay visible. Default: all. */
   readonly history?: HistoryLimit
   readonly generation?: GenerationOptions
-  /** The state of an earlier session with the same options, to continue from. */
+  /** The state of an earlier session to continue from. The other options must be the same as that session's. */
   readonly state?: MemToolState
 }
 
@@ -92,7 +91,8 @@ export class MemToolSession {
     this.#toolbox = this.#toolboxOf(mode, placement)
     const ports = portsOf(engine, id, this.#toolbox.definitions)
     this.conversation = state === undefined ? new Conversation(id, ports) : Conversation.of(state.conversation, ports)
-    // Under `exact` and `auto`, showing a tool again at its old place would compute all the text after it again.
+    // Showing a definition again at its old position would change text in the middle of the prompt. Under `exact` and `auto` everything
+    // after it would be recomputed.
     const restores = generation.contract === 'splice' || generation.contract === 'blend'
     const late = placement === 'late' ? new LateDefinitions(this.conversation, { restores }) : null
     this.#asides = new MemToolAsides(
@@ -120,20 +120,20 @@ export class MemToolSession {
     return { conversation: this.conversation.state, memory: this.memory.state, asides: this.#asides.asked }
   }
 
-  /** Loads tools without a search. Names that the catalogue does not have are ignored. */
+  /** Loads tools by name, without a search. Unknown names are ignored. */
   load(names: readonly string[]): void {
     const added = names.flatMap((name) => (this.memory.has(name) ? [] : (this.options.catalogue.get(name) ?? [])))
     this.memory.load({ added, known: [] })
   }
 
-  /** Removes tools without a call of the model, for a person or a program. */
+  /** Removes tools by name, without a call by the model. */
   remove(names: readonly string[]): void {
     removeTools(this.#asides.managed, names)
   }
 
   /**
-   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before the
-   * error stay
+   * Adds a user message and runs a turn. Before it, asks the asides of the mode. @throws KvfoldError what the engine throws; messages
+   * added before the error stay
    */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const { mode, history } = this.options
@@ -148,7 +148,7 @@ export class MemToolSession {
     return { ...outcome, ledger: [...this.#asides.spent, ...outcome.ledger] }
   }
 
-  /** Runs a turn without a new user message. @throws KvfoldError what the engine throws */
+  /** Runs a turn on the messages so far, without a new user message. @throws KvfoldError what the engine throws */
   async resume({ signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
     const { engine, maxCalls = MAX_CALLS, generation = {} } = this.options
     const turn = new Turn({
@@ -168,19 +168,19 @@ export class MemToolSession {
     return turn.run()
   }
 
-  /** Entries of all steps, asides and summaries so far, oldest first, including those of failed turns. */
+  /** Entries of all steps, asides and summaries, oldest first. Failed turns are included. */
   get ledger(): readonly LedgerEntry[] {
     return this.#ledger
   }
 
-  /** Lets the model summarise a fragment when a person or a program asks for it. */
+  /** Lets the model summarise a fragment on behalf of a person or a program, and enters the cost on the ledger. */
   async summarize(id: string, focus: string, signal?: AbortSignal): ReturnType<Conversation['summarize']> {
     const result = await this.conversation.summarize(id, focus, signal)
     this.account(result.ledger ?? [])
     return result
   }
 
-  /** Adds entries of work outside the turns to the ledger, for example of a refresh. */
+  /** Adds ledger entries of work outside turns, for example of a refresh. */
   account(entries: readonly LedgerEntry[]): void {
     this.#ledger.push(...entries)
   }
@@ -194,7 +194,8 @@ export class MemToolSession {
     const { memory } = this
     const { contextTools = [], execute, removal = { by: 'model' } } = this.options
     const { search, remove } = managementTools(() => this.#asides.managed, placement === 'list')
-    // In workflow mode the session searches. The model sees the search results, so it must know the tool.
+    // In workflow mode the session itself searches. The model still sees search calls and their results, so the prompt must define
+    // `search_tools`.
     const removes = mode === 'autonomous' && removal.by === 'model'
     const own = removes ? [search, remove] : [search]
     return new Toolbox([...contextTools, ...own], [], undefined, {
@@ -213,7 +214,7 @@ export class MemToolSession {
     })
   }
 
-  /** Removes tools by the rule, or asks the model when the mode does so before a turn. */
+  /** Before a turn: removes tools by the rule if there is one, then asks the model if the mode does so. */
   async #prune(signal?: AbortSignal): Promise<void> {
     const { removal = { by: 'model' } } = this.options
     if (removal.by === 'unused') this.remove(this.memory.unusedFor(removal.turns + 1))
@@ -222,27 +223,28 @@ export class MemToolSession {
   }
 }
 
-/** Returns the tokens of a definition shown late. That is about what the template's own list takes, apart from its wrapping. */
+/** Returns the tokens of a definition as a search result shows it. The template's own list takes about as many, apart from its wrapping. */
 function countOf(engine: Engine, tool: ToolDefinition): number {
   const alone = (content: string) => engine.count([{ role: 'user', content }], [])
   return alone(lineOf(tool)) - alone('')
 }
 
-// Hiding old turns: their long texts are folded or summarised, and can be restored.
+// Limiting the history: long messages of old turns are folded or summarised. They can be restored.
 
 export interface HistoryLimit {
-  /** How many of the newest turns stay visible. The turn that begins now is one of them. */
+  /** How many of the newest turns stay visible. The turn that is about to begin counts as one. */
   readonly turns: number
-  /** `truncate`: old texts are folded behind a marker. `summarize`: the model writes a summary of each. */
+  /** `truncate`: each old message is folded behind a marker. `summarize`: the model writes a summary of each. */
   readonly by: 'truncate' | 'summarize'
 }
 
-/** Texts with fewer characters are not hidden: they take fewer tokens than a marker. */
+/** The shortest message, in characters, that is hidden. Shorter ones may take fewer tokens than a marker. */
 const LEAST = 200
 
 /**
- * Hides long messages of old turns, unless they already have fragments. The message that begins the new turn is not there yet, so the last
- * `turns - 1` turns stay. `spared`: names of tools whose results stay visible.
+ * Hides long messages of old turns, except messages that already have fragments. The new turn's user message is not added yet, so the
+ * last `turns - 1` turns stay visible.
+ * @param spared names of tools whose results stay visible
  * @returns the ledger entries of the summaries
  * @throws KvfoldError what the engine throws
  */

@@ -1,4 +1,4 @@
-/** A conversation over many turns: its messages, its tools, and the ledger of all its steps. */
+/** A session: one conversation over many turns, with its tools and the ledger of all its steps. */
 import type { ChatMessage } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
@@ -11,33 +11,32 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
 import { type AgentEvent, Turn, type TurnOutcome } from './tool-loop.js'
 
-/** The most tool calls of a turn, unless `maxCalls` says otherwise (Sculptor, section 4; spec: acm-tools, loop). */
+/** Default for the most tool calls of a turn (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20
 
 export interface SessionOptions {
   readonly engine: Engine
-  /** The id of the conversation, whose cache the session uses. Unique among the engine's conversations. */
+  /** The id of the session's conversation. Unique among the engine's conversations. */
   readonly id: ConversationId
-  /** Content of the system message at the start. Default: no system message. Ignored when the session continues from a state. */
+  /** Content of the system message. Default: no system message. Ignored when `conversation` is given. */
   readonly system?: string
-  /** The conversation of an earlier session, to continue from. */
+  /** The conversation of an earlier session to continue from. */
   readonly conversation?: ConversationState
   /**
-   * True: the model has the six context tools, in the form that suits it (`contextToolsFor`). A list: the model has the listed tools.
-   * Either way, people and programs can use all operations through `conversation`.
-   * either way.
+   * Which context tools the model has. True: the six, with the descriptions that suit the model (`contextToolsFor`). A list: exactly
+   * those. False: none. Programs can call all operations on `conversation` in any case.
    */
   readonly contextTools: boolean | readonly ContextTool[]
-  /** The texts in which the model sees the six context tools. Default: the texts that suit the model. */
+  /** The descriptions of the six context tools. Default: those that suit the model (`contextToolsFor`). */
   readonly toolTexts?: ToolTexts
   /** Whether the first step of a turn must call a tool. Default: `required` when `contextTools` is true, else `auto`. */
   readonly firstStep?: 'required' | 'auto'
-  /** The most tool calls of a turn. Default 20. */
+  /** The most tool calls of a turn. Default 20. Later calls are refused with an error for the model. */
   readonly maxCalls?: number
-  /** Whether a fold's result gets a line of advice when the order of folds makes text be computed again and again. Default false. */
+  /** Whether a fold's result gets a hint when the model folds in an order that recomputes text repeatedly. Default false. */
   readonly hints?: boolean
   readonly clientTools?: readonly ClientTool[]
-  /** Sampling, limits, contract and similar settings, the same for every step. */
+  /** Sampling, limits, contract and similar settings of every step. */
   readonly generation?: GenerationOptions
 }
 
@@ -64,24 +63,24 @@ export class Session {
     if (system !== undefined && before === undefined) this.conversation.add({ role: 'system', content: system })
   }
 
-  /** Entries of all steps and summaries so far, oldest first, including those of failed turns. */
+  /** Entries of all steps and summaries, oldest first. Failed turns are included. */
   get ledger(): readonly LedgerEntry[] {
     return this.#ledger
   }
 
-  /** Adds a user message and runs a turn. @throws KvfoldError what the engine throws; the message stays, `resume` tries again */
+  /** Adds a user message and runs a turn. @throws KvfoldError what the engine throws; the message stays, so `resume` can try again */
   ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     return this.#turn({ role: 'user', content }, options)
   }
 
-  /** Runs a turn without a new user message: after an error, or after the caller added messages. */
+  /** Runs a turn on the messages so far: after an error, or after the caller added messages. */
   resume(options: AskOptions = {}): Promise<TurnOutcome> {
     return this.#turn(null, options)
   }
 
   /**
-   * Lets the model summarise a fragment when a person or a program asks for it, and enters the cost on the ledger. Call it only while no
-   * turn runs.
+   * Lets the model summarise a fragment on behalf of a person or a program, and enters the cost on the ledger. Precondition: no turn is
+   * running.
    */
   async summarize(id: string, focus: string, signal?: AbortSignal): ReturnType<Conversation['summarize']> {
     const result = await this.conversation.summarize(id, focus, signal)
@@ -89,12 +88,12 @@ export class Session {
     return result
   }
 
-  /** Adds entries of work outside the turns to the ledger, for example of a refresh. */
+  /** Adds ledger entries of work outside turns, for example of a refresh. */
   account(entries: readonly LedgerEntry[]): void {
     this.#ledger.push(...entries)
   }
 
-  /** Drops the conversation's cells from the engine's cache. The conversation itself stays. */
+  /** Drops the conversation's cells from the engine's cache. The messages stay, so the next turn prefills again. */
   forget(): void {
     this.options.engine.forget(this.conversation.id)
   }

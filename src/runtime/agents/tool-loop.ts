@@ -1,7 +1,4 @@
-/**
- * Runs one turn: steps with tool calls until the model answers. Defines the events that a running turn emits and the outcome that it
- * returns.
- */
+/** One turn: steps with tool calls until the model answers. Also the events and the outcome of a turn. */
 import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import type { CostlyFolds, Fragment } from '../context/fragment.js'
@@ -24,72 +21,72 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { ClientCalls, type ClientRules } from './client-calls.js'
 import type { Toolbox } from './toolbox.js'
 
-/** One tool call of a step and its result. */
+/** One tool call and its result. */
 export interface CallReport {
   readonly call: ToolCall
-  /** The call's result, as the content of the tool message. */
+  /** The content of the tool message, as the model gets it. */
   readonly text: string
-  /** True when a context-modifying tool changed the conversation. */
+  /** Whether the call succeeded and its tool counts as modifying the context (`ToolOutcome.modifies`). */
   readonly modifies: boolean
   readonly failed: boolean
-  /** True when the turn refused the call, because it was cancelled or had used up `maxCalls`. */
+  /** True when the turn did not run the call: the turn was cancelled, or `maxCalls` was used up. */
   readonly refused?: boolean
 }
 
-/** One step: one generated answer, and the tool calls in it that were carried out. */
+/** One step: one generated answer and the tool calls that were carried out. */
 export interface StepReport {
   readonly ledger: LedgerEntry
-  /** Entries of steps that the calls themselves ran (summaries). */
+  /** Ledger entries of summaries that the calls wrote. */
   readonly side: readonly LedgerEntry[]
   readonly timing: Timing
   readonly finish: Finish
-  /** Index of the message that the step added. When a cancelled answer was not kept, the index that it would have had. */
+  /** Index of the assistant message that the step added. If a cancelled answer was not kept, the index that it would have had. */
   readonly message: number
   readonly calls: readonly CallReport[]
 }
 
 export type AgentEvent =
   | { readonly type: 'step'; readonly step: number; readonly toolChoice: ToolChoice }
-  /** An event of the engine: plan, prefill, tokens, text, reasoning, calls, rewrites. */
+  /** An event of the engine: plan, prefill, token, text, reasoning, call or rewrite. */
   | { readonly type: 'engine'; readonly step: number; readonly event: EngineEvent }
-  /** The entry of the step itself, or of a summary that a call wrote. */
+  /** The ledger entry of the step itself, or of a summary that a call wrote. */
   | { readonly type: 'ledger'; readonly step: number; readonly entry: LedgerEntry }
-  /** Emitted before a call is carried out. */
+  /** Emitted right before a call is carried out. */
   | { readonly type: 'call'; readonly step: number; readonly call: ToolCall }
   | ({ readonly type: 'result'; readonly step: number } & CallReport)
 
-/** How a turn ended: the model finished, it called external tools, the token limit cut it off, or it was cancelled. */
+/** How a turn ended: the model finished, called external tools, hit the token limit, or the turn was cancelled. */
 export type TurnEnd = Finish
 
 export interface TurnOutcome {
-  /** The text of the last message. A cancelled turn has the text generated so far. */
+  /** The content of the last answer. After a cancel, the text generated so far. */
   readonly answer: string
   readonly end: TurnEnd
   readonly steps: readonly StepReport[]
-  /** Number of tool calls that the turn carried out. */
+  /** How many tool calls were carried out. */
   readonly calls: number
-  /** Calls of the last step to external tools, in order. Their results must be added before the conversation can continue. */
+  /** Calls of the last step to external tools, in order. The caller must add their results before the conversation can continue. */
   readonly external: readonly ToolCall[]
   /**
-   * Results of own calls that come after an external call in the last step, in order. The caller adds them after the result of that
-   * external call.
+   * Results of the agent's own tools for calls that follow an external call in the last step, in order. The caller adds them after that
+   * external call's result, so that results keep the order of the calls.
    */
   readonly held: readonly ChatMessage[]
-  /** Calls refused because the turn had used up `maxCalls`. */
+  /** How many calls were refused because `maxCalls` was used up. */
   readonly refusedCalls: number
-  /** Entries of all steps and summaries, oldest first. */
+  /** Ledger entries of all steps and summaries, oldest first. */
   readonly ledger: readonly LedgerEntry[]
   /**
-   * Tokens in the context at the end of the first step, and of the last one. They include the system message, the tool definitions, the
-   * transcript and the generated tokens.
+   * Tokens in the context at the end of the first step (`contextBefore`) and of the last one (`contextAfter`): system message, tool
+   * definitions, messages and generated tokens.
    */
   readonly contextBefore: number
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
   readonly stop?: string | number
-  /** The tokens of the first step's prompt, if the engine has them. */
+  /** The tokens of the first step's prompt, if the engine returns them. */
   readonly promptTokens?: Int32Array
-  /** Log-probabilities of the first step's prompt, if they were requested and the engine has them. */
+  /** Log-probabilities of the first step's prompt, if requested and if the engine returns them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
 }
 
@@ -97,30 +94,33 @@ export interface TurnOptions {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly toolbox: Toolbox
-  /** Whether the first step must call a tool, may call one, or must not. Without tools it never calls one. */
+  /** Whether the first step must, may or must not call a tool. Without tools, no step calls one. */
   readonly firstStep: ToolChoice
   readonly maxCalls: number
-  /** Whether the model's folds and summaries that save no tokens are refused. Default: as the conversation's ports say. */
+  /** Whether the model's folds and summaries are refused when they save no tokens. Default: the conversation's `costlyFolds`. */
   readonly costlyFolds?: CostlyFolds
-  /** Whether a fold's result gets a line of advice when the order of folds is expensive. */
+  /** Whether a fold's result gets a hint when the order of folds is expensive (`foldOrderHint`). */
   readonly hints: boolean
-  /** Sampling, limits, contract and similar settings, the same for every step. */
+  /** Sampling, limits, contract and similar settings of every step. */
   readonly generation: GenerationOptions
-  /** The other fields of every step's request that do not follow from the conversation and its tools. Default: none. */
+  /** Further fields of every step's request, beyond those from the conversation and its tools. Default: none. */
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
-  /** Asks the first step for log-probabilities of its prompt (`EngineRequest.promptLogprobs`). Default: none. */
+  /** How many log-probabilities of its prompt the first step asks for (`EngineRequest.promptLogprobs`). Default: none. */
   readonly promptLogprobs?: number
-  /** Names of the tools that a required call may use. Default: all. */
+  /** Names of the tools that a required call (`firstStep: 'required'`) may use. Default: all. */
   readonly callable?: readonly string[]
-  /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
+  /**
+   * Set when the client also keeps the conversation: which calls it gets, and with which ids. Default: calls stay as the engine reports
+   * them.
+   */
   readonly client?: ClientRules
-  /** Text that the answer of the first step begins with. Default: none. */
+  /** Text that the first step's answer must begin with. Default: none. */
   readonly beginning?: string
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
-  /** Whether a cancelled answer with some text becomes a message, marked `cut`. Default true. */
+  /** Whether the text of a cancelled answer becomes a message, marked `cut`. An empty one never does. Default true. */
   readonly keepsCancelled?: boolean
-  /** Called and awaited before each step after the first. An error that it throws ends the turn. */
+  /** Awaited before each step after the first. If it throws, the turn ends with that error. */
   readonly betweenSteps?: () => Promise<void>
 }
 
@@ -130,14 +130,14 @@ export class Turn {
   #refused = 0
   #external: readonly ToolCall[] = []
   #held: readonly ChatMessage[] = []
-  /** The tokens and log-probabilities of the first step's prompt. */
+  /** The tokens and log-probabilities of the first step's prompt, as far as the engine returns them. */
   #prompt: Pick<EngineReply, 'promptTokens' | 'promptLogprobs'> = {}
 
   constructor(private readonly options: TurnOptions) {}
 
   /**
-   * Runs until the model answers or calls external tools. Every message is added to the conversation as soon as it is complete. Every call
-   * of an own tool gets its result. So the conversation can continue however the turn ends.
+   * Runs steps until the model answers or calls external tools. Each message is added to the conversation as soon as it is complete, and
+   * every call of an own tool gets a result. So the conversation can continue however the turn ends.
    *
    * @throws KvfoldError whatever the engine throws; messages added before stay in the conversation
    */
@@ -157,8 +157,8 @@ export class Turn {
   }
 
   /**
-   * Adds the answer to the conversation unless it is a cancelled one that is not kept, or one that may have no token. Returns its index, or
-   * the index that it would have had.
+   * Adds the answer to the conversation, with two exceptions: a cancelled answer that is not to be kept, and a request for 0 tokens.
+   * Returns the message's index, or the index that it would have had.
    */
   #keep(message: ChatMessage, finish: EngineReply['finish']): number {
     const { conversation, generation, keepsCancelled = true } = this.options
@@ -216,8 +216,8 @@ export class Turn {
   }
 
   /**
-   * Carries out the calls of one step, in order. Edits only mark the conversation, so the next step applies all of them at once. Calls of
-   * external tools are skipped.
+   * Carries out the calls of one step in order, but skips calls of external tools. Context edits take effect at the next step, all at
+   * once.
    */
   async #carryOut(calls: readonly ToolCall[]): Promise<Pick<StepReport, 'calls' | 'side'>> {
     const { conversation, toolbox } = this.options
@@ -234,7 +234,7 @@ export class Turn {
         const before = this.#calls
         const refusal = this.#refusal()
         const { text: said, modifies, failed, ledger } = refusal ?? (await this.#call(call))
-        // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
+        // Later failures in a step mostly have the same cause as the first. So only the first failure counts towards `maxCalls`.
         if (failed && hasFailed) this.#calls = before
         hasFailed ||= failed
         const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
@@ -248,7 +248,8 @@ export class Turn {
         this.#emit({ type: 'result', step, ...report })
       }
     } catch (error) {
-      // Every call gets a result, because the conversation goes on. The client never hears of its own calls in this step.
+      // The conversation must be able to continue, so every call gets a result here, external calls too. The client never hears of this
+      // step's calls.
       for (const result of held) conversation.add(result)
       for (const { id, name } of calls.filter((call) => !reports.some((one) => one.call === call)))
         conversation.add({ role: 'tool', content: 'Error: the call was not carried out.', toolCallId: id, name })
@@ -258,7 +259,7 @@ export class Turn {
     return { calls: reports, side }
   }
 
-  /** Returns the advice to add to a result, or an empty string. */
+  /** Returns the hint to append to a tool result, or an empty string. */
   #hint(report: CallReport, calls: number): string {
     const { hints, conversation, generation } = this.options
     if (!hints || calls > 1 || (generation.contract ?? 'exact') !== 'exact') return ''
@@ -266,7 +267,7 @@ export class Turn {
     return hint === null ? '' : `\n${hint}`
   }
 
-  /** Returns the result of a call that the turn refuses, or null. */
+  /** Returns the error result when the turn must refuse the next call, else null. */
   #refusal(): ToolOutcome | null {
     const { maxCalls } = this.options
     if (this.#cancelled) return failure('cancelled before it was carried out.')
@@ -310,24 +311,24 @@ export class Turn {
   }
 }
 
-/** A request whose answer continues `content`. */
+/** Makes a request's messages for an answer that must begin with `content`. */
 const begun = (messages: readonly ChatMessage[], content: string): Pick<EngineRequest, 'messages' | 'continues'> => ({
   messages: [...messages, { role: 'assistant', content }],
   continues: true,
 })
 
-/** Removes the calls from an answer. A call without a result would leave the step unfinished for good. */
+/** Removes the tool calls from an answer. A kept call would wait for its result for ever, and chat templates refuse such a step. */
 function withoutCalls(message: ChatMessage): ChatMessage {
   if (message.toolCalls === undefined) return message
   const { role, content, reasoning } = message
   return { role, content, ...(reasoning === undefined ? {} : { reasoning }) }
 }
 
-// Advice to a model whose calls are right but come in an order that costs more than necessary.
+// A hint for a model that folds correctly, but in an expensive order.
 
 /**
- * Returns a line to add to the result of this step's fold, or null. Under `exact`, each fold computes the text after it again, so folding
- * one fragment a step from first to last is the most expensive order. Pure.
+ * Returns a hint to append to a fold's result, or null. Under `exact`, each fold recomputes all text after it. So folding one fragment
+ * per step from first to last is the most expensive order. Pure.
  *
  * @param before the calls of the previous step
  * @param now the calls of this step
@@ -345,7 +346,7 @@ export function foldOrderHint(
   return 'Hint: each fold has the text after it read again. Fold several fragments in one step, or the last one first.'
 }
 
-/** Returns the id of the fragment when folding it was the step's only call, else null. */
+/** Returns the fragment's id if the step's only call folded it successfully, else null. */
 function onlyFold(calls: readonly CallReport[]): string | null {
   const [report, ...more] = calls
   if (report === undefined || more.length > 0 || report.failed || report.call.name !== 'fold_fragment') return null

@@ -1,4 +1,4 @@
-/** The tools of an agent, its caller's included. Carries out their calls. */
+/** All tools of an agent, and the code that carries out their calls. Some tools come from the caller. */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import type { CostlyFolds } from '../context/fragment.js'
@@ -6,29 +6,29 @@ import { listed, quoted } from '../context/refusal.js'
 import { failure, type ContextTool, type ToolOutcome } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 
-/** A tool that the caller supplies. */
+/** A tool that the caller of the library supplies and that runs in this process. */
 export interface ClientTool {
   readonly definition: ToolDefinition
-  /** Returns the text that the model gets. An error that it throws is reported to the model too. */
+  /** Returns the text that the model gets. If it throws, the model gets the error as the result. */
   execute(args: Readonly<Record<string, unknown>>, signal?: AbortSignal): string | Promise<string>
 }
 
-/** Tools that the client carries out. The turn ends with calls of them, and the client adds the results. */
+/** Tools that the client of the server carries out. A turn ends when the model calls one, and the client adds the result. */
 export interface ExternalTools {
   readonly definitions: readonly ToolDefinition[]
-  /** False: the model sees the definitions, and a call of them is answered with an error. Default true. */
+  /** Whether the model may call them. False: the prompt still has their definitions, but calls get an error. Default true. */
   readonly allowed?: boolean
-  /** Tools that may be called although they are not in the list of definitions, because the conversation shows them. Default: none. */
+  /** Tools that may be called although the request's list does not define them: the conversation shows their definitions. Default: none. */
   readonly unlisted?: readonly ToolDefinition[]
 }
 
-/** Tools that are loaded and removed during the conversation. */
+/** The tools that are loaded at the moment, from a catalogue. */
 export interface LoadedTools {
-  /** Tools in the request's list of definitions. The other loaded tools are shown in the conversation. */
+  /** Loaded tools that the request's list defines. The conversation shows the definitions of the other loaded tools. */
   readonly rendered: readonly ToolDefinition[]
-  /** Tools that may be called although they are not in the request's list of definitions. */
+  /** Tools that may be called although the request's list does not define them. */
   readonly unlisted: readonly ToolDefinition[]
-  /** Returns the error text for a call of a tool that is not loaded, or null when the tool is loaded. */
+  /** Returns the error for a call of a tool that is not loaded; null when it is loaded. */
   refusal(name: string): string | null
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): string | Promise<string>
 }
@@ -38,7 +38,7 @@ export class Toolbox {
   readonly #context: ReadonlyMap<string, ContextTool>
   readonly #client: ReadonlyMap<string, ClientTool>
 
-  /** Makes the toolbox of an agent. @throws KvfoldError engine/bad-request when two tools have one name */
+  /** Makes the toolbox of an agent. @throws KvfoldError engine/bad-request when two tools have the same name */
   constructor(
     context: readonly ContextTool[],
     client: readonly ClientTool[] = [],
@@ -57,12 +57,12 @@ export class Toolbox {
     this.#client = new Map(client.map((tool) => [tool.definition.name, tool]))
   }
 
-  /** The definitions of a request. Fixed tools come first, so that loading and removing others leaves their cells in the cache. */
+  /** The definitions for a request. Fixed tools come first, so their cells stay valid when later ones are loaded or removed. */
   get definitions(): readonly ToolDefinition[] {
     return this.loaded === null ? this.#fixed : [...this.#fixed, ...this.loaded.rendered]
   }
 
-  /** Tools that may be called although they are not in the list of definitions. */
+  /** Tools that may be called although the request's list does not define them. */
   get unlisted(): readonly ToolDefinition[] {
     const { allowed = true, unlisted = [] } = this.external
     return [...(this.loaded?.unlisted ?? []), ...(allowed ? unlisted : [])]
@@ -73,7 +73,10 @@ export class Toolbox {
     return this.#context.get(name)?.givesIds === true
   }
 
-  /** Returns the context tools whose calls cannot succeed now, and for others a definition with only the ids that a call may have now. */
+  /**
+   * Returns what the context tools can do now. `hopeless`: names of tools of which no call could succeed. `definitions`: for other tools,
+   * a definition with the ids that are valid now.
+   */
   narrowed(conversation: Conversation): {
     readonly hopeless: readonly string[]
     readonly definitions: readonly ToolDefinition[]
@@ -87,7 +90,10 @@ export class Toolbox {
     }
   }
 
-  /** Whether the client carries out this call: it calls an external tool, or any name when the agent has no tools of its own. */
+  /**
+   * Whether the client carries out this call. True for external tools; true for any name if the agent has no tools of its own but
+   * external ones.
+   */
   isExternal({ name }: Pick<ToolCall, 'name'>): boolean {
     const { definitions, allowed = true, unlisted = [] } = this.external
     if (!allowed || this.#context.has(name) || this.#client.has(name)) return false
@@ -96,8 +102,8 @@ export class Toolbox {
   }
 
   /**
-   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model. `costly`: whether a fold that saves no
-   * tokens is refused.
+   * Carries out a call. A bad call or a failing tool gives the model a failed outcome. `costly`: whether a fold that saves no tokens is
+   * refused.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal, costly?: CostlyFolds): Promise<ToolOutcome> {
@@ -121,7 +127,7 @@ export class Toolbox {
   }
 }
 
-/** Carries out a tool of one call. What it throws becomes a failed outcome, whose text says why. */
+/** Runs a tool. If it throws, returns a failed outcome with the error's message. */
 export async function tried(name: string, execute: () => string | Promise<string>): Promise<ToolOutcome> {
   try {
     return { text: await execute(), modifies: false, failed: false, ledger: [] }

@@ -1,4 +1,4 @@
-/** Measures where an earlier answer looks: shows its prompts again, and captures the attention of the answer's tokens. */
+/** Measures which messages an earlier answer attended to: shows its prompts again, and captures the attention of the answer's tokens. */
 import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Contract } from '../core/contract.js'
@@ -12,49 +12,51 @@ import { massOn, messageSet, overall } from './measurement.js'
 import { mean } from '../core/mean.js'
 import { place, type PlacedSpans } from './places.js'
 
-/** An engine that was loaded with `attention`. */
+/** An engine loaded with the option `attention`. */
 export type LookingEngine = Engine & Pick<LlamaEngine, 'format' | 'ownMessages'>
 
-/** A prompt, and the contract of its edits. */
+/** One prompt of the conversation, and the contract of its edits. */
 export interface ShownPrompt {
-  /** The prompt has this many messages of the conversation, from the first on. */
+  /** How many messages the prompt has, counted from the first. */
   readonly messages: number
   readonly edits: readonly Edit[]
   readonly contract: Contract
 }
 
-/** A stretch of a message whose share of attention is reported separately, or that an edit hides. */
+/** A span of a message: its attention is reported separately, or an edit hides it. */
 export interface Cut {
   readonly id: string
   readonly message: number
-  /** Characters of the message's original content. */
+  /** In characters of the message's original content. */
   readonly span: Span
 }
 
 export interface AnswerMassOptions {
   readonly engine: LookingEngine
-  /** A new id. The engine forgets the conversation afterwards. */
+  /** A new id. Afterwards the engine forgets this conversation. */
   readonly conversation: ConversationId
   readonly tenant?: string
-  /** All messages up to the answer, which is the last one. */
+  /** All messages up to the answer. The answer is the last one. */
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The variables of the chat template, and the adapters, as in EngineRequest. */
+  /** The chat template's variables; `lora`: the adapters. Both as in EngineRequest. */
   readonly variables?: TemplateVariables
   readonly lora?: readonly AdapterScale[]
-  /** At least one prompt, oldest first. The last one is the prompt of the answer. The prompts before it leave traces in its cells. */
+  /**
+   * The prompts to show, at least one, oldest first. The last one is the answer's. Under an approximate contract its cells depend on the
+   * prompts before it.
+   */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
-  /** The layers to capture. Default: all. */
   readonly layers?: readonly number[]
   readonly signal?: AbortSignal
-  /** Called with the ledger entry of each prompt that was shown. */
+  /** Called with the ledger entry of each shown prompt. */
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
 export interface CutMass {
   readonly id: string
-  /** Whether the prompt shows the cut's own text, or the marker of an edit that hides it. */
+  /** Whether the prompt shows the text of the cut, or the marker of an edit that hides it. */
   readonly shows: 'text' | 'marker'
   readonly tokens: number
   readonly mass: number
@@ -63,43 +65,40 @@ export interface CutMass {
 export interface MessageMass {
   readonly index: number
   readonly role: string
-  /** Number of shown tokens of the message, those of the template included. */
+  /** Shown tokens of the message, template tokens included. */
   readonly tokens: number
-  /** The share of attention on the whole message, cuts included. */
+  /** The share of attention on the whole message, cuts included. From 0 to 1. */
   readonly mass: number
-  /** The message's cuts in order, without those of which the template shows nothing. */
+  /** The message's cuts, in order. Cuts that the template does not show are left out. */
   readonly cuts: readonly CutMass[]
 }
 
-/**
- * Shares of the attention of the answer's tokens, each the mean over layers, heads and these tokens. The shares of all messages, `own` and
- * `rest` sum to 1.
- */
+/** Shares of attention, each the mean over layers, heads and the answer's tokens. The shares of all messages, `own` and `rest` sum to 1. */
 export interface AnswerMass {
   /** The messages before the answer. */
   readonly messages: readonly MessageMass[]
-  /** The share on the answer's own earlier tokens, and on the template's tokens before them. */
+  /** The share on the answer's own earlier tokens, and on the template tokens before them. */
   readonly own: number
-  /** The share on no shown token: attention sinks that the model has of its own, and rounding. */
+  /** The share on no shown token: built-in attention sinks of the model, and rounding. */
   readonly rest: number
-  /** The share on the first token. The first message's share includes it, too. */
+  /** The share on the prompt's first token. It is part of the first message's share, too. */
   readonly sink: number
-  /** Number of the answer's tokens whose attention was captured. */
+  /** How many of the answer's tokens had their attention captured. */
   readonly queries: number
   readonly layers: readonly number[]
   readonly heads: number
   readonly skipped: AttentionPattern['skipped']
-  /** Why the step of the last prompt did not keep its contract; null when it did. */
+  /** Why the last prompt's step fell back to another contract; null when it did not. */
   readonly fallback: string | null
 }
 
 /**
- * Shows the prompts again, and returns the attention of the answer's tokens on the messages and cuts.
+ * Shows the prompts again, and returns the attention of the answer's tokens on messages and cuts.
  * @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond
  */
 export async function answerMass(asked: AnswerMassOptions): Promise<AnswerMass> {
   const { engine, conversation, shown, cuts } = asked
-  // The engine shows answers of another vocabulary anew, so their sampled tokens must not place anything.
+  // An answer sampled with another vocabulary is shown in the template's wording. Its sampled tokens must not be used to find spans.
   const messages = engine.ownMessages(asked.messages)
   const options = { ...asked, messages }
   const last = shown.at(-1)
@@ -128,7 +127,7 @@ interface MassQuery {
   readonly placed: PlacedSpans
   readonly queries: Span
   readonly keys: readonly KeySet[]
-  /** The cuts that the prompt shows, or of which it shows a marker; in order. */
+  /** The cuts that the prompt shows, by their text or by a marker, in order. */
   readonly cuts: readonly FoundCut[]
 }
 
@@ -139,8 +138,7 @@ function prepare(
 ): MassQuery {
   const format = engine.format.with(variables)
   const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
-  // Stretches of an answer can be placed only if it is shown in the template's wording. A sampled answer is shown as the tokens that it was
-  // sampled with.
+  // A span of an answer can be found only when the template writes the answer. A sampled answer is shown by its sampled tokens.
   const isPlain = ({ message }: Cut) => messages[message]?.sampled === undefined || edits.some((edit) => edit.message === message)
   const open = cuts.filter((cut) => cut.message < messages.length - 1 && !isHidden(cut) && isPlain(cut))
   const stretches = open.map(({ message, span: chars }) => ({ message, chars }))
@@ -167,7 +165,7 @@ function prepare(
 
 const cutSet = (id: string): string => `cut ${id}`
 
-/** Returns the marker that the prompt shows instead of each hidden cut. A message of which the template shows nothing has no markers. */
+/** Returns the marker that stands for each hidden cut. A message that the template does not show has no markers. */
 function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], hidden: readonly Cut[]): FoundCut[] {
   return messages.flatMap(({ index, span: whole }) => {
     const own = edits.filter(({ message }) => message === index)
@@ -183,8 +181,8 @@ function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], h
 type AnswerPrompt = Parameters<LlamaEngine['format']['render']>[0]
 
 /**
- * Returns the generated tokens of the answer: from the end of the prompt on, as many as were sampled. If their number is unknown, returns
- * the tokens up to the end of the message.
+ * Returns the answer's generated tokens: as many as were sampled, counted from the end of the prompt. If that number is unknown, returns
+ * all tokens up to the end of the message.
  */
 function tokensOf(
   format: LlamaEngine['format'],
@@ -205,7 +203,7 @@ function tokensOf(
   )
 }
 
-/** Returns the messages of the prompt and the answer to it. */
+/** Returns the messages of the prompt, and the answer to it if there is one. */
 const withAnswer = (messages: readonly ChatMessage[], { messages: count }: ShownPrompt): readonly ChatMessage[] =>
   messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
 
@@ -242,7 +240,7 @@ function massOf(pattern: AttentionPattern, { placed, cuts }: MassQuery): Omit<An
     const map = massOn(pattern, queries, key)
     return map === null ? 0 : overall(map)
   }
-  // The answer does not see the generation prompt behind it.
+  // The last two entries are the answer and the generation prompt after it, which the answer does not see.
   const before = placed.messages.slice(0, -2)
   const messages = before.map(({ index, role, span: tokens }): MessageMass => ({
     index,

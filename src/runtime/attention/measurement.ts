@@ -1,6 +1,6 @@
 /**
- * Measures where one answer looks. Shows a prompt under edits with a given or generated answer, and captures the attention of the answer's
- * tokens on the prompt.
+ * Measures what one answer attends to: shows a prompt under edits with a given or generated answer, and captures the attention of the
+ * answer's tokens.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { align, type Aligned } from '../chat/tokens/aligned.js'
@@ -13,15 +13,14 @@ import type { StepContract } from '../kv/plan/parts.js'
 import { place, type PlacedSpans, type MessageSpan } from './places.js'
 import { mean } from '../core/mean.js'
 
-/** Text of the prompt, over which weights are summed. */
+/** Text of the prompt whose attention weights are summed. */
 export interface WatchedSet {
   readonly name: string
   readonly stretches: readonly MessageSpan[]
 }
 
 /**
- * `given`: this text is shown as the model's answer (teacher forcing). `generated`: the model answers greedily, with at most `maxTokens`
- * tokens.
+ * `given`: this text is shown as the answer (teacher forcing). `generated`: the model answers greedily, with at most `maxTokens` tokens.
  */
 export type AnswerChoice =
   { readonly kind: 'given'; readonly text: string } | { readonly kind: 'generated'; readonly maxTokens: number }
@@ -35,38 +34,38 @@ export interface MeasurementOptions {
   readonly edits?: readonly Edit[]
   readonly terms: Pick<StepContract, 'contract' | 'blend'>
   readonly answer: AnswerChoice
-  /** Finds the values that an answer gives: by the name of each value, its characters in the answer's text. */
+  /** Finds the values in an answer: for each value's name, the characters of the answer's text. */
   readonly find: (answer: string) => ReadonlyMap<string, Span>
   readonly watched: readonly WatchedSet[]
   readonly layers?: readonly number[]
   readonly heads?: readonly number[]
-  /** Whether to capture whole rows too (AttentionRequest). */
+  /** Whether to also capture whole rows of attention (AttentionRequest). */
   readonly rows?: boolean
   readonly signal?: AbortSignal
 }
 
-/** The places of a watched set in the prompt. */
+/** Where a watched set is in the prompt. */
 export interface SetPlaces {
   readonly tokens: readonly Span[]
-  /** Number of all tokens of the set. */
+  /** The number of tokens of the set. */
   readonly size: number
-  /** Number of stretches that the prompt does not show, or only in part. */
+  /** How many of its spans the prompt does not show completely. */
   readonly hidden: number
 }
 
 export interface Measurement {
-  /** Null when the answer has none of the values, so that no token looks. */
+  /** Null when the answer contains none of the values: then there are no query tokens. */
   readonly pattern: AttentionPattern | null
   readonly sets: ReadonlyMap<string, SetPlaces>
   readonly said: ReadonlyMap<string, AnswerSpan>
   readonly answer: string
-  /** All shown tokens. They include a given answer, but not a generated one. */
+  /** All shown tokens. A given answer is included, a generated one is not. */
   readonly prompt: PlacedSpans
-  /** Why the step did not keep to the contract; null when it did. */
+  /** Why the step fell back to another contract; null when it did not. */
   readonly fallback: string | null
 }
 
-/** Computes the prompt and the answer, and measures. @throws KvfoldError as LlamaEngine.respond */
+/** Computes prompt and answer, and measures. @throws KvfoldError as LlamaEngine.respond */
 export async function measureAttention(options: MeasurementOptions): Promise<Measurement> {
   return options.answer.kind === 'given' ? given(options, options.answer.text) : generated(options, options.answer.maxTokens)
 }
@@ -153,8 +152,8 @@ function request(
 }
 
 /**
- * Returns the key sets, and the layers and heads, for the request. The sets are: the watched sets that are shown, every message of the
- * prompt as `message <index>`, and `markers`.
+ * Returns the request's layers, heads and key sets. The key sets: each watched set that is shown, each message as `message <index>`, and
+ * all markers as `markers`.
  */
 function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: PlacedSpans) {
   const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
@@ -169,9 +168,9 @@ function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMa
   }
 }
 
-/** The name of the key set of a whole message. The generation prompt counts as one. */
+/** The name of the key set of a whole message. The generation prompt counts as a message. */
 export const messageSet = (index: number): string => `message ${index}`
-/** The name of the key set of all markers and summaries, which are shown instead of hidden text. */
+/** The name of the key set of all markers and summaries together. */
 export const MARKERS = 'markers'
 
 function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): ReadonlyMap<string, SetPlaces> {
@@ -186,7 +185,7 @@ function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): Rea
   )
 }
 
-/** Joins spans that overlap or touch, so that every place is in one span, in order. */
+/** Joins spans that overlap or touch. Returns disjoint spans in order. */
 function disjoint(spans: readonly Span[]): Span[] {
   const joined: Span[] = []
   for (const one of [...spans].sort((a, b) => a.start - b.start)) {
@@ -199,19 +198,17 @@ function disjoint(spans: readonly Span[]): Span[] {
 
 const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at) => at >= 0).map((at) => span(at, at + 1)))
 
-// The places of an answer's tokens among the shown ones, and the tokens of a stretch of its text.
+// The token positions of an answer, and of a value in it.
 
-/** The tokens of one stretch of an answer. */
+/** The tokens of one value in an answer. */
 export interface AnswerSpan {
-  /** Places of the tokens that have at least one character of the stretch. */
+  /** Positions of the tokens that have at least one character of the value. */
   readonly value: readonly number[]
-  /**
-   * Place of the token before the stretch. That token predicts the stretch's first token, so a model that looks the value up does so there.
-   */
+  /** Position of the token before the value. It predicts the value's first token, so the model looks the value up there. */
   readonly reading: number
 }
 
-/** A generated answer: its text and its tokens. The prompt has `first` tokens, so the answer's first token is at that place. */
+/** A generated answer: its text and tokens. `first`: the number of prompt tokens, which is the position of the answer's first token. */
 export class Generated {
   readonly #aligned: Aligned
 
@@ -225,8 +222,8 @@ export class Generated {
   }
 
   /**
-   * Returns the tokens of these characters; null when there are none. Only known token borders count, so the result may have a few tokens
-   * too many.
+   * Returns the tokens of these characters; null when there are none. Only known token borders count, so there may be a few tokens too
+   * many.
    */
   said({ start, end }: Span): AnswerSpan | null {
     const { tokens, starts } = this.#aligned
@@ -239,15 +236,15 @@ export class Generated {
   }
 }
 
-/** Returns the tokens of a stretch of a given answer, by the stretch's place. */
+/** Returns the tokens of a value in a given answer, from their span. */
 export const saidAt = ({ start, end }: Span): AnswerSpan => ({
   value: Array.from({ length: end - start }, (_, index) => start + index),
   reading: start - 1,
 })
 
-// Computes weights from a pattern: from the tokens of one answer to one key set, averaged over queries, by layer and head and over all.
+// Attention weights of one answer on one key set, from a captured pattern: averaged over queries, per layer and head and overall.
 
-/** One number for every captured layer and head. */
+/** One number for each captured layer and head. */
 export interface HeadMap {
   readonly layers: readonly number[]
   readonly heads: readonly number[]
@@ -256,26 +253,26 @@ export interface HeadMap {
 }
 
 /**
- * Returns the share of attention (mass) on a key set, averaged over the captured queries at these places. Some queries are not captured,
- * because the model never reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
+ * Returns the share of attention (mass) on a key set, averaged over the captured queries among these positions. The last token of an answer
+ * is not captured, because the model never reads it. Returns null without a captured query or when there is no such set.
  */
 export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key))
 }
 
 /**
- * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is the
- * mass on the set / (1 - mass on the folded text). The result is the mean over the queries. Null if `massOn` returns null. Without folded
- * text it equals `massOn`.
+ * Returns the mass that a key set would have if a fold did nothing but take the folded text out of the softmax. For each layer, head and
+ * query: mass(key) / (1 - mass(folded)), then the mean over queries. Returns null when `massOn` does. Without folded text it equals
+ * `massOn`.
  */
 export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))
 }
 
-/** The largest mass on folded text that is used. If a token looks at hardly anything else, the mass on the rest is too small to scale. */
+/** The largest mass on folded text to compute with. Above it, the rest is too small to be scaled. */
 const MOST_FOLDED = 1 - 1e-6
 
-/** Applies `of` to the masses of each query, and returns the mean over the queries. The mass on a set that was not captured is 0. */
+/** Returns the mean over queries of `of`, applied to the masses of each query. The mass on a set that was not captured is 0. */
 function averaged(
   { layers, heads, queries, keys, mass }: AttentionPattern,
   places: readonly number[],
@@ -298,8 +295,7 @@ function averaged(
   return { layers, heads, values }
 }
 
-/** Divides every number, which turns the mass on a set into the mean weight on one of its tokens. */
+/** Divides every number. Dividing by a set's number of tokens gives the mean weight on one token. */
 export const dividedBy = (map: HeadMap, by: number): HeadMap => ({ ...map, values: map.values.map((value) => value / by) })
 
-/** Returns the mean over all layers and heads. */
 export const overall = ({ values }: HeadMap): number => mean(values)

@@ -1,30 +1,30 @@
-/** Finds the places that characters of messages have among the shown tokens, also where edits hide some of the characters. */
+/** Finds spans of messages among the shown tokens, also when edits hide some of their characters. */
 import type { ChatFormat, RenderedMessage, RenderRequest } from '../chat/format.js'
 import type { Edit } from '../chat/message.js'
 import { overlaps, span, type Span } from '../core/span.js'
 
-/** Characters of one message's original content. */
+/** A character span of one message's original content. */
 export interface MessageSpan {
   readonly message: number
   readonly chars: Span
 }
 
-/** A rendered prompt, and the places of the requested stretches in it. */
+/** A rendered prompt, and where the requested spans are in it. */
 export interface PlacedSpans {
   readonly tokens: Int32Array
   readonly messages: readonly RenderedMessage[]
   /**
-   * For each stretch, in order: the shown tokens that have at least one of its characters. `hidden`: an edit hides one of the characters,
-   * or the template shows none.
+   * For each requested span, in order: the shown tokens that have at least one of its characters. `hidden`: an edit hides one of its
+   * characters, or the template shows none.
    */
   readonly stretches: readonly (Span | 'hidden')[]
-  /** Places of the markers, which the prompt shows instead of hidden text; in order. */
+  /** The spans of the markers, in order. */
   readonly markers: readonly Span[]
 }
 
 type WatchedPrompt = Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'generationPrompt'>
 
-/** Finds the stretches in the prompt. No stretch may be of a message with `sampled` text. @throws KvfoldError as ChatFormat.render */
+/** Finds spans of messages in the prompt. None may be in a message with `sampled` tokens. @throws KvfoldError as ChatFormat.render */
 export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: readonly MessageSpan[]): PlacedSpans {
   const { tokens, messages, origin } = format.render(prompt)
   const base = basePlaces(format, prompt, stretches)
@@ -39,7 +39,7 @@ export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: read
   }
 }
 
-/** Returns the stretches' places in the prompt without its edits; null if that prompt shows nothing of a stretch. */
+/** Returns where the spans are in the unedited prompt; null for a span that it does not show. */
 function basePlaces(
   format: ChatFormat,
   { messages, tools = [], generationPrompt = true }: WatchedPrompt,
@@ -63,7 +63,7 @@ function basePlaces(
   })
 }
 
-/** Cuts the stretches at each other's ends, so that no two pieces overlap. Returns the pieces in order. */
+/** Cuts the spans at each other's ends, so that no two pieces overlap. Returns the pieces in order. */
 function piecesBetween(stretches: readonly MessageSpan[]): MessageSpan[] {
   const borders = new Map<number, Set<number>>()
   for (const { message, chars } of stretches) {
@@ -78,7 +78,7 @@ function piecesBetween(stretches: readonly MessageSpan[]): MessageSpan[] {
     })
 }
 
-/** Returns the tokens that an edit of each piece would hide. It learns them by rendering such edits. */
+/** Returns the tokens of each piece, found by rendering edits that hide the pieces. */
 function probe(format: ChatFormat, prompt: WatchedPrompt, pieces: readonly MessageSpan[]): (Span | null)[] {
   const holes = (of: readonly MessageSpan[]): readonly { readonly span: Span }[] => {
     const edits = of.map(({ message, chars }): Edit => ({ message, span: chars, replacement: '' }))
@@ -86,7 +86,7 @@ function probe(format: ChatFormat, prompt: WatchedPrompt, pieces: readonly Messa
   }
   const all = holes(pieces)
   if (all.length === pieces.length) return all.map((hole) => hole.span)
-  // The template does not show some pieces. Their edits leave no hole, so we render one edit at a time.
+  // An edit of a piece that the template does not show leaves no hole. To know which piece has none, render one edit at a time.
   return pieces.map((piece) => holes([piece])[0]?.span ?? null)
 }
 
@@ -101,6 +101,6 @@ function shifted(base: Span, holes: readonly Hole[]): Span | 'hidden' {
   return span(base.start + shift, base.end + shift)
 }
 
-/** Returns by how many tokens the holes before a place of the unedited prompt move that place. */
+/** Returns by how many tokens the holes before `at` shift it. `at`: a token index in the unedited prompt. */
 const shiftAt = (at: number, holes: readonly Hole[]): number =>
   holes.reduce((sum, { span: { start, end }, marker }) => (end <= at ? sum + marker - (end - start) : sum), 0)

@@ -1,4 +1,4 @@
-/** Tries out in which form a chat template takes system messages, tools, calls and results. */
+/** Probes a chat template: renders small conversations to learn how it takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
 import { type TemplateForm, nativeForm, templateMessages, toolsValue } from './conversation.js'
 import type { Template } from './jinja/template.js'
@@ -6,7 +6,7 @@ import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Field, Tracked } from './tracked.js'
 
 export interface Capabilities extends TemplateForm {
-  /** Why a conversation with tools cannot be rendered in any form; null when it can. */
+  /** Why the template cannot render a conversation with tools; null when it can. */
   readonly trouble: string | null
 }
 
@@ -36,7 +36,7 @@ const broken: ChatMessage = {
   toolCalls: [{ id: 'call_1', name: probeTool.name, arguments: {}, malformed: 'Probe place' }],
 }
 
-/** Conversations in which user messages and answers do not alternate. Some templates do not show all of their messages. */
+/** Conversations in which user messages and answers do not alternate. Some templates fail on them or drop messages. */
 const uneven: readonly (readonly ChatMessage[])[] = [
   [answer, user],
   [user, afterwards],
@@ -50,7 +50,7 @@ type Attempt = { readonly text: Tracked } | { readonly failure: string }
 type Attempts = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt
 
 /**
- * Finds the form by rendering small conversations. @throws KvfoldError chat/template-failed when the template cannot render a single user
+ * Finds the form in which a template takes messages. @throws KvfoldError chat/template-failed when the template cannot render a single user
  * message
  */
 export function findCapabilities(template: Template): Capabilities {
@@ -87,7 +87,7 @@ export function findCapabilities(template: Template): Capabilities {
   }
 }
 
-/** Finds which system messages the template shows at their places (`TemplateForm.system`). */
+/** Finds out which system messages the template shows where they stand (`TemplateForm.system`). */
 function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system'] {
   const native = (...messages: ChatMessage[]) => showsInOrder(attempt(messages, [], form), messages)
   if (!shows(attempt([system, user], [], form), 'content', 0)) return 'merged'
@@ -95,7 +95,7 @@ function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system']
   return native(user, otherSystem, answer) && native(system, user, answer, otherSystem, afterwards) ? 'anywhere' : 'leading'
 }
 
-/** Finds the remaining fields of a template's form: reasoning, empty answers, alternation, opening and broken arguments. */
+/** Finds the remaining fields of a template's form: reasoning, empty answers, alternation, opening, broken arguments. */
 function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
   const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
   const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], given)
@@ -111,8 +111,8 @@ function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
 }
 
 /**
- * Yields the forms to try, from the most native one to plain text. When we describe the tools ourselves, calls are also text, in the syntax
- * of that description.
+ * Yields the forms to try, from the template's own way down to plain text. If the template ignores tool definitions, calls are written as
+ * text too, in the syntax of our description.
  */
 function* forms(base: TemplateForm): Generator<TemplateForm> {
   for (const alternates of [false, true])
@@ -132,7 +132,7 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
   )
 }
 
-/** Whether the text shows all contents, and the text of broken arguments, in the order of the messages. */
+/** Whether the text shows all contents and all broken arguments, in the order of the messages. */
 function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text
@@ -150,7 +150,10 @@ function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boole
   })
 }
 
-/** Whether the text shows all calls, arguments and results. Arguments must be JSON or tags, not a Python mapping or escaped JSON. */
+/**
+ * Whether the text shows both calls, their arguments and both results. Arguments must be JSON or tags, not a Python dict or JSON in a
+ * string.
+ */
 function rendersCalls(attempt: Attempt, { calls }: TemplateForm): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text

@@ -1,4 +1,4 @@
-/** Converts our messages and tools into the values that a template expects. */
+/** Converts messages and tool definitions into the variables of a chat template. */
 import { atOnce, type Steps } from '../core/turns.js'
 import { writtenEntries } from '../core/written-json.js'
 import type { TemplateMessage } from './jinja/template.js'
@@ -21,7 +21,7 @@ import {
 const string = (text: Tracked) => new TrackedString(text)
 const written = (text: string) => string(literal(text))
 
-/** Converts a JSON-like value for the template. Every string in it gets the given origin (tracked.ts). */
+/** Converts a JSON-like value for the template. Every string in it is marked with `origin` (tracked.ts). */
 export function toValue(input: unknown, origin: Origin): Value {
   if (typeof input === 'string') return string(Tracked.of(input, origin))
   if (typeof input === 'number') return numberValue(input)
@@ -37,10 +37,10 @@ export function toValue(input: unknown, origin: Origin): Value {
 
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
 
-/** Returns the value of the template's variable `tools`. Null when the variable must stay undefined. */
+/** Returns the value of the template variable `tools`; null when the variable must be undefined. */
 export const toolsValue = (...given: Parameters<typeof toolsValueSteps>): Value | null => atOnce(toolsValueSteps(...given))
 
-/** Does the same as `toolsValue`, but lets other work run between two tools. */
+/** Like `toolsValue`, but a generator that yields to the event loop before each tool. */
 export function* toolsValueSteps(tools: readonly ToolDefinition[], form: TemplateForm): Steps<Value | null> {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
@@ -57,14 +57,14 @@ export function* toolsValueSteps(tools: readonly ToolDefinition[], form: Templat
   return new ArrayValue(values)
 }
 
-/** Converts the messages for the template. Each converted message carries the index of its original. */
+/** Converts messages for the template. A converted message carries the index of its original, because one original may become several. */
 export const templateMessages = (...given: Parameters<typeof templateMessageSteps>): TemplateMessage[] =>
   atOnce(templateMessageSteps(...given))
 
-/** How many messages are handled before other work may run. */
+/** How many messages are converted between two yields to the event loop. */
 const STEP = 128
 
-/** Does the same as `templateMessages`, but lets other work run after every STEP messages. */
+/** Like `templateMessages`, but a generator that yields to the event loop after every STEP messages. */
 export function* templateMessageSteps(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -145,13 +145,13 @@ function turnsOf(
   )
 }
 
-/** Returns a message's reasoning under every name by which templates read it. */
+/** Returns a message's reasoning under each name that templates read it by. */
 function reasoningEntries(reasoning: string, index: number): (readonly [string, Value])[] {
   const value = string(Tracked.of(reasoning, { field: 'reasoning', message: index }))
   return ['reasoning_content', 'reasoning', 'thinking'].map((name) => [name, value] as const)
 }
 
-/** The name of the parameter that shows broken arguments, if the template reads arguments as an object. */
+/** The parameter under which broken arguments are shown, if the template reads arguments as an object. */
 const BROKEN_PARAMETER = 'arguments'
 
 function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
@@ -174,36 +174,32 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   ])
 }
 
-// Finds which call each tool result answers. This depends only on the messages before the result, so a longer conversation shows the result
-// in the same way.
+// Matching tool results to calls. The match depends only on messages before the result, so it stays the same when the conversation grows.
 
-/** The content that is shown for a call without a result, if the result of a later call follows. */
+/** Placeholder result for a call that has none, when a result of a later call follows. */
 const NO_RESULT = 'No result.'
 
 interface ResultPlace {
-  /** The call that the result answers; undefined when no call is known. */
+  /** The call that the result answers; undefined when no call fits. */
   readonly call: ToolCall | undefined
   /**
-   * Calls of the same message before `call` that have no result. Templates without ids match results by their order, so each of these calls
-   * needs a placeholder.
+   * Calls before `call` in the same message that have no result yet. Templates without ids match results to calls by order, so each of
+   * these calls needs a placeholder result.
    */
   readonly missing: readonly ToolCall[]
-  /** True when the result comes too late: it follows neither its call's message nor the results of earlier calls of that message. */
+  /** Whether the result comes too late to stand after its call: other messages came between, or the result of a later call did. */
   readonly isLate: boolean
 }
 
 /**
- * Returns for each tool message (by its index) which call it answers. A result without an id or with an unknown id answers the first call
- * that has no result yet.
+ * Returns for each tool message, by its index, the call that it answers. A result with no id or an unknown id goes to the first call that
+ * still has no result.
  */
 function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, ResultPlace> {
   const places = new Map<number, ResultPlace>()
   const known = new Map<string, ToolCall>()
   let calls: readonly ToolCall[] = []
-  /**
-   * The index of the first call that may still get a result. Each call before it has a result, or was skipped by the result of a later
-   * call.
-   */
+  /** Index of the first call that may still get a result. Each call before it has one, or the result of a later call came first. */
   let next = 0
   messages.forEach(({ role, toolCalls = [], toolCallId }, index) => {
     if (role !== 'tool') {
@@ -218,13 +214,13 @@ function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, 
     if (at === calls.length && earlier === undefined) at = next
     const isLate = at === calls.length
     places.set(index, { call: calls[at] ?? earlier, missing: isLate ? [] : calls.slice(next, at), isLate })
-    // A late result becomes a user message, so the results after it are late too.
+    // A late result is shown as a user message. The results after it then follow a user message, so they are late too.
     next = isLate ? at : at + 1
   })
   return places
 }
 
-/** Makes the content of a user message that shows a late result and names the call that it answers. */
+/** Makes a user message's content for a late result. It names the call that the result answers. */
 function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin): Tracked {
   const heading =
     call === undefined
@@ -233,7 +229,7 @@ function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin
   return Tracked.join([...heading, tagged('tool_response', content)])
 }
 
-/** Converts an id to the form that the template accepts. The same id always gives the same result. */
+/** Converts a call id to a form that the template accepts. The same id always gives the same result. */
 function callId(id: string, { ids }: TemplateForm): string {
   if (ids === 'free' || /^[a-zA-Z0-9]{9}$/.test(id)) return id
   let hash = 0x811c9dc5
@@ -241,42 +237,42 @@ function callId(id: string, { ids }: TemplateForm): string {
   return hash.toString(36).padStart(9, '0')
 }
 
-// The form in which a template takes messages, tools and calls.
-
-/** The form in which a template takes its messages. It is found once per template, by trying (capabilities.ts). */
+/** How a chat template takes messages, tools and calls. Found once per template by probing it (capabilities.ts). */
 export interface TemplateForm {
   /**
-   * Which system messages the template shows as system messages. `anywhere`: all of them. `leading`: only those before all other messages.
-   * `first`: only one before all others, so leading ones are joined to one. `merged`: none, so the first user message begins with their
-   * text. Later system messages become user messages, with their text between tags.
+   * Which system messages the template can show as system messages. `anywhere`: all. `leading`: those before all other messages. `first`: a
+   * single one at the start, so leading ones are joined. `merged`: none, so their text goes before that of the first user message.
+   * A system message in a later position that the template cannot show becomes a user message, its text between tags.
    */
   readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
-  /** The value of the template's variable `tools` when a request has no tools: None, or an undefined variable. */
+  /** The template variable `tools` when a request has no tools: None, or undefined. */
   readonly absent: 'none' | 'undefined'
-  /** `native`: the template shows tools itself. `described`: it ignores tools, so we describe them in the system message. */
+  /** `native`: the template shows tool definitions. `described`: it ignores them, so kvfold describes them in the system message. */
   readonly tools: 'native' | 'described'
   /**
-   * `object`, `string`: the template takes arguments as an object or as JSON text. `text`: it ignores calls, so they are written into the
-   * content.
+   * `object`, `string`: the template takes arguments as an object, or as JSON text. `text`: it ignores calls, so kvfold writes them into
+   * the content.
    */
   readonly calls: 'object' | 'string' | 'text'
-  /** `together`: the template takes several calls in a message. `split`: it takes one, so a message with several calls is split. */
+  /** `together`: the template takes several calls in one message. `split`: it takes one, so kvfold splits a message with several calls. */
   readonly parallel: 'together' | 'split'
-  /** `native`: the template has a role for tool results. `user`: it has none, so results become user messages. */
+  /** `native`: the template has a role for tool results. `user`: it has none, so they become user messages. */
   readonly results: 'native' | 'user'
-  /** `free`: call ids may be any text. `nine`: the template wants ids of nine letters and digits. */
+  /** `free`: any text may be a call id. `nine`: ids must be nine letters and digits. */
   readonly ids: 'free' | 'nine'
-  /** `either`: the template refuses a message with calls that has both content and reasoning, so its reasoning is left out. */
+  /** `either`: the template refuses a message that has calls, content and reasoning. Then the reasoning is left out. */
   readonly reasoning: 'both' | 'either'
-  /** `space`: the template refuses answers that have neither content nor calls, so their content becomes one space. */
+  /** `space`: the template refuses an answer with neither content nor calls. Then its content becomes one space. */
   readonly empty: 'kept' | 'space'
-  /** `parameter`: the template reads arguments as an object, so broken arguments are shown as one text parameter. */
+  /**
+   * How arguments that are not valid JSON are shown. `parameter`: as one text parameter, because the template reads arguments as an object.
+   */
   readonly broken: 'text' | 'parameter'
-  /** `user`: the template wants a user message after leading system messages. An empty user message is added when another role follows. */
+  /** `user`: the first message after leading system messages must be a user message. If it is not, an empty user message is added. */
   readonly opening: 'any' | 'user'
   /**
-   * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty message is
-   * added between two that cannot be joined.
+   * Whether the template wants user messages and answers to alternate. If so, neighbours of the same role are joined; where that is
+   * impossible, an empty message goes between.
    */
   readonly alternates: boolean
 }
@@ -296,10 +292,10 @@ export const nativeForm: TemplateForm = {
   alternates: false,
 }
 
-/** Returns the content that is shown for an answer without text. */
+/** Returns the content that stands for an empty answer. */
 const noAnswer = ({ empty }: TemplateForm): Tracked => (empty === 'space' ? literal(' ') : Tracked.empty)
 
-// Writes calls and tools as text, for templates that do not show them.
+// Calls and tools as text, for templates that do not show them.
 
 /** Writes a call as `{"name": ..., "arguments": ...}`. */
 export function namedJson(call: ToolCall): string {
@@ -328,7 +324,7 @@ export function writtenCalls(
   ])
 }
 
-/** Writes JSON with Python's spacing, which models were trained on. Numbers and keys are written as they were read. */
+/** Writes JSON with Python's spacing, as in the models' training data. Numbers and keys are written as they were read. */
 export function pythonJson(value: unknown): string {
   if (typeof value !== 'object' || value === null) return value === undefined ? 'null' : JSON.stringify(value)
   const entries = writtenEntries(value).map(({ key, value: item, text }) => ({ key, item, json: text ?? pythonJson(item) }))
@@ -339,7 +335,7 @@ export function pythonJson(value: unknown): string {
     .join(', ')}}`
 }
 
-/** Writes instructions about the tools, for templates that ignore tools. */
+/** Writes tool definitions and calling instructions, for templates that ignore tools. */
 export function describeTools(tools: readonly ToolDefinition[]): Tracked {
   const list = tools.map((tool) => pythonJson({ type: 'function', function: tool })).join('\n')
   return Tracked.join([

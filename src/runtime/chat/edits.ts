@@ -1,4 +1,4 @@
-/** Applies edits to a tokenized prompt. Tokens that show replaced text are exchanged for tokens of the new text; all other tokens stay. */
+/** Applies edits to a tokenized prompt. Only tokens that show replaced text are exchanged; all other tokens stay. */
 import { type Contract, FORGOTTEN } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import { overlaps, type Span } from '../core/span.js'
@@ -6,7 +6,7 @@ import type { Edit } from './message.js'
 import type { OffsetMap } from './tracked.js'
 import { concatenate, cover, part, type Aligned } from './tokens/aligned.js'
 
-/** A stretch of the unedited prompt's text, and its replacement. */
+/** A character span of the unedited prompt's text, and the text that replaces it. */
 export interface TextChange {
   readonly text: Span
   readonly replacement: string
@@ -15,22 +15,22 @@ export interface TextChange {
 }
 
 /**
- * Whole tokens of the unedited prompt, and the text and tokens that replace them. The new text includes the neighbouring text that the old
- * tokens also showed.
+ * Whole tokens of the unedited prompt, and the text and tokens that replace them. If the first or last old token also showed text beside
+ * the edit, the new text repeats that text.
  */
 export interface Replaced {
   readonly text: Span
   readonly tokens: Span
   readonly by: { readonly text: string; readonly aligned: Aligned }
   readonly contract: Contract | null
-  /** Whether the cache must forget the hidden text completely. */
+  /** Whether the cache must forget the hidden text. */
   readonly forget: boolean
 }
 
 /**
- * Converts edits to changes of the prompt's text, in order. Edits of text that the prompt does not show, or that no token shows, are left
- * out.
- * @param omitted for each message whose parts edits omit: the changes of the text that result
+ * Converts edits of messages to changes of the prompt's text, in order. An edit is dropped if the prompt does not show its text, or if no
+ * token covers it.
+ * @param omitted for each message that omissions touch: the changes of the prompt's text
  * @throws KvfoldError internal/invariant for edits that overlap
  */
 export function changesOf(
@@ -53,16 +53,16 @@ export function changesOf(
   return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
 }
 
-/** The changes in the unedited prompt's text that result when edits omit parts of one message. */
+/** The changes of the unedited prompt's text when edits omit parts of one message, such as its reasoning. */
 export interface OmittedText {
-  /** Whether the whole message is left out, with all its other edits. */
+  /** Whether the whole message is omitted. Its other edits then have no effect. */
   readonly isWhole: boolean
   readonly changes: readonly Pick<TextChange, 'text' | 'replacement'>[]
 }
 
 /**
- * Returns the changes of all omitted parts. Several edits that omit parts of one message share its changes, under the strictest of their
- * contracts. A whole message is forgotten if one of its other edits forgets a part of it.
+ * Returns the changes of all omissions. If several edits omit parts of one message, they share one set of changes; unless their contracts
+ * agree, it is `exact`. A wholly omitted message is forgotten if any edit forgets some of it.
  */
 function omissionsIn(edits: readonly Edit[], base: Aligned, omitted: ReadonlyMap<number, OmittedText>): TextChange[] {
   return [...omitted].flatMap(([message, { changes, isWhole }]) => {
@@ -78,10 +78,10 @@ function omissionsIn(edits: readonly Edit[], base: Aligned, omitted: ReadonlyMap
 }
 
 /**
- * Compares a message's text with its text without some parts. Returns at most two changes: one before the content and one behind it, so
- * that edits of the content stay apart from them.
- * @param at where the message's text begins in the prompt
- * @param contents the place of the content in each of the texts; null when one of them shows none
+ * Compares the prompt text of a message with its text after an omission. Returns at most two changes, one before the content and one after
+ * it, so that they never overlap edits of the content.
+ * @param at offset in the prompt where the message's text begins
+ * @param contents the span of the content in each of the two texts; null when one of them does not show it
  */
 export function omissionOf(
   [whole, rest]: readonly [string, string],
@@ -99,7 +99,7 @@ export function omissionOf(
   return { isWhole: false, changes: changes.filter((change) => change !== null) }
 }
 
-/** Returns the change between the common beginning and the common end of two texts; null when the texts are the same. */
+/** Returns what lies between the common beginning and the common end of two texts; null when they are equal. */
 function differenceOf(old: string, now: string, at: number): Pick<TextChange, 'text' | 'replacement'> | null {
   if (old === now) return null
   const most = Math.min(old.length, now.length)
@@ -110,7 +110,7 @@ function differenceOf(old: string, now: string, at: number): Pick<TextChange, 't
   return { text: { start: at + head, end: at + old.length - tail }, replacement: now.slice(head, now.length - tail) }
 }
 
-/** Converts changes of the text to replaced tokens, in order and disjoint. Changes that share a token are joined. */
+/** Converts changes of the text to replacements of whole tokens, in order and disjoint. Changes that touch the same token become one. */
 export function replacedBy(
   changes: readonly TextChange[],
   text: string,
@@ -142,16 +142,13 @@ export function replacedBy(
 
 const moved = ({ start, end }: Span, by: number): Span => ({ start: start + by, end: end + by })
 
-/** Returns the contract of all changes when they agree, else `exact`, which is always correct. */
+/** Returns the contract if all changes have the same, else `exact`, which is always correct. */
 function strictest([first, ...others]: readonly Pick<TextChange, 'contract'>[]): Contract | null {
   const contract = first?.contract ?? null
   return others.every((other) => other.contract === contract) ? contract : 'exact'
 }
 
-/**
- * Converts a place of the unedited text to its place in the edited text. A place inside a replaced stretch moves to the end of the
- * replacement.
- */
+/** Converts an offset in the unedited text to one in the edited text. An offset inside replaced text becomes the end of the replacement. */
 export function shifted(at: number, changes: readonly TextChange[]): number {
   let shift = 0
   for (const { text, replacement } of changes) {
@@ -171,7 +168,7 @@ export function applyToText(text: string, changes: readonly TextChange[]): strin
   return parts.join('') + text.slice(at)
 }
 
-/** Returns the tokens of the edited prompt. `length` is the number of characters of its text. */
+/** Returns the tokens of the edited prompt. `length`: the characters of its text. */
 export function applyToTokens(base: Aligned, replaced: readonly Replaced[], length: number): Aligned {
   if (replaced.length === 0) return base
   const parts: { at: number; aligned: Aligned }[] = []
@@ -191,7 +188,7 @@ export function applyToTokens(base: Aligned, replaced: readonly Replaced[], leng
   return concatenate(parts, length)
 }
 
-/** Returns the tokens of the unedited prompt, with FORGOTTEN in place of the tokens to be forgotten. */
+/** Returns the tokens of the unedited prompt, with FORGOTTEN for each token that the cache must forget. */
 export function remembered({ tokens }: Aligned, replaced: readonly Replaced[]): Int32Array {
   const forgotten = replaced.filter(({ forget }) => forget)
   if (forgotten.length === 0) return tokens

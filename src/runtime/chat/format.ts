@@ -20,8 +20,8 @@ import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
 import { Encoder, type Fixed, type Tokenizer } from './tokens/encoder.js'
 
 /**
- * The chat format of one model. Turns messages into tokens, with a span for each message and with edits applied. Makes the parsers for the
- * model's answers.
+ * The chat format of one model: turns messages into tokens, with edits applied and a token span for each message. Also makes parsers and
+ * grammars for the model's answers.
  */
 
 export interface FormatOptions {
@@ -31,44 +31,47 @@ export interface FormatOptions {
   /** The template's `bos_token` and `eos_token`; empty when the vocabulary has none. */
   readonly bosText: string
   readonly eosText: string
-  /** The date for templates that print it. Default: the system's clock. */
+  /** The current date, for templates that print it. Default: the system's clock. */
   readonly now?: () => Date
 }
 
 export interface RenderRequest {
-  /** The messages with their original contents; `edits` change them. */
+  /** The messages with their original contents. `edits` say what the prompt shows differently. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits?: readonly Edit[]
   /** Whether the prompt ends with a generation prompt. Default true. */
   readonly generationPrompt?: boolean
   /**
-   * Whether the last message is the beginning of an answer that the model is to continue. The prompt then ends after its content, without a
-   * generation prompt. Default false.
+   * Whether the model is to continue the last message, which is the beginning of an answer. The prompt then ends right after its content,
+   * without a generation prompt. Default false.
    */
   readonly continues?: boolean
 }
 
-/** How a prompt ends: with the generation prompt, after the last message, or with the beginning of an answer. */
+/**
+ * How a prompt ends. `prompt`: with the generation prompt. `nothing`: after the last message. `beginning`: after the content of an answer
+ * to continue.
+ */
 type Ending = 'prompt' | 'nothing' | 'beginning'
 
-/** The beginning of an answer, as a prompt shows it. */
+/** The unfinished answer at the end of a prompt that the model is to continue. */
 export interface AnswerBeginning {
-  /** The text that the template writes before the answer. */
+  /** What the template writes between the previous message and the answer's text. */
   readonly prompt: string
   readonly text: string
   readonly tokens: Int32Array
 }
 
-/** A message's place in a prompt. The generation prompt is the last entry; its index is the number of messages. */
+/** Where a prompt shows a message. The generation prompt is the last entry; its index is the number of messages. */
 export interface RenderedMessage {
   readonly index: number
   readonly role: string
-  /** The message's tokens. The messages are in order, and the spans of all of them together cover all tokens. */
+  /** The message's tokens. The spans of all messages are in order, and together they cover the whole prompt. */
   readonly span: Span
   /**
-   * The content of the message as the prompt shows it, with edits applied: its characters in `Rendered.text`, and the tokens that show only
-   * these characters. Null when the template shows none of it.
+   * Where the prompt shows the message's content, edits applied: characters of `Rendered.text`, and the tokens that show nothing else. Null
+   * when the template does not show the content.
    */
   readonly content: { readonly chars: Span; readonly tokens: Span } | null
 }
@@ -78,72 +81,69 @@ export interface Rendered {
   readonly text: string
   readonly tokens: Int32Array
   readonly messages: readonly RenderedMessage[]
-  /** Tokens of the generation prompt. */
+  /** The tokens of the generation prompt. */
   readonly generation: Span
   /**
-   * The unedited prompt: its tokens (FORGOTTEN for tokens that the cache must forget), and its holes in order. A hole is a span of tokens
-   * that edits hide, with the number of tokens that are shown in its place. Each edit of shown text makes one hole; edits that share a
-   * token make one together.
+   * The unedited prompt. `base`: its tokens, with FORGOTTEN for those that the cache must forget. `holes`: the tokens that edits hide, in
+   * order; `marker` is how many tokens stand in place of a hole. Each edit of shown text makes a hole; edits that share a token make one
+   * together.
    */
   readonly origin: {
     readonly base: Int32Array
     readonly holes: readonly { readonly span: Span; readonly marker: number; readonly contract?: Contract }[]
-    /** The index in `base` of each message's first token, then of the generation prompt's, then the end. */
+    /** The index in `base` of each message's first token, then that of the generation prompt, then the length of `base`. */
     readonly starts: readonly number[]
   }
 }
 
-/** A prompt before its edits. */
+/** A tokenized prompt without edits. */
 interface Base extends Trace, Pick<Layout, 'omitted'> {
   readonly maps: ReadonlyMap<number, OffsetMap>
 }
 
-/** A prompt before its edits, with the inputs that it was made from. */
+/** A tokenized prompt without edits, and the inputs that it was made from. */
 interface KeptBase {
   readonly inputs: readonly unknown[]
   readonly base: Base
 }
 
-/** A prompt before its edits and before it is tokenized. */
+/** The text of a prompt without edits, before tokenization. */
 interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts' | 'refused'> {
   readonly fixed: readonly Fixed[]
   readonly omitted: ReadonlyMap<number, OmittedText>
 }
 
-/** How many messages are handled before other work may run. */
+/** How many messages are handled between two yields to the event loop. */
 const STEP = 1024
 
-/** How many prompts are kept, and the most tokens of all of them together. The last prompt is kept whatever its length. */
+/** How many prompts the cache of this format keeps, and the most tokens of all together. The last prompt is always kept. */
 const MOST_KEPT = { prompts: 8, tokens: 2 ** 20 }
 
-/** How many variants (formats with template variables) are kept. The clients of a server use only a few. */
+/** How many variants (this format with other template variables) are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
 
 export class ChatFormat {
   readonly #encoder: Encoder
   readonly #traces: WeakMap<Rendered, Trace>
-  /** The variants of this format with template variables, by the JSON of the variables. */
+  /** Variants of this format with template variables. The key is the JSON of the variables. */
   readonly #variants = new Map<string, ChatFormat>()
   /**
-   * The last prompts, the last one first. A fold needs its prompt with tools and without. A cut needs it with and without the answers as
-   * they were sampled, while other requests render theirs.
+   * The prompts made last, newest first. One fold needs its prompt with and without tools; a cut needs it with and without sampled answers.
+   * Other requests render theirs in between.
    */
   #recent: readonly KeptBase[] = []
-  /** The last prompt of a single message. */
+  /** The last prompt that had a single message. */
   #alone: readonly KeptBase[] = []
   #probed: { readonly prompt: string; readonly ending: string } | null = null
 
   private constructor(
     private readonly template: Template,
     private readonly tokenizer: Tokenizer,
-    /** The form in which this template takes messages, found by trying. */
+    /** How this template takes messages, found by probing it. */
     readonly capabilities: Capabilities,
-    /** The syntax family of the model's tool calls. */
+    /** The syntax of the model's tool calls. */
     readonly syntax: ToolSyntax,
-    /**
-     * For a variant: the format without variables, and the variables of this variant that the template reads. Null for the format without
-     * variables.
-     */
+    /** For a variant: the format without variables, and the variables that the template reads. Null for the format without variables. */
     private readonly variant: { readonly of: ChatFormat; readonly variables: readonly (readonly [string, unknown])[] } | null,
   ) {
     this.#encoder = variant === null ? new Encoder(tokenizer) : variant.of.#encoder
@@ -159,12 +159,12 @@ export class ChatFormat {
     return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities), null)
   }
 
-  /** Whether the template reads a variable with this name. */
+  /** Whether the template reads a variable of this name. */
   reads(name: string): boolean {
     return this.template.reads(name)
   }
 
-  /** Returns this chat format with exactly these template variables. */
+  /** Returns this format with these template variables and no others. */
   with(variables: TemplateVariables = {}): ChatFormat {
     const root = this.#root
     const read = Object.entries(variables)
@@ -175,20 +175,20 @@ export class ChatFormat {
     const made =
       root.#variants.get(key) ??
       new ChatFormat(root.template, root.tokenizer, root.capabilities, root.syntax, { of: root, variables: read })
-    // Move this variant to the end of the Map, because the variant that was used last is dropped last.
+    // The Map is in order of use, and the first entries are dropped. So this variant moves to the end.
     root.#variants.delete(key)
     root.#variants.set(key, made)
     for (const oldest of [...root.#variants.keys()].slice(0, -MOST_VARIANTS)) root.#variants.delete(oldest)
     return made
   }
 
-  /** The text of the generation prompt if this format's variables change it, else undefined. `Sampled.prompt` of an answer stores it. */
+  /** The generation prompt's text if this format's variables change it, else undefined. An answer keeps it in `Sampled.prompt`. */
   get ownPrompt(): string | undefined {
     const { prompt } = this.#probe()
     return prompt === this.#root.#probe().prompt ? undefined : prompt
   }
 
-  /** Whether the generation prompt ends with this tag. */
+  /** Whether the generation prompt ends with this tag, so that the model's answer begins inside it. */
   opens(tag: string): boolean {
     return this.#probe().prompt.trimEnd().endsWith(tag)
   }
@@ -198,29 +198,29 @@ export class ChatFormat {
   }
 
   /**
-   * Renders messages as tokens. It changes nothing but its caches. Edits must be disjoint. A token that shows text of an edit is replaced
-   * as a whole; all other tokens stay. So when an edit does not lie on token borders (`snap`), the neighbouring text in its tokens is
-   * tokenized again with the replacement.
+   * Renders messages as tokens, edits applied. Changes nothing but its caches. Edits must be disjoint.
+   * A token that shows edited text is replaced as a whole; all other tokens stay. If an edit does not end on a token border (`snap`), the
+   * rest of that token's text is tokenized again with the replacement.
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
   render(request: RenderRequest): Rendered {
     return atOnce(this.#rendered(request, this.#base(...baseOf(request))))
   }
 
-  /** Does the same as `render`, but lets other work run while a long conversation is rendered and tokenized. */
+  /** Like `render`, but yields to the event loop while it renders and tokenizes a long conversation. */
   async renderInTurns(request: RenderRequest): Promise<Rendered> {
     return inTurns(this.#rendered(request, await this.#baseInTurns(...baseOf(request))))
   }
 
-  /** Returns how many tokens the prompt has that `render` makes. */
+  /** Returns the number of tokens of the prompt that `render` makes. */
   count(request: RenderRequest): number {
     if (request.edits !== undefined && request.edits.length > 0) return this.render(request).tokens.length
     return this.#base(...baseOf(request)).base.tokens.length
   }
 
   /**
-   * Prepares `render` and `count` for this request: does their slow part now, and lets other work run meanwhile. Edits that omit other
-   * parts, or change other sampled answers, need a preparation of their own. With `snaps` it prepares `snap`, too.
+   * Prepares `render` and `count` for this request: does the slow work now, yielding to the event loop, and caches it. A request whose
+   * edits omit other parts, or touch other sampled answers, needs its own preparation. With `snaps`, also prepares `snap`.
    */
   async prepareInTurns(request: RenderRequest, snaps = false): Promise<void> {
     await this.#baseInTurns(...baseOf(request))
@@ -230,7 +230,7 @@ export class ChatFormat {
     if (messages.some(isSampled)) await this.#baseInTurns(messages, tools, allEdited(messages), 'prompt')
   }
 
-  /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */
+  /** Returns only the text of the prompt, not its tokens. Edits are not applied. @throws KvfoldError like `render` */
   async textInTurns(request: Omit<RenderRequest, 'edits'>): Promise<string> {
     const { messages, tools = [] } = request
     checkMessages(messages)
@@ -283,9 +283,8 @@ export class ChatFormat {
   }
 
   /**
-   * Widens a stretch of a message's original content to the nearest token borders around it, but not beyond the content. The ends of the
-   * content count as borders even when a token shows template text beside them. A stretch that the template does not show is returned
-   * unchanged.
+   * Widens a span of a message's original content to token borders, but not beyond the content. The content's ends count as borders even if
+   * a token there also shows template text. A span that the template does not show is returned unchanged.
    */
   snap({
     messages,
@@ -299,14 +298,15 @@ export class ChatFormat {
     readonly chars: Span
   }): Span {
     const own = messages[message]
-    // One prompt serves all answers: the wording of others does not move the borders in this one.
+    // A cut in a sampled answer shows all answers as the template writes them. How other answers are worded does not move borders in this
+    // one.
     const edits = own !== undefined && isSampled(own) ? allEdited(messages) : NO_EDITS
     const { base, maps } = this.#base(messages, tools, edits, 'prompt')
     const map = maps.get(message)
     return map === undefined ? chars : snapTo(base, map, chars)
   }
 
-  /** Returns the unfinished answer with which a prompt ends. The prompt must have been rendered with `continues`. */
+  /** Returns the unfinished answer at the end of a prompt. Precondition: the prompt was rendered with `continues`. */
   beginningOf(rendered: Rendered): AnswerBeginning {
     const trace = this.#traces.get(rendered)
     invariant(trace !== undefined, 'beginningOf takes only prompts that this format rendered')
@@ -317,34 +317,37 @@ export class ChatFormat {
     return { prompt: text.value.slice(textStarts[last], start), text: shown, tokens: this.#encoder.inner(shown) }
   }
 
-  /** Compares two prompts. Returns the first message that `next` shows differently although the caller did not change it, or null. */
+  /**
+   * Returns the first message that `next` shows differently than `previous` although the caller did not change it; null when there is none.
+   */
   check(previous: Rendered, next: Rendered): TemplateRewrite | null {
     const [before, after] = [this.#traces.get(previous), this.#traces.get(next)]
     return before === undefined || after === undefined ? null : findRewrite(before, after)
   }
 
   /**
-   * Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened.
-   * @param tools the declared tools; without them the parser reads calls of any name, also if the syntax cannot tell them from text
-   * @param bare the tools of which the parser also reads bare calls (syntax/bare-calls.ts); default: none
+   * Makes a parser for one answer. Tags that `prompt` (default: the generation prompt) leaves open count as open.
+   * @param tools the declared tools. Without them, the parser accepts calls of any name, even in a syntax where such a call may be plain
+   *   text
+   * @param bare the tools whose calls are also read without the model's call syntax (syntax/bare-calls.ts); default: none
    */
   parser(tools?: readonly ToolDefinition[], prompt = this.#probe().prompt, bare: readonly ToolDefinition[] = []): ReplyParser {
     return this.syntax.parser(prompt, tools).withBare(bare)
   }
 
   /**
-   * Makes a GBNF grammar that forces calls of these tools: at least one, or exactly one when `single`. Returns null when the syntax family
-   * has no such grammar. Keeps the grammars, and makes slow ones on another thread.
-   * @param reasons whether reasoning may come before the calls
+   * Makes a GBNF grammar that forces calls of these tools: at least one, or exactly one with `single`. Returns null when this call syntax
+   * has no such grammar. Grammars are cached; slow ones are made on another thread.
+   * @param reasons whether the answer may reason before the calls
    */
   callGrammarElsewhere(tools: readonly ToolDefinition[], single = false, reasons = true): Promise<string | null> {
     const by = this.#callWriting
-    // No reasoning follows a prompt that has ended it.
+    // After a prompt that closes its reasoning, the grammar allows no more reasoning.
     const prompt = reasons ? by.prompt : by.prompt + (this.syntax.reasoning?.close ?? '')
     return forcedGrammar({ ...by, prompt }, tools, single)
   }
 
-  /** Does the same as `lazyCalls`, but keeps the grammars, and makes slow grammars on another thread. */
+  /** Like `lazyCalls`, but grammars are cached, and slow ones are made on another thread. */
   lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false, bare = false): Promise<LazyGrammar | null> {
     return lazyGrammar(this.#callWriting, tools, single, bare)
   }
@@ -355,14 +358,14 @@ export class ChatFormat {
   }
 
   /**
-   * Makes a grammar that constrains an answer to calls of these tools, from the beginning of a call on. With `bare` it also applies from
-   * the beginning of a bare call on (syntax/bare-calls.ts). Returns null when the syntax family has no such grammar.
+   * Makes a grammar that applies only once the model begins a call: then it must be a call of these tools. With `bare`, it applies to bare
+   * calls too (syntax/bare-calls.ts). Returns null when this call syntax has no such grammar.
    */
   lazyCalls(tools: readonly ToolDefinition[], single = false, bare = false): LazyGrammar | null {
     return this.syntax.lazy(tools, this.#probe().prompt, single, bare)
   }
 
-  /** Returns the unedited prompt. The last ones are kept, because a fold calls `snap` and `count` several times before it renders. */
+  /** Returns the unedited prompt. The last few are cached, because a fold calls `snap` and `count` several times before it renders. */
   #base(...asked: BaseRequest): Base {
     const known = this.#known(asked)
     if ('base' in known) return known.base
@@ -380,13 +383,14 @@ export class ChatFormat {
   }
 
   /**
-   * Returns a kept prompt when it has the same inputs. Otherwise returns the key under which to keep the new prompt, and the inputs to
-   * make it from.
+   * Returns a cached prompt that has the same inputs. If there is none, returns the inputs to make the prompt from, and the key to cache it
+   * under.
    */
   #known([messages, tools, edits, ending]: BaseRequest):
     { readonly base: Base } | { readonly inputs: readonly unknown[]; readonly of: BaseRequest } {
     checkMessages(messages)
-    // An edited message keeps the template's wording instead of its sampled tokens. Other edits do not change the unedited prompt.
+    // An edited answer is shown in the template's wording, not by its sampled tokens. Edits of other messages do not change the unedited
+    // prompt.
     const edited = new Set([...edits.edited].filter((index) => messages[index]?.sampled !== undefined))
     const omits = JSON.stringify([...edits.omits])
     const inputs: readonly unknown[] = [ending, omits, ...edited, 'tools', ...tools, 'messages', ...messages]
@@ -395,7 +399,7 @@ export class ChatFormat {
     return { inputs, of: [[...messages], [...tools], { edited, omits: edits.omits }, ending] }
   }
 
-  /** Keeps a prompt. A message alone, whose tokens a policy counts, displaces only another one. */
+  /** Caches a prompt. Single messages, which policies count, have their own place, so that they never evict a conversation's prompt. */
   #keep(kept: KeptBase): Base {
     const { base } = kept
     if (base.messages.length === 1) this.#alone = [kept]
@@ -431,8 +435,8 @@ export class ChatFormat {
   }
 
   /**
-   * Renders the messages again without the omitted parts, and compares the two texts. A message that is omitted as a whole is just taken
-   * out.
+   * Finds the omissions' changes: renders the messages without the omitted parts, and compares the two texts. For a wholly omitted message,
+   * the change is its whole text.
    */
   *#omitted(
     messages: readonly ChatMessage[],
@@ -478,7 +482,9 @@ export class ChatFormat {
     return { messages, tools, variables, text, base, textStarts, tokenStarts, refused, maps, omitted }
   }
 
-  /** Returns the place of the last message's content. @throws KvfoldError engine/bad-request when the template shows none of it */
+  /**
+   * Returns where the prompt shows the last message's content. @throws KvfoldError engine/bad-request when the template does not show it
+   */
   #shown(text: Tracked, messages: readonly ChatMessage[]): Span {
     const last = messages.length - 1
     const map = OffsetMap.of(text, last, messages[last]?.content.length ?? 0)
@@ -489,7 +495,7 @@ export class ChatFormat {
     )
   }
 
-  /** Returns the notes of the messages with their own tokens, so that the content before a note keeps its token borders. */
+  /** Returns the messages' notes with tokens of their own, so that the content before a note keeps its token borders. */
   #notes(text: Tracked): Fixed[] {
     const notes: Fixed[] = []
     let at = 0
@@ -514,7 +520,7 @@ export class ChatFormat {
     })
   }
 
-  /** Parses the text of an answer that was parsed to `message` before. Bare calls are read only for the tools that the message calls. */
+  /** Parses an answer's text again. Bare calls are read only for tools that `message` calls. */
   #parse(reply: string, { toolCalls = [] }: ChatMessage, tools: readonly ToolDefinition[]) {
     const called = [...new Set(toolCalls.map(({ name }) => name))]
     const bare = called.map((name) => tools.find((tool) => tool.name === name) ?? { name, description: '', parameters: {} })
@@ -523,7 +529,7 @@ export class ChatFormat {
     return parser.finish()
   }
 
-  /** Returns the generation prompt's text, and the text that follows an answer. */
+  /** Returns the text of the generation prompt, and the text that the template writes after an answer. */
   #probe(): { readonly prompt: string; readonly ending: string } {
     if (this.#probed !== null) return this.#probed
     const user: ChatMessage = { role: 'user', content: 'x' }
@@ -536,7 +542,7 @@ export class ChatFormat {
   }
 }
 
-/** The messages that edits touch, by their indexes, and the parts of them that edits omit. */
+/** Which messages edits touch, by index, and what edits omit of them. */
 interface EditedParts {
   readonly edited: ReadonlySet<number>
   readonly omits: ReadonlyMap<number, readonly OmittedPart[]>
@@ -555,7 +561,7 @@ function editedParts(edits: readonly Edit[]): EditedParts {
   return { edited: new Set(edits.map(({ message }) => message)), omits }
 }
 
-/** Returns where the first message's own text begins: behind the text that the template writes before all messages, such as the tools. */
+/** Returns where the first message's own text begins: after what the template writes before all messages, such as tool definitions. */
 function ownStart(text: Tracked): number {
   let at = 0
   for (const { text: shown, origin, owner } of text.pieces) {
@@ -565,7 +571,7 @@ function ownStart(text: Tracked): number {
   return 0
 }
 
-/** The inputs of an unedited prompt: messages, tools, the parts that edits touch, and the ending. */
+/** The inputs of an unedited prompt: messages, tools, what edits touch, and the ending. */
 type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], EditedParts, Ending]
 
 const endingOf = ({
@@ -582,8 +588,8 @@ const baseOf = (request: RenderRequest): BaseRequest => [
 ]
 
 /**
- * Returns the first token of the message that begins at `char`. The first message includes everything before it. Index `count` is the
- * generation prompt, and higher indexes are the end of the prompt.
+ * Returns the first token of the message that begins at offset `char`. Index 0 includes all text before the first message. Index `count` is
+ * the generation prompt; higher indexes give the end of the prompt.
  */
 const firstToken = (aligned: Aligned, char: number, index: number, count: number): number =>
   index === 0 ? 0 : index > count ? aligned.tokens.length : tokenAt(aligned, char)

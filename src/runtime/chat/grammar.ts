@@ -1,6 +1,6 @@
 /**
- * Writes GBNF grammars of tool calls, forced or optional, which constrain tool names and arguments. Also writes grammars of answers that
- * must follow a schema.
+ * GBNF grammars for tool calls, forced or optional, which constrain tool names and arguments. Also grammars for answers that must follow a
+ * JSON schema.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
@@ -9,11 +9,11 @@ import { patternRule, wholePattern } from './schema/pattern.js'
 import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
 import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 
-/** A GBNF literal with a space on each side. */
+/** Makes a GBNF literal with a space on each side. */
 export const words = (text: string): string => ` ${literal(text)} `
 
 /**
- * Writes a grammar of the texts that a regular expression matches as a whole.
+ * Makes a grammar for texts that a regular expression matches from beginning to end.
  * @throws KvfoldError engine/bad-grammar; its message continues a sentence that begins with the expression's name
  */
 export function grammarOfRegex(source: string): string {
@@ -22,7 +22,7 @@ export function grammarOfRegex(source: string): string {
   return `root ::= ${rule}`
 }
 
-/** Writes GBNF of `{"name": "tool", "arguments": {...}}` with Python's spacing. */
+/** Writes GBNF for `{"name": "tool", "arguments": {...}}` with Python's spacing. */
 export function jsonCall(tool: string, args: string): string {
   return words(`{"name": ${JSON.stringify(tool)}, "arguments": `) + args + words('}')
 }
@@ -33,48 +33,48 @@ export interface ReasoningTags {
   readonly close: string
   /** Text that must follow `close` before the answer continues. Default: none. */
   readonly then?: string
-  /** Whether reasoning can only begin the answer. Behind other text the tags are text. Default: it may come anywhere. */
+  /** Whether reasoning can only come at the very beginning of the answer. If so, the tags count as plain text elsewhere. Default false. */
   readonly isFirst?: boolean
 }
 
-/** The tags of reasoning that are assumed when the template shows none. */
+/** The reasoning tags to assume when the template shows none. */
 export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>', isFirst: true }
 
-/** The way in which a syntax family writes calls. */
+/** How a tool-call syntax writes calls. */
 export interface CallForm {
-  /** Writes GBNF of one call. `args` is the name of the rule of its arguments. */
+  /** Writes GBNF for one call. `args` is the name of the rule for its arguments. */
   readonly write: (tool: string, args: string) => string
-  /** GBNF between two calls; null when only one call is allowed. */
+  /** GBNF between two calls; null when the syntax allows only one. */
   readonly between: string | null
-  /** GBNF of the text before all calls, and of the text after them. */
+  /** GBNF for the text before the first call, and for the text after the last. */
   readonly around?: { readonly before: string; readonly after: string }
-  /** Whether parsers also accept calls without the texts of `around`. */
+  /** Whether parsers also accept calls without the text of `around`. */
   readonly isAroundOptional?: boolean
-  /** The tags of reasoning that may come before a call; null when no reasoning may come. */
+  /** The tags of reasoning that may come before the calls; null when there must be none. */
   readonly reasoning: ReasoningTags | null
-  /** Texts that begin a call at any place outside reasoning. */
+  /** Texts that begin a call wherever they occur outside reasoning. */
   readonly triggers: readonly string[]
   /** How arguments are written. Default: JSON. */
   readonly style?: 'python' | TaggedArguments
 }
 
-/** A grammar that applies from the first trigger in the answer on. */
+/** A grammar that starts to apply at the first trigger in the answer. */
 export interface LazyGrammar {
-  /** GBNF, root rule `root`, of everything from the trigger on. */
+  /** GBNF for everything from the trigger on. Its root rule is `root`. */
   readonly grammar: string
-  /** Texts from which on the grammar applies. When `triggers` and `spaced` are both empty, it applies from the beginning. */
+  /** Texts at which the grammar starts to apply. If `triggers` and `spaced` are both empty, it applies from the beginning of the answer. */
   readonly triggers: readonly string[]
-  /** More triggers. A space in them matches any whitespace or none. */
+  /** Further triggers, in which a space matches any white space, or none. */
   readonly spaced: readonly string[]
-  /** Triggers within these tags are ignored. */
+  /** Triggers between these tags do not count. */
   readonly reasoning: readonly ReasoningTags[]
-  /** The trigger or reasoning tag with which the prompt ends; empty when it ends with none. */
+  /** The trigger or reasoning tag that the prompt ends with, so that the answer begins inside it. Empty when there is none. */
   readonly opened: string
 }
 
 /**
- * Makes a grammar that forces at least one call, or exactly one when `single`; null without tools. When the prompt has opened reasoning,
- * the answer finishes the reasoning first. When the prompt has not, reasoning may come before the calls.
+ * Makes a grammar that forces at least one call, or exactly one with `single`. Returns null without tools. If the prompt leaves reasoning
+ * open, the answer must close it first; if not, the answer may reason before the calls.
  */
 export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): string | null {
   if (tools.length === 0) return null
@@ -86,9 +86,10 @@ export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], pr
 }
 
 /**
- * Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call. With
- * `bare` it also applies to bare calls (syntax/bare-calls.ts), from the field `"name"` of their JSON on. Text may follow a bare call, and
- * more bare calls in it must be calls of these tools, too.
+ * Makes a grammar that applies from the beginning of a call: calls of these tools, then the end of the answer. Without tools it allows no
+ * call.
+ * With `bare`, it also applies to bare calls (syntax/bare-calls.ts), from the field `"name"` of their JSON on. After a bare call, text may
+ * follow, and further bare calls of these tools.
  */
 export function lazyCalls(
   form: CallForm,
@@ -102,7 +103,7 @@ export function lazyCalls(
   const calls = addCalls(rules, form, tools, single)
   const loose = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
   const own = `( ${around.before}${calls}${around.after}${loose} ) [ \\n]{0,4}`
-  // Arguments in another style than JSON have rules of their own, which bare calls (always JSON) cannot share.
+  // Arguments in another style than JSON have their own rules. Bare calls are always JSON and cannot share them.
   const isBare = bare && form.style === undefined && tools.length > 0
   rules.add('root', isBare ? `${own} | ${bareCalls(rules, tools)}` : own)
   const reasoning = [form.reasoning ?? USUAL_TAGS]
@@ -111,7 +112,7 @@ export function lazyCalls(
   return { grammar: rules.text(), triggers, spaced: isBare ? tools.flatMap(spacedTriggers) : [], reasoning, opened }
 }
 
-/** Makes a lazy grammar for models whose own call syntax is unknown. It applies to bare calls only (syntax/bare-calls.ts). */
+/** Makes a lazy grammar for a model whose call syntax is unknown. It applies only to bare calls (syntax/bare-calls.ts). */
 export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: ReasoningTags): LazyGrammar {
   const rules = new GrammarRules(FREE_JSON)
   addArguments(rules, tools)
@@ -120,33 +121,33 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
 }
 
 /**
- * Matches GBNF's literals, classes, token references and comments, and names of rules in its group. A part that is not closed goes on to
- * the end, so that each character is looked at once.
+ * Matches the tokens of GBNF: literals, classes, token references, comments; rule names are in the group. An unclosed token extends to the
+ * end of the text, so that the time stays linear.
  */
 const GBNF_PARTS = /"(?:\\[^]|[^"\\])*(?:"|\\?$)|\[(?:\\[^]|[^\]\\])*(?:\]|\\?$)|<[^>\s]*>?|#[^\r\n]*|([a-zA-Z][a-zA-Z0-9-]*)/g
 
 const renamed = (grammar: string, prefix: string): string =>
   grammar.replace(GBNF_PARTS, (part: string, name?: string) => (name === undefined ? part : prefix + name))
 
-/** Makes a grammar of the texts of `grammar` behind reasoning that the prompt has opened. */
+/** Makes a grammar for an answer that first closes the reasoning that the prompt opened, then follows `grammar`. */
 export function afterThought(grammar: string, { open, close }: ReasoningTags): string {
   const rules = new GrammarRules(FREE_JSON)
   rules.add('root', `${opening(rules, open, { open, close })}a-root`)
   return `${rules.text()}\n${renamed(grammar, 'a-')}`
 }
 
-/** Makes a grammar of the texts of either grammar. */
+/** Makes a grammar for texts that either grammar allows. */
 export function eitherOf(one: string, other: string): string {
   return `root ::= a-root | b-root\n${renamed(one, 'a-')}\n${renamed(other, 'b-')}`
 }
 
-/** The keys that the arguments of a bare call may have if the grammar is to apply to it. */
+/** Keys of a bare call that may hold its arguments. The grammar applies only to bare calls with one of them. */
 const ARGUMENT_KEYS = ['arguments', 'parameters']
 
 const spacedTriggers = ({ name }: ToolDefinition): readonly string[] =>
   ARGUMENT_KEYS.map((key) => `"name" : ${JSON.stringify(name)} , "${key}" :`)
 
-/** Returns the expression of bare calls, from the `"name"` of the first one on. It uses the rules that `addArguments` adds. */
+/** Returns the GBNF expression for bare calls, from the first one's `"name"` on. Uses the rules that `addArguments` adds. */
 function bareCalls(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
   const other = textWithout(rules, 'other', '"name"')
   const key = `( ${ARGUMENT_KEYS.map((each) => literal(`"${each}"`)).join(' | ')} )`
@@ -158,7 +159,7 @@ function bareCalls(rules: GrammarRules, tools: readonly ToolDefinition[]): strin
   return `bare ( ${other} bare )* ${other}`
 }
 
-/** Adds one rule for each tool's call, and returns the expression for one call or several. */
+/** Adds a rule for each tool's call. Returns the expression for one call, or for several if allowed. */
 export function addCalls(
   rules: GrammarRules,
   { write, between, style }: CallForm,
@@ -169,12 +170,12 @@ export function addCalls(
   tools.forEach(({ name }, index) => {
     rules.add(`call-${index}`, write(name, `args-${index}`))
   })
-  // No answer contains this character, so the rule matches nothing.
+  // No answer contains a NUL character, so without tools the rule matches nothing.
   rules.add('call', tools.length === 0 ? '[\\x00]' : tools.map((_, index) => `call-${index}`).join(' | '))
   return between === null || single ? 'call' : `call (${between}call )*`
 }
 
-/** Adds the rule `args-N` of each tool's arguments. */
+/** Adds a rule `args-N` for the arguments of the tool with index N. */
 function addArguments(rules: GrammarRules, tools: readonly ToolDefinition[], style?: CallForm['style']): void {
   shared(tools, (tool, index, work) => {
     const args = `args-${index}`
@@ -182,15 +183,15 @@ function addArguments(rules: GrammarRules, tools: readonly ToolDefinition[], sty
   })
 }
 
-/** The most steps of work for all tools of a request together, and (next constant) the least for each tool. */
+/** The most steps of work for the grammars of all tools of a request. `LEAST_TOOL_WORK`: what each tool gets at least. */
 const MOST_TOOL_WORK = 250_000
 const LEAST_TOOL_WORK = 1000
-/** When a whole schema is too much work, the second attempt leaves out bounds of repetitions above this number. */
+/** If a tool's schema takes too much work, the second attempt drops repetition bounds above this number. */
 const SMALL = 100
 
 /**
- * Calls `write` for every tool, small ones first. Each tool gets an equal share of the remaining work, so that no tool uses up the work of
- * the others.
+ * Calls `write` for each tool, tools with small schemas first. Each gets an equal share of the work that is left, so that one large schema
+ * cannot use up the work of others.
  */
 function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, index: number, work: Work) => void): void {
   let left = Math.max(MOST_TOOL_WORK, LEAST_TOOL_WORK * tools.length)
@@ -205,7 +206,7 @@ function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, 
 }
 
 /**
- * Writes GBNF of a tool's arguments. `leaveOut` is called with each place of the schema that the grammar does not enforce.
+ * Writes GBNF for a tool's arguments. `leaveOut` is called with each position in the schema that the grammar does not enforce.
  * @throws KvfoldError engine/bad-grammar for a strict tool whose schema is invalid or cannot be enforced
  */
 function argumentsOf(
@@ -238,8 +239,8 @@ function argumentsOf(
     }, otherwise)
   }
   return attempt({ work: work.part(2 / 3) }, () =>
-    // The second attempt leaves out large bounds. When it fails too, the grammar allows any object: an invalid schema constrains nothing
-    // unless the tool is strict.
+    // If the attempt without large bounds fails too, the grammar allows any JSON object. So an invalid schema constrains nothing, unless
+    // the tool is strict.
     attempt({ work: work.part(1 / 3), most: SMALL }, () => {
       leaveOut('#')
       return written({ type: 'object' }, {})
@@ -248,8 +249,8 @@ function argumentsOf(
 }
 
 /**
- * Lists the parts of the tools' schemas that the grammar of these tools does not enforce. Each entry has the tool's name and the place.
- * @throws KvfoldError engine/bad-grammar with the tool and the place, when a strict tool's schema is invalid or cannot be enforced
+ * Lists what the grammar of these tools does not enforce. Each entry has the tool's name and the position in its schema.
+ * @throws KvfoldError engine/bad-grammar with the tool and the position, when a strict tool's schema is invalid or cannot be enforced
  */
 export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly string[] {
   const left = tools.map(() => new Set<string>())
@@ -260,11 +261,11 @@ export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly strin
   return left.flatMap((places) => [...places])
 }
 
-/** Returns the schema of a tool's arguments. Parameters without a `type` allow any object. */
+/** Returns the schema of a tool's arguments. Without a `type` it is an object. */
 const parametersOf = (parameters: Schema): Schema =>
   parameters['type'] === undefined ? { type: 'object', ...parameters } : parameters
 
-/** Writes arguments as `key=value, key=value`. */
+/** Writes GBNF for arguments as `key=value, key=value`. */
 function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOptions): string {
   const name = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
   const body = new SchemaWriter(rules, schema, options).arguments('", "', (key, value) =>
@@ -274,19 +275,19 @@ function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOpti
 }
 
 function opening(rules: GrammarRules, prompt: string, { open, close }: ReasoningTags): string {
-  // The prompt has already closed its reasoning, or has said that the answer has none.
+  // The prompt has closed the reasoning already, or says that the answer must have none.
   if (prompt.trimEnd().endsWith(close)) return ''
   const rest = `${textWithout(rules, 'thought', close)} ${literal(close)} [ \\n]{0,4} `
   return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `
 }
 
-// Grammars of answers that must follow a JSON schema.
+// Grammars for answers that must follow a JSON schema.
 
 /**
- * Makes a GBNF grammar, root rule `root`, of a JSON schema's values. Properties come in the schema's order. An object has only the
- * properties that the schema names, unless the schema names none or allows others. docs/serving.md lists the supported keywords. With
- * `leaveOut`, other keywords are ignored, and it is called with their places.
- * @throws KvfoldError engine/bad-grammar with the keyword that is wrong or unsupported, and its place in the schema
+ * Makes a GBNF grammar (root rule `root`) for the values of a JSON schema. Properties come in the schema's order. An object may have only
+ * the properties that the schema names, unless it names none or allows others. docs/serving.md lists the supported keywords.
+ * With `leaveOut`, unsupported keywords are ignored, and it is called with the position of each.
+ * @throws KvfoldError engine/bad-grammar with the keyword that is wrong or unsupported, and its position in the schema
  */
 export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string {
   const rules = new GrammarRules(FREE_JSON)
@@ -298,19 +299,19 @@ export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string 
 /** GBNF for one JSON object of any shape. */
 export const anyObject = jsonSchemaGrammar({ type: 'object' })
 
-// Arguments written as tags, with raw text as values: Qwen3-Coder, GLM, Seed.
+// Arguments as tags around raw text, as in Qwen3-Coder, GLM and Seed.
 
 interface TaggedArguments {
-  /** Returns the text before the value of the argument `key`; `after` is the text behind the value. */
+  /** Returns the text before the value of argument `key`; `after` is the text behind the value. */
   readonly before: (key: string) => string
   readonly after: string
-  /** The text at which parsers end an argument's value. */
+  /** The text at which a parser ends the value of an argument. */
   readonly end: string
 }
 
 const NAME = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
 
-/** Writes GBNF of arguments whose values are raw text between tags. */
+/** Writes GBNF for arguments whose values are raw text between tags. */
 function taggedArguments(
   rules: GrammarRules,
   schema: Schema,

@@ -1,5 +1,5 @@
 /**
- * Makes grammars from schemas and tools, and keeps them, because the same tools come with every request. A grammar that takes longer than a
+ * A cache of grammars made from schemas and tools, because clients send the same tools with every request. A grammar that takes more than a
  * few milliseconds is made on another thread.
  */
 import type { Piscina } from 'piscina'
@@ -11,11 +11,11 @@ import type { ToolDefinition } from './message.js'
 import { TooMuchHere, within } from './schema/merge.js'
 import { detectSyntax } from './syntax/detect.js'
 
-/** The way in which a template writes calls: the inputs of `detectSyntax`, and the generation prompt. */
+/** How a model writes calls: the inputs of `detectSyntax`, and the generation prompt. */
 export interface CallWriting {
   readonly source: string
   readonly form: Pick<TemplateForm, 'tools' | 'calls'>
-  /** The generation prompt's text. */
+  /** The text of the generation prompt. */
   readonly prompt: string
 }
 
@@ -34,14 +34,14 @@ interface CallsOrder extends CallWriting {
   readonly what: 'lazy' | 'forced'
   readonly tools: readonly ToolDefinition[]
   readonly single: boolean
-  /** Only for lazy grammars: whether the grammar applies to bare calls, too (syntax/bare-calls.ts). */
+  /** Only for `lazy`: whether the grammar also applies to bare calls (syntax/bare-calls.ts). */
   readonly bare?: boolean
 }
 
 type Order = SchemaOrder | ToolsOrder | CallsOrder
 
 /**
- * Makes GBNF of a JSON schema's values. With `loose`, also returns the places of the schema that the grammar leaves out. @throws
+ * Makes GBNF for the values of a JSON schema. With `loose`, unsupported keywords are left out, and `leftOut` has their positions. @throws
  * KvfoldError engine/bad-grammar
  */
 export const grammarOfSchema = (
@@ -49,11 +49,11 @@ export const grammarOfSchema = (
   loose: boolean,
 ): Promise<{ readonly grammar: string; readonly leftOut: readonly string[] }> => made({ what: 'schema', schema, loose })
 
-/** Lists the parts of the tools' schemas that their grammar does not enforce (`leftOutOfTools`). @throws KvfoldError engine/bad-grammar */
+/** Lists what the tools' grammars do not enforce of their schemas (`leftOutOfTools`). @throws KvfoldError engine/bad-grammar */
 export const leftOutByCalls = (tools: readonly ToolDefinition[]): Promise<readonly string[]> =>
   made({ what: 'tools', tools: tools.map(callable) })
 
-/** Makes a grammar that applies from the beginning of a call on (`ToolSyntax.lazy`). @throws KvfoldError engine/bad-grammar */
+/** Makes a grammar that applies once the model begins a call (`ToolSyntax.lazy`). @throws KvfoldError engine/bad-grammar */
 export const lazyGrammar = (
   by: CallWriting,
   tools: readonly ToolDefinition[],
@@ -65,7 +65,7 @@ export const lazyGrammar = (
 export const forcedGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<string | null> =>
   made({ what: 'forced', tools: tools.map(callable), single, ...by })
 
-/** Returns a tool with only the fields that affect a grammar. */
+/** Returns a tool with only the fields that change its grammar, so that the cache finds it under other descriptions too. */
 const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDefinition => ({
   name,
   description: '',
@@ -73,12 +73,12 @@ const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDef
   strict,
 })
 
-// The cache of results. An order is a request for a grammar; its JSON text is the key.
+// The cache. An order says which grammar to make; its JSON text is the key.
 
-/** The most characters of all orders that the cache keeps. The results are about as long. */
+/** The most characters of all keys together. Grammars are about as long as their keys. */
 const KEPT = 4_000_000
 
-/** The kept results by their orders, the last used one at the end. */
+/** Grammars by key, in order of use; the last one was used last. */
 const kept = new Map<string, Promise<unknown>>()
 let characters = 0
 
@@ -90,7 +90,7 @@ function made<T>(order: Order): Promise<T> {
   kept.set(text, making)
   if (known === undefined) {
     characters += text.length
-    // Do not keep errors.
+    // A failed order is tried again at the next request.
     making.catch(() => {
       drop(text)
     })
@@ -103,9 +103,9 @@ function drop(text: string): void {
   if (kept.delete(text)) characters -= text.length
 }
 
-// Carries out an order: on this thread if that takes only a few milliseconds, otherwise on another.
+// Carrying out an order: on this thread if it takes only a few milliseconds, else on another.
 
-/** The longest order in characters, and the most steps of `Work`, that are handled on the event loop's thread. */
+/** Limits for an order that runs on the event loop's thread: characters of its key, and steps of `Work`. */
 const HERE = { characters: 16 * 1024, steps: 5000 }
 
 async function make(text: string): Promise<unknown> {
@@ -136,13 +136,13 @@ function carriedOut(text: string): unknown {
   }
 }
 
-/** Seconds after which an idle thread ends. */
+/** An idle thread ends after this many seconds. */
 const IDLE = 60
 
-/** The thread pool, started when it is first needed. */
+/** The thread pool; null until it is first needed. */
 let pool: Promise<Piscina<string, Delivery>> | null = null
 
-/** The function that a thread runs on the text of an order. @public */
+/** The entry point of a pool thread: carries out the order with this JSON text. @public */
 export default function work(text: string): Promise<Delivery> {
   return delivered(() => carriedOut(text))
 }

@@ -1,4 +1,4 @@
-/** Messages, tools and tool calls as all layers pass them. The shapes follow OpenAI's chat API, with our names. */
+/** Messages, tools and tool calls as all layers pass them. Shaped like OpenAI's chat API, with our names. */
 import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
@@ -8,13 +8,13 @@ export interface ToolCall {
   readonly id: string
   readonly name: string
   /**
-   * The arguments of the call; empty when `malformed` is set. Numbers are JavaScript numbers. `readJson` keeps their original digits beside
-   * them, so that they are written as they were read.
+   * The arguments of the call; empty when `malformed` is set. `readJson` keeps the original digits of numbers, so they are written as they
+   * were read.
    */
   readonly arguments: Readonly<Record<string, unknown>>
-  /** The raw text of arguments that were not a JSON object. */
+  /** The raw text of the arguments when it is not a JSON object. */
   readonly malformed?: string
-  /** The arguments as JSON text. Set when writing `arguments` would give another text, because a key occurred twice. */
+  /** The arguments as JSON text. Set when `arguments` cannot reproduce it, because a key occurs twice. */
   readonly text?: string
 }
 
@@ -22,24 +22,24 @@ export interface ChatMessage {
   readonly role: Role
   readonly content: string
   /**
-   * Text shown right after the content. It is not part of the content: it is tokenized separately, edits cannot touch it, and the
-   * content's spans exclude it.
+   * Text that the prompt shows right after the content, such as the length hint. Not part of the content: it has tokens of its own, and
+   * edits cannot touch it.
    */
   readonly note?: string
-  /** The reasoning of an answer. Only assistant messages have it. */
+  /** The reasoning before an answer. Only on assistant messages. */
   readonly reasoning?: string
   readonly toolCalls?: readonly ToolCall[]
-  /** Only tool messages have these: the id of the call that the result answers, and (next field) the tool's name. */
+  /** Only on tool messages: the id of the call that the result answers. `name`: the tool's name. */
   readonly toolCallId?: string
   readonly name?: string
   /**
-   * The text and tokens that the model sampled after the generation prompt, without the end-of-turn token. Set on answers that we
-   * generated, so that their cells stay valid.
+   * What the model sampled after the generation prompt, without the end-of-turn token. Set on answers that kvfold generated, so that later
+   * prompts have the same tokens and the answers' cells stay valid.
    */
   readonly sampled?: Sampled
-  /** Set on a summary that a server wrote in place of messages: how many of the client's messages the summary replaces. */
+  /** Set on a summary that a server wrote in place of messages: how many of the client's messages it replaces. */
   readonly stands?: number
-  /** Set on an answer that this server cancelled. A client that read the answer as a stream may have less of its text. */
+  /** Set on an answer that this server cancelled. A client that read it as a stream may have received less of its text. */
   readonly cut?: true
 }
 
@@ -47,14 +47,11 @@ export interface ChatMessage {
 export interface Sampled {
   readonly text: string
   readonly tokens: Int32Array
-  /** The text of the generation prompt after which the answer was sampled. Default: that of the template without variables. */
+  /** The text of the generation prompt that the answer was sampled after. Default: that of the template without variables. */
   readonly prompt?: string
 }
 
-/**
- * Variables for a chat template beside messages and tools, such as `enable_thinking`. Names that the template does not read have no
- * effect.
- */
+/** Variables for the chat template, such as `enable_thinking`. Variables that the template does not read have no effect. */
 export type TemplateVariables = Readonly<Record<string, unknown>>
 
 export interface ToolDefinition {
@@ -63,8 +60,8 @@ export interface ToolDefinition {
   /** JSON schema of the arguments object. */
   readonly parameters: Readonly<Record<string, unknown>>
   /**
-   * Whether arguments must follow the whole schema; a schema that no grammar can express is then refused. By default (false), arguments
-   * follow the part of the schema that a grammar can express.
+   * Whether a call's arguments must follow the whole schema. If true, a schema that no grammar can express is refused. If false, arguments
+   * follow what a grammar can express. Default false.
    */
   readonly strict?: boolean
 }
@@ -72,36 +69,32 @@ export interface ToolDefinition {
 export type ToolChoice = 'auto' | 'required' | 'none'
 
 /**
- * Replaces a stretch of one message's content by other text, or leaves out a part of the message that is not its content (`omits`). The
- * edits of one message are disjoint and ordered. When an edit lies on token borders (`ChatFormat.snap`), all other text keeps its tokens.
+ * Replaces a span of one message's content, or omits something else of the message (`omits`). The edits of one message must be disjoint and
+ * in order. If an edit lies on token borders (`ChatFormat.snap`), all text outside it keeps its tokens.
  */
 export interface Edit {
-  /** Index of the message. */
+  /** Index of the message, from 0. */
   readonly message: number
-  /** Characters (UTF-16 units) of the message's original content; empty with `omits`. */
+  /** In characters (UTF-16 units) of the message's original content. Empty with `omits`. */
   readonly span: Span
-  /** The text that is shown in place of the span; empty with `omits`. */
+  /** The text to show in place of the span. Empty with `omits`. */
   readonly replacement: string
-  /** The part that is left out. The rest of the message is shown as the template shows a message without that part. */
+  /** What the prompt omits. The rest of the message is shown as if the message had never had it. */
   readonly omits?: OmittedPart
-  /**
-   * The contract of this edit while it is in effect. Default: that of the step. When edits have several contracts, the strictest one
-   * counts.
-   */
+  /** The cache contract of this edit. Default: that of the step. If edits have several contracts, the strictest counts. */
   readonly contract?: Contract
   /**
-   * Set when the cache must forget the hidden text: no cell that holds the text or has attended to it stays in any tier. Implies `exact`.
+   * Set when the cache must forget the hidden text: then no tier keeps a cell that holds the text or has attended to it. Implies `exact`.
    */
   readonly forget?: true
 }
 
-/** A part of a message beside its content: the whole message, its reasoning, or the arguments of the calls with these ids. */
+/** What an edit omits: the whole message, its reasoning, or the arguments of the calls with these ids. */
 export type OmittedPart =
   { readonly part: 'message' } | { readonly part: 'reasoning' } | { readonly part: 'inputs'; readonly calls: readonly string[] }
 
 /**
- * Returns the message without these parts; null when it is left out as a whole. Its calls stay, but have empty arguments if these are left
- * out.
+ * Returns the message without what is omitted; null when that is the whole message. Omitting inputs leaves the calls, with empty arguments.
  */
 export function without(message: ChatMessage, parts: readonly OmittedPart[]): ChatMessage | null {
   if (parts.some(({ part }) => part === 'message')) return null
@@ -117,8 +110,8 @@ export function without(message: ChatMessage, parts: readonly OmittedPart[]): Ch
 }
 
 /**
- * Applies the edits that leave out parts (`omits`) to the messages, for engines that take messages instead of tokens. Returns the remaining
- * messages, and their other edits with the indexes that the messages have now.
+ * Applies edits with `omits` to the messages, for engines that take messages instead of tokens. Returns the messages that are left, and the
+ * other edits, whose message indexes count those.
  */
 export function omitting(
   messages: readonly ChatMessage[],
@@ -139,7 +132,7 @@ export function omitting(
   return { messages: left, edits: others }
 }
 
-/** Makes an assistant message, without reasoning and calls if it has none. */
+/** Makes an assistant message. Undefined reasoning and an empty list of calls are left out. */
 export const assistantMessage = ({
   content = '',
   reasoning,

@@ -1,4 +1,4 @@
-/** Reply parsers: read the model's raw text as it arrives, and return text, reasoning and tool calls. */
+/** Reply parsers: read the model's raw text as it streams in, and return text, reasoning and tool calls. */
 import { readJson, writeJson } from '../core/written-json.js'
 import type { ToolCall, ToolDefinition } from './message.js'
 import { type BareCall, BareCalls } from './syntax/bare-calls.js'
@@ -7,14 +7,14 @@ import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/c
 export type ReplyEvent =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
-  /** A call has begun. The name is known when the syntax writes it first. */
+  /** A call begins. `name` is null when the syntax writes the name later. */
   | { readonly type: 'call-start'; readonly name: string | null }
   /**
-   * The next part of the current call's arguments. All parts together are the whole arguments as JSON. When the syntax does not write JSON,
-   * or when the arguments turn out to be invalid, some or all parts are missing.
+   * The next piece of the current call's arguments. All pieces joined are the arguments as JSON. Pieces may be missing when the syntax does
+   * not write JSON, or when the arguments turn out to be invalid.
    */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
-  /** The next call is a bare one (syntax/bare-calls.ts). `form` says how the model wrote it (`BareCall.form`). */
+  /** The next call is a bare one (syntax/bare-calls.ts). `form`: how the model wrote it (`BareCall.form`). */
   | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   | { readonly type: 'call'; readonly call: ToolCall }
 
@@ -25,32 +25,32 @@ export interface ParsedReply {
 }
 
 export interface FinishedReply extends ParsedReply {
-  /** Set when the last call is a bare one (syntax/bare-calls.ts): whether all brackets and tags around it are closed. */
+  /** Set when the last call is a bare one (syntax/bare-calls.ts): whether all brackets and tags around it were closed. */
   readonly isBareClosed?: boolean
-  /** Events of the text that `push` had held back. */
+  /** The last events, for text that `push` had held back. */
   readonly events: readonly ReplyEvent[]
 }
 
 export interface ReplyParser {
   /**
-   * Makes the parser also read bare calls of these tools (syntax/bare-calls.ts) in text that is no call in the model's own syntax. Call it
-   * before `push`.
+   * Makes the parser also read bare calls of these tools (syntax/bare-calls.ts), that is, calls not written in the model's own syntax. Call
+   * it before `push`.
    */
   withBare(tools: readonly ToolDefinition[]): this
-  /** Parses more text, which may be split anywhere. */
+  /** Parses more text. The text may be split anywhere. Text that might begin a tag or a call is held back. */
   push(text: string): ReplyEvent[]
-  /** Returns the whole reply, including held-back and unfinished parts. Call once. */
+  /** Ends the reply and returns all of it, including text that was held back. Call it once. */
   finish(): FinishedReply
 }
 
 /**
- * Filters the events of an answer whose beginning the prompt already contained, so that they report only new text. The parser reads the
- * beginning first and may hold back its end.
+ * Filters a parser's events when the prompt already contains the beginning of the answer, so that they report only new text. The parser
+ * reads the beginning first; it may hold back the end of it.
  */
 export class ContinuationFilter {
-  /** The parser of the answer. It has read the beginning. */
+  /** The parser of the answer. It has already read the beginning. */
   readonly parser: ReplyParser
-  /** How many characters of the beginning the parser held back. They arrive together with new text. */
+  /** How many characters of the beginning the parser still holds back. It will report them together with new text. */
   #held = 0
 
   /** @param make makes a new parser */
@@ -58,7 +58,7 @@ export class ContinuationFilter {
     this.parser = make()
     if (beginning === '') return
     this.parser.push(beginning)
-    // An answer that ends here has the held-back characters as its last events.
+    // Another parser ends the answer here, and thereby reports what it had held back.
     const ended = make()
     ended.push(beginning)
     this.#held = textLength(ended.finish().events)
@@ -68,7 +68,7 @@ export class ContinuationFilter {
     if (this.#held === 0) return events
     return events.flatMap((event): ReplyEvent[] => {
       if (event.type !== 'text') {
-        // The held-back characters turned out not to be text.
+        // The parser took the held-back characters for something other than text.
         this.#held = 0
         return [event]
       }
@@ -83,8 +83,8 @@ const textLength = (events: readonly ReplyEvent[]): number =>
   events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
 
 /**
- * Removes held-back text from an answer that had to be a call and was cut off. The parser held the text back because it might begin a call.
- * In this answer it does begin one, so it is not content.
+ * For an answer that was forced to be a call and was cut off. The parser held back text that might begin a call. Here it did begin one, so
+ * it is removed from the content.
  */
 export function withoutHeld(parsed: FinishedReply): FinishedReply {
   const held = textLength(parsed.events)
@@ -96,20 +96,20 @@ export function withoutHeld(parsed: FinishedReply): FinishedReply {
   }
 }
 
-/** Returns the text without the calls of these tools in it, in every form that kvfold reads. A call that was cut off is left out, too. */
+/** Removes all calls of these tools from a text, in every form that kvfold reads. Cut-off calls are removed, too. */
 export function withoutCalls(text: string, tools: readonly ToolDefinition[]): string {
   const bare = new BareCalls(tools)
   return [...bare.push(text), ...bare.finish()].map((part) => (part.kind === 'text' ? part.text : '')).join('')
 }
 
-// The base class of all reply parsers: holds text back, emits events, and builds a reply that equals their sum.
+// The base class of all reply parsers. It holds text back and emits events; the finished reply equals the sum of its events.
 
-/** A text whose trailing whitespace is held back, and whose leading whitespace may be dropped. */
+/** A streamed text. It holds trailing white space back until more text comes, and can drop leading white space. */
 class Flow {
   value = ''
   waiting = ''
 
-  /** Adds text and returns the part that can be passed on. With `trim`, leading whitespace of the held-back and the new text is dropped. */
+  /** Adds text and returns what can be passed on. With `trim`, leading white space is dropped, held-back white space too. */
   add(text: string, trim: boolean): string {
     const all = this.waiting + text
     const whole = trim ? all.trimStart() : all
@@ -126,13 +126,13 @@ export abstract class StreamParser implements ReplyParser {
   #events: ReplyEvent[] = []
   readonly #text = new Flow()
   readonly #reasoning = new Flow()
-  /** True after reasoning or a call. Then whitespace before the next text only separates it, and is dropped. */
+  /** True after reasoning or a call. White space before the next text is then only a separator and is dropped. */
   #separated = false
   readonly #calls: ToolCall[] = []
-  /** Reads bare calls (syntax/bare-calls.ts) in the text; null when they stay text. */
+  /** Reads bare calls (syntax/bare-calls.ts) in the text; null when bare calls count as text. */
   #bare: BareCalls | null = null
   #isBareClosed: boolean | null = null
-  /** The call whose arguments have begun. */
+  /** The call whose arguments are streaming. */
   #begun: { readonly id: string; readonly name: string; readonly text: ArgumentText } | null = null
 
   withBare(tools: readonly ToolDefinition[]): this {
@@ -163,7 +163,10 @@ export abstract class StreamParser implements ReplyParser {
     }
   }
 
-  /** Consumes the part of `buffer` that can be decided; all of it when `final`. The decision must not depend on how the text was split. */
+  /**
+   * Parses as much of `buffer` as can be decided; with `final`, all of it. Precondition for subclasses: the result does not depend on how
+   * the text was split.
+   */
   protected abstract drain(final: boolean): void
 
   protected say(text: string): void {
@@ -185,7 +188,7 @@ export abstract class StreamParser implements ReplyParser {
     this.#isBareClosed = isClosed
   }
 
-  /** Ends the text. An unfinished beginning of a bare call (syntax/bare-calls.ts) becomes text. */
+  /** Ends a run of text. An unfinished bare call (syntax/bare-calls.ts) in it becomes text. */
   #endText(): void {
     if (this.#bare !== null) this.#read(this.#bare.finish())
   }
@@ -214,7 +217,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Emits the new part of the arguments of an unfinished call. The call's name and id are final. */
+  /** Emits the new piece of an unfinished call's arguments. The call's name and id must be final. */
   protected goOn({ name, id, text }: BegunCall): void {
     const begun = this.#begun ?? { id: this.#idOf(id), name, text: new ArgumentText() }
     const added = begun.text.push(text)
@@ -236,7 +239,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Returns the id for a call. It is the model's own id, unless the model wrote none or used the id of an earlier call in the reply. */
+  /** Returns a call's id: the model's own. If the model wrote none, or one that an earlier call in the reply has, makes one up. */
   #idOf(own: string | undefined): string {
     const isFree = (id: string) => this.#calls.every((call) => call.id !== id)
     if (own !== undefined && isFree(own)) return own
@@ -245,7 +248,7 @@ export abstract class StreamParser implements ReplyParser {
     return `call_${number}`
   }
 
-  /** Makes the finished call agree with the arguments that were already emitted. */
+  /** Makes the finished call equal to the arguments that were already emitted. */
   #asBegun(call: ToolCall): ToolCall {
     const begun = this.#begun
     this.#begun = null
@@ -256,14 +259,14 @@ export abstract class StreamParser implements ReplyParser {
     return { ...call, id, name, ...(isSame ? {} : { arguments: readJson(sent) as ToolCall['arguments'], text: sent }) }
   }
 
-  /** Removes `length` characters from the buffer and returns them. */
+  /** Removes `length` characters from the front of the buffer and returns them. */
   protected consume(length: number): string {
     const taken = this.buffer.slice(0, length)
     this.buffer = this.buffer.slice(length)
     return taken
   }
 
-  /** Returns how many characters at the front of the buffer cannot be part of any of the tags. */
+  /** Returns how many characters at the front of the buffer are certainly not the beginning of one of the tags. */
   protected clear(tags: readonly string[]): number {
     let safe = this.buffer.length
     const longest = Math.max(...tags.map(({ length }) => length))

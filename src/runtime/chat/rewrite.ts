@@ -1,17 +1,17 @@
-/** Notices when a template shows earlier messages differently after messages were added. */
+/** Detects that a template shows earlier messages differently once messages are added. Each such change costs cached cells. */
 import { writeJson } from '../core/written-json.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Aligned } from './tokens/aligned.js'
 import type { Tracked } from './tracked.js'
 
-/** A report that the template shows an earlier message differently since messages were added. */
+/** Reports that the template shows an earlier message differently than in the last prompt. */
 export interface TemplateRewrite {
   /** Index of the first message that changed. */
   readonly message: number
   readonly reason: string
 }
 
-/** The inputs and the result of rendering a prompt, before its edits. */
+/** A rendered prompt before edits, and what it was rendered from. */
 export interface Trace {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
@@ -20,8 +20,8 @@ export interface Trace {
   readonly text: Tracked
   readonly base: Aligned
   /**
-   * The first character and (next field) the first token of each message, then of the generation prompt; the last entry is the end of the
-   * prompt.
+   * Offset in the text at which each message begins, then that of the generation prompt, then the end of the prompt. `tokenStarts`: the
+   * same, as token indexes.
    */
   readonly textStarts: readonly number[]
   readonly tokenStarts: readonly number[]
@@ -30,8 +30,8 @@ export interface Trace {
 }
 
 /**
- * Compares two prompts of a conversation. Returns null when the earlier messages keep their tokens, or when the caller itself changed them.
- * When the list of tools changed, the report says how many tokens that costs.
+ * Compares two successive prompts of a conversation. Returns null when earlier messages keep their tokens, or when the caller changed a
+ * message. If the list of tools changed, the report says how many tokens follow the first change.
  */
 export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
   if (writeJson(before.tools) !== writeJson(after.tools)) return changedTools(before, after)
@@ -46,8 +46,8 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
 }
 
 /**
- * Describes how changed tools changed the tokens of the earlier prompt: from which message on, and how many tokens follow. Null when no
- * token changed.
+ * Reports what a changed list of tools did to the tokens of the earlier prompt: the first message that changed, and how many tokens come
+ * after. Returns null when no token changed.
  */
 function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   const same = before.base.tokens.findIndex((token, at) => token !== after.base.tokens[at])
@@ -75,7 +75,7 @@ function without(names: readonly string[], others: readonly string[]): string[] 
   return names.filter((name) => !known.has(name))
 }
 
-/** Lists at most three names and counts the rest. */
+/** Lists up to three names, then says how many more there are. */
 const few = (names: readonly string[]): string =>
   names.length <= 3 ? names.join(', ') : `${names.slice(0, 3).join(', ')} and ${names.length - 3} more`
 
@@ -95,7 +95,7 @@ function sameTokens(before: Trace, after: Trace, index: number): boolean {
 const region = ({ text, textStarts }: Trace, index: number): Tracked =>
   text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
 
-/** Counts the characters of one field (of one message, or of all when null) that this part of the prompt shows. */
+/** Counts the characters of a field that this text shows. `message`: only of this message; null: of all messages. */
 function shown(text: Tracked, field: string, message: number | null): number {
   return text.pieces.reduce(
     (sum, { text: part, origin }) =>

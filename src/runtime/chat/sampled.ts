@@ -1,4 +1,4 @@
-/** Puts the sampled tokens of an answer in place of the text with which the template shows it, when both say the same. */
+/** Replaces the template's rendering of an answer by the answer's sampled tokens, if both say the same. Then its cells stay valid. */
 import type { Span } from '../core/span.js'
 import { comparableJson } from '../core/written-json.js'
 import type { ChatMessage, ToolCall } from './message.js'
@@ -9,7 +9,7 @@ import type { Encoder, Fixed } from './tokens/encoder.js'
 export interface Substituted {
   readonly text: Tracked
   readonly fixed: readonly Fixed[]
-  /** Indexes of the messages whose `sampled` cannot be used, because the template shows something else. */
+  /** Indexes of messages whose `sampled` cannot be used, because the template shows something else. */
   readonly refused: readonly number[]
 }
 
@@ -17,17 +17,17 @@ interface SampledContext {
   readonly encoder: Encoder
   /** The text of the generation prompt, for answers that do not store their own. */
   readonly prompt: string
-  /** The text behind an answer, for templates that end an answer without a control token. */
+  /** The text after an answer, for templates that do not end answers with a control token. */
   readonly ending: string
-  /** Parses the text of an answer that was read as this message. */
+  /** Parses an answer's text again. `message` is the message that it was parsed to the first time. */
   readonly parse: (text: string, message: ChatMessage) => FinishedReply
-  /** Indexes of messages with edits. They keep the template's rendering unless it equals the sampled text character by character. */
+  /** Indexes of messages with edits. These keep the template's rendering, unless it equals the sampled text exactly. */
   readonly edited: ReadonlySet<number>
 }
 
 /**
- * Puts the sampled tokens of each answer in place of the template's rendering, if both say the same. `starts` says where the messages begin
- * (`messageStarts`).
+ * Replaces the template's rendering of each answer by its sampled tokens, if both say the same. `starts`: where each message begins in the
+ * text (`messageStarts`).
  */
 export function substitute(
   text: Tracked,
@@ -60,16 +60,10 @@ export function substitute(
 }
 
 interface PlacedAnswer {
-  /**
-   * Places in the text that shows the message, in characters: the beginning of the answer, and (next field) the beginning of the text that
-   * ends it.
-   */
+  /** Offset in the message's text at which the answer begins. `end`: offset of the text that ends the answer. Both in characters. */
   readonly header: number
   readonly end: number
-  /**
-   * The text between `header` and `end`. First comes the part that the generation prompt opened (`opened` characters), then the sampled
-   * text.
-   */
+  /** The new text between `header` and `end`: first `opened` characters that belong to the generation prompt, then the sampled text. */
   readonly text: Tracked
   readonly opened: number
 }
@@ -91,8 +85,8 @@ function place(
   if (body.value === full) return { header, end, text: body, opened: opened.length }
   if (edited.has(index)) return null
   const parsed = parse(full, message)
-  // Templates write a bare call (syntax/bare-calls.ts) in their own form, which not every parser reads. So the bare call is compared with
-  // the message.
+  // Templates write a bare call (syntax/bare-calls.ts) in their own syntax, which not every parser reads. So a bare call is compared with
+  // the message instead.
   const isBare = parsed.isBareClosed !== undefined && sameReply(parsed, readAs(message), '') && showsAll(body, message, index)
   if (!isBare && !sameReply(parsed, parse(body.value, message), body.value)) return null
   const before = commonPrefix(full, body.value)
@@ -109,7 +103,7 @@ const readAs = ({ content, reasoning, toolCalls = [] }: ChatMessage): ParsedRepl
   ...(reasoning === undefined ? {} : { reasoning }),
 })
 
-/** Whether the template shows the answer's content and reasoning and the names of its calls. */
+/** Whether the template shows the answer's content, its reasoning and the names of its calls. */
 function showsAll(body: Tracked, { content, reasoning = '', toolCalls = [] }: ChatMessage, index: number): boolean {
   const shown = (field: Field) =>
     body.pieces.flatMap(({ text, origin }) =>
@@ -124,15 +118,15 @@ function showsAll(body: Tracked, { content, reasoning = '', toolCalls = [] }: Ch
 }
 
 /**
- * Returns how much of the generation prompt comes before the tag that opens reasoning, in characters; all of it without such a tag. A
- * template that shows an answer again may leave out the tag and the text behind it.
+ * Returns how many characters of the generation prompt come before a tag that opens reasoning; all if there is no such tag. A template may
+ * leave out that tag and what follows when it shows the answer later.
  */
 function headerLength(prompt: string): number {
   const opens = prompt.search(/<think>|\[THINK\]|<\|channel\|>/)
   return opens === -1 ? prompt.length : opens
 }
 
-/** Finds the beginning of the text that ends an answer: the last control token after the message's own text, or the known ending. */
+/** Returns the offset of the text that ends an answer: the last control token after the message's own text, or the known ending. */
 function endOfAnswer(region: Tracked, index: number, encoder: Encoder, ending: string): number {
   let copied = 0
   let at = 0
@@ -158,7 +152,7 @@ function commonSuffix(a: string, b: string): number {
   return length
 }
 
-/** Compares content, reasoning and calls, ignoring ids and surrounding whitespace. `text` is the text from which `shown` was parsed. */
+/** Compares content, reasoning and calls, ignoring call ids and white space at the ends. `text`: what `shown` was parsed from. */
 function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): boolean {
   const same = (a = '', b = '') => a.trim() === b.trim()
   return (
@@ -170,8 +164,8 @@ function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): bool
 }
 
 /**
- * Whether two calls are the same. A malformed call also counts as the same when the template shows its raw text. The template may show it
- * in another malformed call, or as a parameter of that tool's call.
+ * Whether two calls say the same. A malformed call counts as the same if the template shows its raw text, in another malformed call or as a
+ * parameter of the same tool.
  */
 function sameCall(sampled: ToolCall, shown: ToolCall | undefined, text: string): boolean {
   if (shown === undefined) return false

@@ -1,5 +1,5 @@
 /**
- * An immutable text that knows for each character from which part of the conversation it was copied. Characters of one origin form one
+ * An immutable text that knows where in the conversation each character was copied from. Neighbouring characters of the same origin form a
  * piece.
  */
 import { lowerBound, type Span } from '../core/span.js'
@@ -9,7 +9,7 @@ export class Tracked {
   static readonly empty = new Tracked([], '')
 
   readonly #value: string
-  /** Where each piece begins; computed at the first `slice`. */
+  /** The offset of each piece; computed at the first `slice`. */
   #starts: Int32Array | null = null
 
   private constructor(
@@ -19,7 +19,7 @@ export class Tracked {
     this.#value = value ?? pieces.map((piece) => piece.text).join('')
   }
 
-  /** Makes text of one origin. The text is the beginning of its original, for example of a message's content. */
+  /** Makes text of one origin. `text` must be the beginning of the original, for example of a message's content. */
   static of(text: string, origin: Origin): Tracked {
     if (text === '') return Tracked.empty
     const to = typeof origin === 'string' ? 0 : text.length
@@ -48,7 +48,7 @@ export class Tracked {
     const to = Math.min(end, this.length)
     const starts = (this.#starts ??= startsOf(this.pieces))
     const pieces: Piece[] = []
-    // No piece is empty. So `from` lies in the piece before the first piece that starts after `from`.
+    // No piece is empty, so `from` lies in the last piece that starts at or before it.
     for (let index = lowerBound(starts.length, (at) => starts[at]! <= from) - 1; starts[index]! < to; index++) {
       const [piece, at] = [this.pieces[index]!, starts[index]!]
       pieces.push(cutPiece(piece, Math.max(0, from - at), Math.min(piece.text.length, to - at)))
@@ -57,8 +57,8 @@ export class Tracked {
   }
 
   /**
-   * Replaces `[start, end)` by other text. When all of the stretch comes from one original, the new text keeps its range of the original.
-   * Otherwise it gets the origin of the first piece if that is `template` or `unknown`, else `unknown`.
+   * Returns `text` as the replacement of `[start, end)`. If the replaced characters all come from one original, the new text keeps their
+   * range of it. If not, its origin is that of the first piece if that is `template` or `unknown`, else `unknown`.
    */
   changed(start: number, end: number, text: string): Tracked {
     const { pieces } = this.slice(start, end)
@@ -74,7 +74,7 @@ export class Tracked {
     return new Tracked([{ text, origin, from: first.from, to: last.to, exact: false, owner }], text)
   }
 
-  /** Replaces every match of a global pattern by the result of `change`. A Tracked result is inserted with its own origins. */
+  /** Replaces each match of a global pattern by the result of `change`. A `Tracked` result keeps its own origins. */
   replace(pattern: RegExp, change: (match: string) => string | Tracked): Tracked {
     const parts: Tracked[] = []
     let at = 0
@@ -89,7 +89,7 @@ export class Tracked {
     return Tracked.join(parts)
   }
 
-  /** Splits at occurrences of `separator` (not empty), into at most `most + 1` parts. */
+  /** Splits at `separator` (not empty), into at most `most + 1` parts. */
   split(separator: string, most = Infinity): Tracked[] {
     const parts: Tracked[] = []
     let at = 0
@@ -102,7 +102,7 @@ export class Tracked {
     return parts
   }
 
-  /** Changes the case of each piece. A piece stays exact when its length does not change. */
+  /** Changes the case of each piece. A piece whose length changes is not exact afterwards. */
   mapCase(change: (text: string) => string): Tracked {
     const pieces = this.pieces.map((piece) => {
       const text = change(piece.text)
@@ -111,7 +111,7 @@ export class Tracked {
     return new Tracked(pieces)
   }
 
-  /** Makes `owner` the owner of all pieces that have none. */
+  /** Gives all pieces without an owner this owner. */
   owned(owner: Owner): Tracked {
     if (this.pieces.every((piece) => piece.owner !== null)) return this
     const pieces: Piece[] = []
@@ -134,40 +134,40 @@ function append(pieces: Piece[], piece: Piece): void {
   else pieces.push(piece)
 }
 
-// Says where a stretch of rendered text comes from, and to which message it belongs.
+// Where rendered text comes from, and which message it belongs to.
 
-/** A part of the conversation that templates copy text from. */
+/** The fields of a conversation that templates copy text from. */
 export type Field = 'content' | 'note' | 'reasoning' | 'call' | 'tool'
 
 /**
- * `template`: written by the template or by trusted values (roles, BOS, EOS), so control tokens in it count. `unknown`: made by an
- * operation that does not track origins; treated like foreign text. An object: the field and message that the text was copied from (tool
- * definitions belong to no message).
+ * Where text comes from. `template`: written by the template, or a trusted value such as a role or BOS; control tokens in it count.
+ * `unknown`: made by an operation that does not track origins, and treated like text from outside. An object: copied from this field of
+ * this message. Tool definitions have message 0, but belong to none.
  */
 export type Origin = 'template' | 'unknown' | { readonly field: Field; readonly message: number }
 
-/** The owner of a text: the index of a message, or `prompt` for the generation prompt. */
+/** What text belongs to: the message with this index, or `prompt`, the generation prompt. */
 export type Owner = number | 'prompt'
 
-/** A stretch of text of one origin and one owner. */
+/** Consecutive text of one origin and one owner. */
 export interface Piece {
   readonly text: string
   readonly origin: Origin
-  /** The range of the original that this stretch shows, half-open: `from` to `to`. Both are 0 for `template` and `unknown`. */
+  /** The half-open range of the original that the piece shows; `to` is its end. Both are 0 for `template` and `unknown`. */
   readonly from: number
   readonly to: number
-  /** Whether every character of the stretch shows exactly one original character, in order. */
+  /** Whether the characters are those of the range, one to one. */
   readonly exact: boolean
   readonly owner: Owner | null
 }
 
-/** Whether `right` continues `left`, so that both can be joined to one piece. */
+/** Whether `right` continues `left`, so that the two can become one piece. */
 export function continues(left: Piece, right: Piece): boolean {
   if (left.origin !== right.origin || left.owner !== right.owner) return false
   return typeof left.origin === 'string' || (left.exact && right.exact && left.to === right.from)
 }
 
-/** Returns the characters `[start, end)` of a piece. A piece that is not exact keeps its whole original range. */
+/** Returns the characters `[start, end)` of a piece. If the piece is not exact, the result keeps the whole range of the original. */
 export function cutPiece(piece: Piece, start: number, end: number): Piece {
   if (start <= 0 && end >= piece.text.length) return piece
   const text = piece.text.slice(start, end)
@@ -175,11 +175,11 @@ export function cutPiece(piece: Piece, start: number, end: number): Piece {
   return { ...piece, text, from: piece.from + start, to: piece.from + start + text.length }
 }
 
-// Divides a rendered prompt among its messages and the generation prompt.
+// Dividing a rendered prompt among its messages and the generation prompt.
 
 /**
- * Returns where each message begins in the text, and as last entry where the generation prompt begins. The `count + 1` places never
- * decrease, and the first is 0. Text without an owner belongs to the message before it.
+ * Returns the offset at which each message begins in the text, and last that of the generation prompt: `count + 1` offsets that never
+ * decrease, the first 0. Text without an owner belongs to the message before it.
  */
 export function messageStarts(text: Tracked, count: number): number[] {
   const starts: number[] = new Array<number>(count + 1).fill(text.length)
@@ -200,38 +200,38 @@ export function messageStarts(text: Tracked, count: number): number[] {
   return starts
 }
 
-// Maps the characters of one message's content to the characters of the rendered text. The map keeps their order. It has gaps if a template
-// leaves out or adds text.
+// Maps offsets in a message's content to offsets in the rendered text. The map keeps the order. It has gaps where a template drops or adds
+// text.
 
-/** A stretch of content, and the stretch of the text that shows it. */
+/** A span of content, and the span of the text that shows it. */
 interface ShownContent {
   readonly content: Span
   readonly text: Span
-  /** Whether the characters correspond one to one. If not, only the ends of the two stretches correspond. */
+  /** Whether characters correspond one to one. If not, only the ends of the two spans correspond. */
   readonly exact: boolean
 }
 
-/** How many pieces or messages are handled before other work may run. */
+/** How many pieces or messages are handled between two yields to the event loop. */
 const STEP = 1024
 
 export class OffsetMap {
   private constructor(
     readonly stretches: readonly [ShownContent, ...ShownContent[]],
-    /** Characters of the original content. */
+    /** The length of the original content, in characters. */
     readonly length: number,
   ) {}
 
   /**
-   * Returns the map for the content of `message`, or null when `text` shows none of it. When the text shows content twice, the second
-   * showing is ignored.
+   * Returns the map for the content of `message`; null when `text` does not show it. If `text` shows some content twice, only the first
+   * showing counts.
    */
   static of(text: Tracked, message: number, length: number): OffsetMap | null {
     return atOnce(OffsetMap.all(text, (index) => (index === message ? length : null))).get(message) ?? null
   }
 
   /**
-   * Returns the maps of all messages whose content `text` shows. It needs one pass, and lets other work run in between.
-   * @param lengthOf the number of characters of a message's original content; null when its map is not wanted
+   * Returns the maps of all messages whose content `text` shows, in one pass. A generator that yields to the event loop.
+   * @param lengthOf the length of a message's original content in characters; null when its map is not wanted
    */
   static *all(text: Tracked, lengthOf: (message: number) => number | null): Steps<Map<number, OffsetMap>> {
     const shownOf = new Map<number, ShownContent[]>()
@@ -255,14 +255,14 @@ export class OffsetMap {
     return maps
   }
 
-  /** The stretch of the text from the first shown character of the content to the last. */
+  /** The span of the text from the first shown character of the content to the last. */
   get text(): Span {
     return { start: this.stretches[0].text.start, end: (this.stretches.at(-1) ?? this.stretches[0]).text.end }
   }
 
   /**
-   * Returns the characters of the text that show `[start, end)` of the content; `hidden` when none do. When an end lies within a stretch
-   * that is not exact, the whole stretch counts.
+   * Returns the span of the text that shows `[start, end)` of the content; `hidden` when the text shows none of it. If an end lies within a
+   * span that is not exact, that whole span counts.
    */
   toText({ start, end }: Span): Span | 'hidden' {
     const from = this.stretches.find((stretch) => stretch.content.end > start) ?? this.stretches.at(-1) ?? this.stretches[0]
@@ -272,15 +272,15 @@ export class OffsetMap {
     return last < first || (last === first && end > start) ? 'hidden' : { start: first, end: last }
   }
 
-  /** Returns the place in the text at which `[start, end)` of the content would be if the text showed it. */
+  /** Returns the offset in the text at which hidden content `[start, end)` would stand. */
   placeOfHidden({ end }: Span): number {
     const before = this.stretches.findLast((stretch) => stretch.content.start < end)
     return before === undefined ? this.text.start : place(before, end, before.text.end)
   }
 
   /**
-   * Returns the content offsets of a place in the text. There is more than one offset if content is hidden at the place. Returns null
-   * inside text that is not exact or not of this content.
+   * Returns the content offsets that an offset in the text may stand for. With content hidden at that offset, `low` is before and `high`
+   * behind it. Returns null where the text is not exact or not of this content.
    */
   toContent(at: number): { readonly low: number; readonly high: number } | null {
     const before = this.stretches.findLast((stretch) => stretch.text.start < at)
@@ -300,7 +300,7 @@ export class OffsetMap {
   }
 }
 
-/** Returns the text offset of a content offset next to or within a stretch. `inside` is the result within a stretch that is not exact. */
+/** Converts a content offset to a text offset. `inside`: the result for an offset within a span that is not exact. */
 function place({ content, text, exact }: ShownContent, offset: number, inside: number): number {
   if (offset <= content.start) return text.start
   if (offset >= content.end) return text.end

@@ -1,18 +1,18 @@
 /**
- * Changes the messages before a chat template gets them. Some templates refuse system messages, two messages of one role in a row, or a
- * conversation that does not begin with the user. For these, the functions join messages or add some.
+ * Adapts messages to chat templates that refuse some conversations: with system messages, with two messages of one role in a row, or
+ * without a user message at the beginning. Joins messages, or adds empty ones.
  */
 import type { Value } from './jinja/values.js'
 import { Tracked } from './tracked.js'
 
-/** Text that we write into a prompt ourselves. */
+/** Text that kvfold itself writes into a prompt. */
 export const literal = (text: string): Tracked => Tracked.of(text, 'template')
 
-/** Puts text between tags on their own lines. */
+/** Puts text between tags that are on lines of their own. */
 export const tagged = (tag: string, content: Tracked): Tracked =>
   Tracked.join([literal(`<${tag}>\n`), content, literal(`\n</${tag}>`)])
 
-/** A message in the form in which the template gets it. */
+/** A message as the template gets it. */
 export interface TemplateTurn {
   readonly index: number
   readonly role: string
@@ -20,7 +20,7 @@ export interface TemplateTurn {
   readonly rest: readonly (readonly [string, Value])[]
 }
 
-/** Appends text to the leading system message; adds a system message when there is none. */
+/** Appends text to the leading system message. If there is none, adds one. */
 export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): TemplateTurn[] {
   const [first, ...rest] = turns
   if (first?.role === 'system')
@@ -34,7 +34,7 @@ export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): Tem
   return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
 }
 
-/** Joins a leading system message to the user message after it, or makes it a user message. */
+/** Joins the leading system message to the user message after it. If none follows at once, makes it a user message. */
 export function withoutSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const [first, second, ...rest] = turns
   if (first?.role !== 'system') return turns
@@ -43,7 +43,7 @@ export function withoutSystem(turns: readonly TemplateTurn[]): readonly Template
   return second.role === 'user' ? [joined([user, second]), ...rest] : [user, second, ...rest]
 }
 
-/** Turns system messages that follow other messages into user messages, with their text between tags. */
+/** Makes user messages of system messages that follow other messages. Their text goes between tags. */
 export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] {
   const leading = leadingSystems(turns)
   return turns.map((turn, at) =>
@@ -51,13 +51,13 @@ export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] 
   )
 }
 
-/** Joins the leading system messages into one. */
+/** Joins several leading system messages to one. */
 export function withOneSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   return leading < 2 ? turns : [joined(turns.slice(0, leading)), ...turns.slice(leading)]
 }
 
-/** Returns how many system messages come before all others. */
+/** Returns how many system messages come before all other messages. */
 function leadingSystems(turns: readonly TemplateTurn[]): number {
   const other = turns.findIndex(({ role }) => role !== 'system')
   return other === -1 ? turns.length : other
@@ -65,7 +65,7 @@ function leadingSystems(turns: readonly TemplateTurn[]): number {
 
 const emptyTurn = (index: number, role: string, content = Tracked.empty): TemplateTurn => ({ index, role, content, rest: [] })
 
-/** Adds an empty user message after the leading system messages when another role follows them. It belongs to the message behind it. */
+/** Adds an empty user message after the leading system messages if another role follows them. It counts as text of the message after it. */
 export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   const first = turns[leading]
@@ -75,10 +75,11 @@ export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] 
 }
 
 /**
- * Makes user messages and answers alternate. Neighbours of one role are joined. If joining is impossible, puts an empty message of the
- * other role between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow
- * a user message. An empty message belongs to the message behind it. It depends only on earlier messages, so a longer conversation shows it
- * in the same way.
+ * Makes user messages and answers alternate. Neighbours of one role are joined. Where that is impossible, an empty message of the other
+ * role goes between; `answer` is the content of an empty answer. System messages and results are left alone, but a message with calls must
+ * follow a user message.
+ * An empty message counts as text of the message after it. It depends only on earlier messages, so it stays the same when the conversation
+ * grows.
  */
 export function alternating(turns: readonly TemplateTurn[], answer: Tracked): TemplateTurn[] {
   const groups: TemplateTurn[][] = []
@@ -98,7 +99,7 @@ export function alternating(turns: readonly TemplateTurn[], answer: Tracked): Te
   return groups.map(joined)
 }
 
-/** Joins messages of one role. Each part of the text still belongs to its own message. */
+/** Joins messages of one role to one. Each text still belongs to its own message. */
 function joined(turns: readonly TemplateTurn[]): TemplateTurn {
   const first = turns[0]!
   if (turns.length === 1) return first

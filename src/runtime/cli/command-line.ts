@@ -1,4 +1,4 @@
-/** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
+/** The command line: the runtime's commands, and exit codes (0 success, 1 failed, 2 bad usage, 130 interrupted). */
 import { Command, CommanderError } from 'commander'
 import { packageFacts } from '../core/package.js'
 import { withoutPeerFlags } from './peer-flags.js'
@@ -7,12 +7,11 @@ import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.
 type Add = (program: Command, shell: Shell, version: string) => void
 
 /**
- * Commands by name, under the headings of the help. A command's modules take up to a second to load, so they are loaded when the command
- * is called or all commands are listed.
+ * Commands by name, under the headings of the help. A command's modules may take a second to load. So they are loaded only when it is
+ * called, or when the help lists all commands.
  */
 export type Commands = Readonly<Record<string, Readonly<Record<string, () => Promise<Add>>>>>
 
-/** The runtime's commands. */
 export const commands: Commands = {
   'Talk to a model': {
     chat: async () => (await import('./commands/chat.js')).addChat,
@@ -42,8 +41,8 @@ export const commands: Commands = {
 }
 
 /**
- * The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list of commands, and
- * `opening` when no command is given.
+ * A program's commands and texts. Commands under the same heading are listed together. `guide` stands below the list in the help; `opening`
+ * is printed when no command is given.
  */
 export interface CommandLine {
   readonly commands: readonly Commands[]
@@ -58,7 +57,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
-    // An option after a command's name belongs to that command, even if the program has an option of that name.
+    // An option after a command's name belongs to the command, even if the program has one of the same name.
     .enablePositionalOptions()
     .configureOutput({
       writeOut: shell.out.write.bind(shell.out),
@@ -79,7 +78,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
   return program
 }
 
-/** Runs the command named by the shell's words and prints its errors. Resolves to the exit code. */
+/** Runs the command that the shell's words name, and prints its errors. Resolves to the exit code. */
 export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
   if (words.length === 0) {
@@ -96,13 +95,13 @@ export async function run(line: CommandLine, shell: Shell): Promise<number> {
   }
   out.close()
   notes.close()
-  // After Ctrl-C, a step may end with a cut answer or with an error. Both count as an interrupt.
+  // Ctrl-C may end a step with a cut answer or with an error. Both count as interrupted.
   if (interrupt.interrupted) {
     notes.print('kvfold: interrupted [engine/cancelled]')
     return INTERRUPTED
   }
   if (failure === null) return 0
-  // Commander has already printed the error.
+  // Commander has already printed this error.
   if (failure instanceof CommanderError) return failure.exitCode === 0 ? 0 : BAD_USAGE
   notes.print(describe(failure))
   return exitCode(failure)

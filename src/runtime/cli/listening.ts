@@ -1,7 +1,7 @@
-/** Says why a command cannot listen for clients, and what to do. */
+/** The error of a command that cannot listen for clients. */
 import { KvfoldError } from '../core/errors.js'
 
-/** Returns the error for an address that cannot be listened on. `other`: what to choose where another program has the address. */
+/** Makes the error for an address that cannot be listened on. `other`: what to choose when another program has the address. */
 export function cannotListen(where: string, error: unknown, other = 'another port with --port, or 0 for any'): KvfoldError {
   const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
   const hint = code === 'EADDRINUSE' ? `another program listens there; choose ${other}` : code

@@ -1,4 +1,4 @@
-/** MCP servers' tools on the command line: the options, starting and stopping the servers, and the session of a model with these tools. */
+/** MCP servers on the command line: their options, starting and stopping them, and a model's session with their tools. */
 import { KvfoldError } from '../core/errors.js'
 import { definedFields } from '../core/json.js'
 import { packageFacts } from '../core/package.js'
@@ -21,24 +21,23 @@ import { collect, readText } from './options.js'
 import type { Shell } from './shell.js'
 import { printable } from './terminal.js'
 
-/** The flags of a command that called `addMcpOptions`. */
 export interface McpFlags {
   readonly mcpConfig?: readonly string[]
   readonly toolMemory: 'auto' | 'off' | MemToolMode
 }
 
-/** The MCP servers' tools and how the model gets them. `off`: the model always sees all of them. */
+/** The tools of the MCP servers. `way`: how the model gets them. With `off` it always sees all of them; the other modes let it search. */
 export interface McpTools {
   readonly host: McpHost
   readonly way: 'off' | MemToolMode
-  /** Returns the events of the servers since the last call, one line each. */
+  /** Returns what happened to the servers since the last call, one line per event. */
   readonly news: () => readonly string[]
   readonly close: () => Promise<void>
 }
 
-/** Tool definitions that take more than this share of the context are not always shown; the model must search them. */
+/** If the tool definitions take more than this share of the context, they are not all shown. The model then searches them. */
 const SHOWN_SHARE = 1 / 8
-/** With more tools than this number, not all are always shown; the model must search them. */
+/** If there are more tools than this, they are not all shown. The model then searches them. */
 const MOST_SHOWN = 128
 
 export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>
@@ -55,13 +54,16 @@ export function addMcpOptions(command: Command): Command {
   )
 }
 
-/** Reads the files that name the MCP servers. Called before a model is loaded. @throws KvfoldError cli/bad-usage */
+/**
+ * Reads the configuration files of MCP servers. Call it before the model is loaded, so that errors come early. @throws KvfoldError
+ * cli/bad-usage
+ */
 export const mcpServersOf = ({ mcpConfig = [] }: Pick<McpFlags, 'mcpConfig'>): readonly McpServerConfig[] =>
   mcpConfig.flatMap((file) =>
     parseMcpConfig(readText(file, '--mcp-config'), { file, folder: dirname(file), environment: process.env }),
   )
 
-/** Starts the MCP servers and reports their events. @throws KvfoldError engine/cancelled */
+/** Starts the MCP servers, and reports events through `tell`. @throws KvfoldError engine/cancelled */
 export async function openMcpHost(
   servers: readonly McpServerConfig[],
   tell: (line: string) => void,
@@ -74,7 +76,7 @@ export async function openMcpHost(
     version: packageFacts().version,
     reserved: [...contextTools.map(({ definition }) => definition.name), SEARCH_TOOLS, REMOVE_TOOLS],
     onEvent: ({ kind, text }) => {
-      // At the start all tools of a server are new, so only failures are reported.
+      // While the servers start, all their tools are new. So only failures are reported then.
       if (isOpen || kind === 'down') tell(printable(text))
     },
     signal,
@@ -83,7 +85,7 @@ export async function openMcpHost(
   return host
 }
 
-/** Starts the MCP servers. Returns null when the flags name none. @throws KvfoldError engine/cancelled */
+/** Starts the MCP servers. Returns null when there are none. @throws KvfoldError engine/cancelled */
 export async function openMcpTools(
   servers: readonly McpServerConfig[],
   { toolMemory }: McpFlags,
@@ -105,7 +107,7 @@ export async function openMcpTools(
   }
 }
 
-/** Returns one line about the tools and how the model gets them. */
+/** Returns one line about the tools: how many there are, and how the model gets them. */
 export const standingOf = ({ host, way }: McpTools): string =>
   `${toolsOf(host)}; ${way === 'off' ? 'all are shown' : `the model searches them (${way})`}.`
 
@@ -115,9 +117,10 @@ export function toolsOf({ tools, servers }: McpHost): string {
 }
 
 /**
- * Makes a session with the servers' tools, and with context tools if `options` ask for them. The model is free to call no tool.
- * @param earlier goes on from these loaded tools, if the session goes on from a conversation. Default: none are loaded
- * @throws KvfoldError cli/bad-usage if the first step must call a tool, and the model searches the tools
+ * Makes a session with the servers' tools, and with context tools if `options` ask for them. The first step need not call a tool, unless
+ * `options` say so.
+ * @param earlier the tool memory to continue with, for a session that continues a conversation. Default: no tools loaded
+ * @throws KvfoldError cli/bad-usage if the first step must call a tool and the model searches the tools
  */
 export function sessionWith(
   { host, way }: McpTools,

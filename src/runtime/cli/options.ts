@@ -1,4 +1,4 @@
-/** Options that several commands share: their texts, their bounds, and their conversion to options of the native library and the engine. */
+/** Options that several commands share, and their conversion to options of the native library and the engine. */
 import { sharedCells } from '../../fleet/cells/shared-cells-folder.js'
 import { definedFields } from '../core/json.js'
 import { createHash } from 'node:crypto'
@@ -21,7 +21,6 @@ const CACHE_TYPES: readonly CacheType[] = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0',
 
 const MIB = 2 ** 20
 
-/** The flags of a command that called `addModelOptions`. */
 export interface ModelFlags {
   readonly model: string
   readonly gpu: GpuChoice
@@ -123,7 +122,6 @@ export function addModelOptions(command: Command): Command {
     )
 }
 
-/** The flags of a command that called `addSamplingOptions`. */
 export type SamplingFlags = Pick<
   Sampling,
   'temperature' | 'topK' | 'topP' | 'minP' | 'typicalP' | 'repeatPenalty' | 'frequencyPenalty' | 'presencePenalty' | 'seed'
@@ -142,7 +140,7 @@ export function addSamplingOptions(command: Command): Command {
     .option('--seed <number>', 'seed of the sampler', integer(0, 0xffffffff))
 }
 
-/** Makes a commander parser of whole numbers from `least` to `most`. */
+/** Makes a parser for commander: integers from `least` to `most`. */
 export function integer(least: number, most: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
@@ -152,7 +150,7 @@ export function integer(least: number, most: number): (text: string) => number {
   }
 }
 
-/** Makes a commander parser of numbers from `least` to `most`. */
+/** Makes a parser for commander: numbers from `least` to `most`. */
 export function decimal(least: number, most: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
@@ -162,29 +160,29 @@ export function decimal(least: number, most: number): (text: string) => number {
   }
 }
 
-/** Makes a commander parser of lists such as `4,8,16`. Each number is kept once, sorted by size. */
+/** Makes a parser for commander: lists of integers such as `4,8,16`. Duplicates are dropped, and the numbers are sorted. */
 export function integers(least: number, most: number): (text: string) => number[] {
   const one = integer(least, most)
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
-/** A commander parser of options that may be given several times. */
+/** Parses an option that may be given several times, for commander. */
 export const collect = (text: string, all: readonly string[] = []): readonly string[] => [...all, text]
 
-/** The same, for options that must not be empty. */
+/** Like `collect`, but refuses an empty value. */
 export function collectFilled(text: string, all?: readonly string[]): readonly string[] {
   if (text === '') throw new InvalidArgumentError('It must not be empty.')
   return collect(text, all)
 }
 
-/** A commander parser of adapters such as `policy.gguf=0.5`, or `acm`. */
+/** Parses `--lora`, for commander: `policy.gguf=0.5`, or `acm`. */
 function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly AdapterFile[] {
   const [, path = '', scale] = /^(.+?)(?:=([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?$/i.exec(text) ?? []
   if (path === '') throw new InvalidArgumentError('It must be the path of a GGUF file, `acm`, or either with =scale.')
   return [...before, { path: path === ACM ? acmAdapter() : path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
 }
 
-/** A commander parser of `--speculate`. With a draft model `auto` decides how much is drafted. */
+/** Parses `--speculate`, for commander. With a draft model, `auto` decides how many tokens are drafted. */
 function speculateOf(text: string): ModelFlags['speculate'] {
   const [, path] = /^draft=(.+)$/s.exec(text) ?? []
   if (path !== undefined) return { speculate: 'auto', draft: { path } }
@@ -195,13 +193,13 @@ function speculateOf(text: string): ModelFlags['speculate'] {
   )
 }
 
-/** The same flags without the draft model, which belongs to one model, for further engines of a command. */
+/** Returns the flags without the draft model, for a command's further engines: a draft model fits only one model. */
 export const withoutDraftModel = <Flags extends Pick<ModelFlags, 'speculate'>>(flags: Flags): Flags => ({
   ...flags,
   speculate: { speculate: flags.speculate.speculate ?? 'off' },
 })
 
-/** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
+/** Returns the engine's options. @throws KvfoldError cli/bad-usage when the chat template cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
     ...definedFields({
@@ -227,9 +225,9 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
 }
 
 /**
- * Returns the flags that differ from their defaults and change the answers of a model, besides the model, its context and the contract.
- * They are part of what identifies a run. The chat template is the hash of its text.
- * @throws KvfoldError cli/bad-usage when the template file cannot be read
+ * Returns the flags that differ from their defaults and change a model's answers, beside the model, its context and the contract. They are
+ * part of what identifies a run. The chat template is given as the hash of its text.
+ * @throws KvfoldError cli/bad-usage when the template cannot be read
  */
 export function answerSettings(flags: Omit<ModelFlags, 'contract'>) {
   const { blend, cacheTypeK, cacheTypeV, chatTemplate, bareCalls } = flags
@@ -244,7 +242,7 @@ export function answerSettings(flags: Omit<ModelFlags, 'contract'>) {
 }
 
 /**
- * Returns the folder through which engines share cells; undefined without `--shared-cache`. @throws KvfoldError cli/bad-usage,
+ * Returns the folder in which servers share cells; undefined without `--shared-cache`. @throws KvfoldError cli/bad-usage,
  * engine/bad-request
  */
 function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }: ModelFlags): LlamaEngineOptions['shared'] {
@@ -262,18 +260,17 @@ export function sampling(flags: SamplingFlags): Sampling {
   return definedFields({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
 }
 
-/** Makes the option `--tool-texts`, which names a file with texts for the six context tools. */
+/** Makes the option `--tool-texts`: a file with descriptions of the six context tools. */
 export const toolTextsOption = (): Option =>
   new Option(
     '--tool-texts <file>',
     'JSON with the words of the context tools: {"fold_fragment": {"description": "...", "arguments": {"fragment_id": "..."}}, ...} (default: those that suit the model)',
   )
 
-/** Reads the file of `--tool-texts`. @throws KvfoldError cli/bad-usage */
 export const toolTextsOf = ({ toolTexts }: { readonly toolTexts?: string }): ToolTexts | undefined =>
   toolTexts === undefined ? undefined : readToolTexts(readText(toolTexts, '--tool-texts'), toolTexts)
 
-/** Reads a file named on the command line. `option`: the option's name, for the error. @throws KvfoldError cli/bad-usage */
+/** Reads a file that an option names. `option`: the option's name, for the error. @throws KvfoldError cli/bad-usage */
 export function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8')

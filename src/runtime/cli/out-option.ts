@@ -1,8 +1,10 @@
-/** `--out`: the option that names the file or folder that a command writes. */
+/** `--out`: the option for the file or folder that a command writes. */
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 
-/** Adds `-o, --out`. `earlier`: the option's former name, without dashes. The former name still works, and the value is stored under it. */
+/**
+ * Adds `-o, --out`. `earlier`: an older name of the option, without dashes. That name still works, and the flags have the value under it.
+ */
 export function addOut(
   command: Command,
   value: '<file>' | '<folder>',
@@ -16,7 +18,7 @@ export function addOut(
 }
 
 /**
- * Returns the file or folder that a command got as an argument or by `--out`. @throws KvfoldError cli/bad-usage when it got none, or both
+ * Returns the file or folder to write, given as an argument or by `--out`. @throws KvfoldError cli/bad-usage when neither or both are given
  */
 export function placeOf(argument: string | undefined, out: string | undefined, what: string): string {
   if (argument !== undefined && out !== undefined)

@@ -1,16 +1,19 @@
 /**
- * Reads flags of llama-server, llama-cli and vLLM on the command lines of `serve`, `run` and `chat`. Flags with the same meaning become
- * kvfold's own. For other flags, the error names kvfold's option.
+ * Accepts flags of llama-server, llama-cli and vLLM for `serve`, `run` and `chat`. A flag with an equivalent is translated. For any other,
+ * the error names the kvfold option to use.
  */
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 
 type Peer =
-  /** The flag has the meaning of our option `ours`. With values that match `drops` it asks for our default, and is dropped. */
+  /**
+   * The flag means kvfold's option `ours`. Values that match `drops` ask for kvfold's default, so the flag is dropped. `as` converts other
+   * values.
+   */
   | { readonly ours: string; readonly drops?: RegExp; readonly as?: (value: string) => string }
-  /** The flag switches on a behaviour that kvfold always has. */
+  /** The flag asks for something that kvfold always does. */
   | 'always'
-  /** The flag has no equal here. The sentence says what kvfold has in its place. */
+  /** kvfold has no equivalent. The sentence says what it has instead. */
   | { readonly says: string }
 
 const layers: Peer = {
@@ -111,9 +114,8 @@ const FLASH: ReadonlySet<string> = new Set(['-fa', '--flash-attn'])
 const COMMANDS: ReadonlySet<string> = new Set(['serve', 'run', 'chat'])
 
 /**
- * Returns the words of a command line with other programs' flags turned into ours. `command`: the command that is called; its own options
- * keep their meaning.
- * @throws KvfoldError cli/bad-usage for a flag that has no equal here
+ * Returns the command line with the flags of other programs translated. The own options of `command` keep their meaning.
+ * @throws KvfoldError cli/bad-usage for a flag without an equivalent
  */
 export function withoutPeerFlags(words: readonly string[], command: Command | undefined): readonly string[] {
   if (command === undefined || !COMMANDS.has(command.name())) return words
@@ -161,9 +163,7 @@ function translated(flag: string, peer: Exclude<Peer, 'always'>, isHere: boolean
   return peer.drops?.test(given) === true ? [] : [peer.ours, peer.as?.(given) ?? given]
 }
 
-/**
- * Refuses a `-t` that seems to be meant as llama-server's number of threads. Here `-t` is the temperature, which is hardly ever 4 or more.
- */
+/** Refuses a `-t` that looks like llama-server's number of threads. In kvfold `-t` is the temperature, which is hardly ever 4 or more. */
 function refuseThreads(flag: string, value: string, command: Command): void {
   if (flag === '-t' && /^\d+$/.test(value) && Number(value) > 3)
     throw new KvfoldError(

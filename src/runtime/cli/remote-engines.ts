@@ -1,6 +1,6 @@
 /**
- * `--engine` and `--engines`: models that other servers run. Reads the options and the file of engines, and passes changes of the file to
- * the engine.
+ * `--engine` and `--engines`: models that run on other servers. Reads the options and the file of engines, and passes changes of the file
+ * to the engine.
  */
 import { definedFields } from '../core/json.js'
 import { unwatchFile, watchFile } from 'node:fs'
@@ -15,7 +15,6 @@ import { RemoteEngine, type RemoteEngineOptions } from '../../fleet/engines/remo
 import { collectFilled, decimal, integer, readText } from './options.js'
 import type { Terminal } from './terminal.js'
 
-/** The flags of a command that called `addEngineOptions`. */
 export interface EngineFlags {
   readonly engine?: readonly string[]
   readonly engines?: string
@@ -26,18 +25,21 @@ export interface EngineFlags {
   readonly engineContext?: number
   readonly engineTimeout: number
   readonly engineSessionHeader?: string
-  /** True: the price of a cached token is estimated from the times that the engine reports. */
+  /**
+   * Set: folds wait until they pay. A number: the price of a cached token, as a share of a computed one. True: that price is estimated from
+   * the times that the engine reports.
+   */
   readonly deferEdits?: number | true
 }
 
-/** A remote engine's model name and slots, and a function that connects to it. */
+/** A model on another server: its name, its slots, and a function that connects to it. */
 export interface EngineSource {
   readonly name: string
   readonly slots: number
   readonly load: () => Promise<RemoteEngine>
 }
 
-/** Whether the model runs on another server. */
+/** Whether the served model runs on another server. */
 export const isRemote = ({ engine, engines }: Pick<EngineFlags, 'engine' | 'engines'>): boolean =>
   engine !== undefined || engines !== undefined
 
@@ -82,8 +84,8 @@ export function addEngineOptions(command: Command): Command {
 }
 
 /**
- * Connects to the engines of `--engine` or `--engines`. The returned source has the model name that the engines report. Returns null when
- * neither option is given. Errors of the endpoints are reported now, not to the first client. The file is watched until `signal` is
+ * Connects to the engines of `--engine` or `--engines`, so that errors of the endpoints are reported now and not to the first client. The
+ * source has the model name that the engines report. Returns null when neither option is given. The file is watched until `signal` is
  * aborted.
  * @throws KvfoldError cli/bad-usage for options that need `--engine`, and for an invalid file; remote/*, model/not-found
  */
@@ -141,7 +143,7 @@ export async function engineSource(
   return { name: first.info.model, slots, load }
 }
 
-// The file of `--engines`, which lists the engines and may change while the server runs.
+// The file of `--engines`. It may change while the server runs.
 
 const File = strict({
   engines: Type.Array(
@@ -157,10 +159,10 @@ const File = strict({
   ),
 })
 
-/** Milliseconds between two checks whether the file changed. */
+/** How many milliseconds lie between two checks of the file. */
 const LOOK = 1000
 
-/** The current content of a file of engines. Passes changes to the engine. */
+/** A file of engines: its current content. Changes are passed to the engine. */
 export class EnginesFile {
   entries: readonly EngineEntry[]
   #engine: RemoteEngine | null = null
@@ -168,8 +170,8 @@ export class EnginesFile {
   #last: Promise<unknown> = Promise.resolve()
 
   /**
-   * @param key the key of engines for which the file names none
-   * @param flavour the kind of engines for which the file names none. Default: as they say themselves
+   * @param key the API key for engines of which the file names none
+   * @param flavour the kind of server for engines of which the file names none. Default: found out by asking them
    * @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key
    */
   constructor(
@@ -181,14 +183,14 @@ export class EnginesFile {
     this.entries = this.#parsed(this.#text)
   }
 
-  /** Sets the engine that gets later changes. */
+  /** Sets the engine that later changes are passed to. */
   tell(engine: RemoteEngine): void {
     this.#engine = engine
   }
 
   /**
-   * Reads the file again when it changes and on SIGHUP, until `signal` is aborted. Reports errors in the file and keeps the last valid
-   * content.
+   * Reads the file again whenever it changes, and on SIGHUP, until `signal` is aborted. Errors in the file are reported, and the last valid
+   * content stays in use.
    */
   follow(signal: AbortSignal, told: (line: string) => void): void {
     const again = () =>
@@ -207,7 +209,7 @@ export class EnginesFile {
     )
   }
 
-  /** Reads the file again, after earlier calls have ended. Returns a line about the result, or null when it is unchanged. */
+  /** Reads the file again, once earlier calls are done. Returns a line about the result; null when nothing changed. */
   reread(): Promise<string | null> {
     const line = this.#last.then(() => this.#reread())
     this.#last = line

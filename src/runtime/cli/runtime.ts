@@ -1,4 +1,4 @@
-/** Loads an engine in this process from command-line options. */
+/** Loads an engine in this process, as command-line options say. */
 import { definedFields } from '../core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
@@ -24,8 +24,8 @@ import { answerSettings, engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /**
- * Returns the file that `--model` names: a path, a model of the folder of models, or a model of the hub, which is downloaded into that
- * folder once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled, or as
+ * Returns the file that `--model` names: a path, a model in the models folder, or a model of the hub. The latter is downloaded into the
+ * models folder once, with its progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled, or as
  * modelCalled
  */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
@@ -48,15 +48,15 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
   return pulled(model, notes, definedFields({ folder, signal }))
 }
 
-/** Returns the error text for a name that is neither a file nor a model of the folder. It says what to give instead. */
+/** Returns the error for a name that is neither a file nor a model in the folder. It says what to give instead. */
 const notHere = (model: string): string =>
   /[\\/]|\.gguf$/i.test(model)
     ? `There is no file ${resolve(model)}; give the path of a GGUF file, or hf:owner/repository:quant.`
     : `${JSON.stringify(model)} is neither a file nor a model that is here; give the path of a GGUF file, or hf:owner/repository:quant.`
 
 /**
- * Downloads a model and shows the progress: in one changing line on a terminal, else in a line after every tenth of it. @throws KvfoldError
- * like pull
+ * Downloads a model and shows the progress: on a terminal in one line that is redrawn, elsewhere in a new line after each tenth. @throws
+ * KvfoldError like pull
  */
 export async function pulled(name: string, notes: Terminal, options: PullOptions): Promise<string> {
   notes.print(`Looking for ${name} ...`)
@@ -86,27 +86,25 @@ export async function pulled(name: string, notes: Terminal, options: PullOptions
   }
 }
 
-/** The native library. It is loaded only when a command needs it, so that help and usage errors do not wait for it. */
+/** Loads the native library. Commands call this only when they need it, so that help and usage errors come without delay. */
 export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
   const { openNative } = await import('../native/binding.js')
   return openNative({ gpu })
 }
 
 /**
- * The built-in model is so small that it is computed faster than threads can synchronise. So it gets one thread. Two threads gain little on
- * two free cores. On busy cores they wait for each other, which takes a hundred times as long. Beside a load of 5 on 2 cores we measured
- * 0.6 s with one thread, and 89 s with two.
+ * The built-in model gets one thread. It is so small that synchronising threads takes longer than computing: two threads gain little on two
+ * free cores, and wait for each other on busy ones. Measured beside a load of 5 on 2 cores: 0.6 s with one thread, 89 s with two.
  */
 const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 
-/** Returns the engine's options for these flags. */
 export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
   return { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
 }
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
-/** Shows the work that runs now. The default writes a line on the terminal that goes away; a server prints lines that stay. */
+/** Shows what is being done. By default, a line on the terminal that disappears again; a server prints lines that stay. */
 export type Saying = (doing: string) => void
 
 const inPassing =
@@ -116,8 +114,8 @@ const inPassing =
   }
 
 /**
- * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a damaged
- * file crashes only that process. The built-in model is tried only on GPUs, and with adapters.
+ * Returns the file that `model` names, after a trial: another process loads and uses it with these options first, so that a damaged file
+ * crashes only that process. A trial that passed earlier counts. The built-in model is tried only on GPUs and with adapters.
  * @throws KvfoldError like openNative, modelPath and proveModel
  */
 export async function provenModel(
@@ -142,14 +140,14 @@ export async function provenModel(
   return path
 }
 
-/** Returns the options that affect the loading of the model. The trial loads it with them. */
+/** Returns those options that affect how the model is loaded. The trial uses them. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
   const { model, lora, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
   const adapters = lora?.map(({ path }) => resolve(path))
   return definedFields({ ...uses, model, lora: adapters, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
-/** Like `provenModel`, for an engine with these flags. `uses`: what the trial does with the model besides; `off`: no trial. */
+/** Like `provenModel`, for the engine of these flags. `uses`: what the trial does beyond loading; `off`: no trial. */
 export const enginePath = (
   flags: ModelFlags,
   uses: TrialUses | 'off',
@@ -160,18 +158,18 @@ export const enginePath = (
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks' | 'fits'> {
-  /** What the model's trial does with the model, besides loading it. `off`: no trial. */
+  /** What the model's trial does beyond loading it. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
-  /** Shows progress. Default: on a terminal, in a line that goes away. */
+  /** Shows progress. Default: a line on the terminal that disappears again. */
   readonly say?: Saying
 }
 
-/** For a process with one model: it takes the context that fits. */
+/** For a process with one model: its context is fitted to the free memory. */
 export const FITTING: Loading = { fits: { grows: true, copies: false } }
 
 /**
- * Loads the model that the flags name, after its trial. Uses the machine's calibration for it if there is one, and reports unavailable
- * features. The caller disposes the engine.
+ * Loads the model that the flags name, after its trial. Uses this machine's calibration for it, if there is one, and prints notes on
+ * unavailable features. The caller must dispose the engine.
  * @throws KvfoldError like enginePath and LlamaEngine.load
  */
 export async function loadEngine(
@@ -202,7 +200,7 @@ export async function loadEngine(
   return engine
 }
 
-/** Returns the file of the draft model, after a trial like the model's. */
+/** Returns the file of the draft model, after a trial like that of the main model. */
 function draftPath(
   { lora: _, ...flags }: ModelFlags,
   model: string,
@@ -212,15 +210,15 @@ function draftPath(
   return enginePath({ ...flags, model }, trial === 'off' ? 'off' : {}, ...rest)
 }
 
-/** Refuses a model whose edits start from saved states: no cost model covers them. @throws KvfoldError model/unsupported */
+/** Refuses a model whose edits start from checkpoints, because cost models do not cover those. @throws KvfoldError model/unsupported */
 export function refuseUnpriced({ edits, refusal }: Abilities): void {
   if (edits === 'tags') return
   throw new KvfoldError('model/unsupported', `kvfold cannot predict the costs of folds here: ${refusal}. Choose another model.`)
 }
 
 /**
- * Prints what a fast contract costs the quality of this model's answers. Says nothing when the engine cannot keep the contract.
- * @param flags those with which the engine was loaded
+ * Prints how an approximate contract changes this model's answers. Prints nothing if the engine does not support the contract.
+ * @param flags the flags that the engine was loaded with
  */
 export async function warnOfContract(
   contract: ContractChoice,
@@ -233,13 +231,13 @@ export async function warnOfContract(
   if (notice !== null) notes.prose(notice, notes.colours.yellow)
 }
 
-/** Returns what the fidelity of an engine with these flags is kept under. */
+/** Returns the key under which the fidelity of an engine with these flags is stored. */
 export async function fidelitySubject(engine: LlamaEngine, flags: ModelFlags): Promise<FidelitySubject> {
-  // The questions have no tools, so bare calls change nothing.
+  // The questions of the measurement use no tools, so `bareCalls` makes no difference.
   return { weights: await weightsOf(engine), settings: answerSettings({ ...flags, bareCalls: 'on' }) }
 }
 
-/** Returns the fingerprint of the engine's weights in hex, with the adapters that it applies; null for a remote engine. */
+/** Returns the fingerprint of the engine's weights in hex, with the adapters that it applies. Returns null for a remote engine. */
 export async function weightsOf(engine: LlamaEngine): Promise<string>
 export async function weightsOf(engine: Engine): Promise<string | null>
 export async function weightsOf(engine: Engine): Promise<string | null> {
@@ -249,15 +247,13 @@ export async function weightsOf(engine: Engine): Promise<string | null> {
   return adapterKey === '' ? weights : createHash('sha256').update(weights).update(adapterKey).digest('hex')
 }
 
-/** Returns the options of an embedder for these flags. */
 export function embedderOptions(flags: ModelFlags): EmbedderOptions {
   const { threads, batchThreads } = optionsOf(flags)
   return definedFields({ threads, batchThreads })
 }
 
 /**
- * Loads the model that the flags name, only for embeddings or rankings and without adapters, after its trial. The caller disposes the
- * result.
+ * Loads a model that only embeds or ranks texts, without adapters, after its trial. The caller must dispose the result.
  * @param isTried false: no trial
  * @throws KvfoldError like enginePath, Embedder.load and Reranker.load
  */

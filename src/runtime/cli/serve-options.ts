@@ -1,4 +1,4 @@
-/** The options of `kvfold serve`: their texts, in groups, and their conversion to keys, limits, model names and TLS. */
+/** The options of `kvfold serve` in groups, and their conversion to keys, limits, model names and TLS. */
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
@@ -28,9 +28,9 @@ import { addEngineOptions, type EngineFlags } from './remote-engines.js'
 
 export interface ServeFlags
   extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
-  /** The models to serve, each as `name=model`, or a model alone. */
+  /** The models to serve, each as `name=model`, or just a model. */
   readonly model?: readonly string[]
-  /** Further names of models, each as `name=model`, or another name of the first model. */
+  /** Further names of models: each as `name=model`, or another name of the first model. */
   readonly alias?: readonly string[]
   readonly host: string
   readonly port: number
@@ -50,7 +50,7 @@ export interface ServeFlags
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
-  /** The folder of models to serve. True: the folder into which `kvfold pull` downloads. */
+  /** The folder of models to serve. True: the folder that `kvfold pull` downloads to. */
   readonly models?: string | true
   readonly modelsMax?: number
   readonly acm: Acm
@@ -65,10 +65,10 @@ export interface ServeFlags
   readonly trial: 'on' | 'off'
   readonly grace: number
   readonly maxThreads?: number
-  /** The model that makes embeddings, written as in `model`. True: the served models make them. */
+  /** The embedding model, as in `model`. True: the served models make the embeddings. */
   readonly embeddings?: string | true
   readonly embeddingTokens?: number
-  /** The model that ranks texts, written as in `model`. */
+  /** The reranking model, as in `model`. */
   readonly reranking?: string
   readonly kvEvents?: string
   readonly kvEventsReplay?: string
@@ -232,8 +232,8 @@ export function addServeOptions(command: Command): Command {
 }
 
 /**
- * Adds aliases to the models. `alias`: each is `name=model`, or another name of the first model. `folder`: further models that may have
- * aliases.
+ * Adds aliases to models. Each item of `alias` is `name=model`, or another name of the first model. `folder`: further models that aliases
+ * may name.
  * @throws KvfoldError cli/bad-usage
  */
 export function withAliases(
@@ -255,7 +255,7 @@ export function withAliases(
   }))
 }
 
-/** Parses `name=model`. The default name is the file's name without its extension. */
+/** Parses `name=model`. Without a name, the model is called like its file, without the extension. */
 export function named(text: string): { readonly name: string; readonly model: string } {
   const [, name, model] = /^([\w.:-]+)=(.+)$/.exec(text) ?? []
   if (name !== undefined && model !== undefined) return { name, model }
@@ -266,7 +266,7 @@ export function keysOf({ apiKey = [], apiKeysFile }: ServeFlags): ApiKey[] {
   const keys = apiKey.map(unnamed)
   if (apiKeysFile === undefined) return keys
   const inFile = parseKeys(readText(apiKeysFile, '--api-keys-file'))
-  // An empty file must not leave the server open to everyone.
+  // A file without keys is an error: an empty list of keys would open the server to everyone.
   if (inFile.length === 0) throw new KvfoldError('cli/bad-usage', `The file ${apiKeysFile} given to --api-keys-file has no key.`)
   return [...keys, ...inFile]
 }
@@ -279,7 +279,7 @@ function limitOf(text: string): RateLimit {
   }
 }
 
-/** A commander parser of `name=contract`, for an option that may be repeated. */
+/** Parses `name=contract` for commander. The option may be repeated. */
 function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
   const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
   const known = CONTRACT_CHOICES.find((each) => each === contract)
@@ -297,7 +297,7 @@ export function editsOfKeys({ clientEditsOf }: ServeFlags, keys: readonly ApiKey
   return clientEditsOf
 }
 
-/** Returns the options of the publisher of KV events; undefined when there is none. @throws KvfoldError cli/bad-usage */
+/** Returns the options of the KV event publisher; undefined when it is not wanted. @throws KvfoldError cli/bad-usage */
 export function kvEventsOf(flags: ServeFlags): KvEventsOptions | undefined {
   const { kvEvents: endpoint, kvEventsReplay: replay, kvEventsTopic: topic, kvEventsBufferSteps: bufferSteps } = flags
   if (endpoint === undefined) {
@@ -322,15 +322,14 @@ export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: str
 }
 
 /**
- * Changes the shared options that mean something else in `serve`: it takes several models, and its sampling defaults are those of OpenAI's
- * API.
+ * Changes shared options that mean something else in `serve`: it takes several models, and its sampling defaults are those of OpenAI's API.
  */
 function adapt(command: Command): void {
   const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
   const model = optionOf('model')
   model.argParser(collectFilled).description =
     'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
-  // Without this, the default value would become the first model of the list.
+  // Clear the default value: commander would otherwise make it the first model of the list.
   command.setOptionValueWithSource('model', undefined, 'default')
   optionOf('temperature').description =
     'for requests that do not set it; 0 always takes the likeliest token (default: as the model says, else 0.8)'

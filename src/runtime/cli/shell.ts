@@ -1,23 +1,23 @@
-/** The process around a command: its streams, prompts from stdin or a file, Ctrl-C, and the reporting of errors. */
+/** What surrounds a command: its streams, input from stdin or a file, Ctrl-C, and the reporting of errors. */
 import { Terminal, printable } from './terminal.js'
 import { KvfoldError } from '../core/errors.js'
 import { readText } from './options.js'
 
 export interface Shell {
-  /** Where results are written: stdout. */
+  /** For results: stdout. */
   readonly out: Terminal
-  /** Where progress and remarks are written: stderr, so that a pipe gets only results. */
+  /** For progress and remarks: stderr, so that a pipe gets only results. */
   readonly notes: Terminal
   readonly interrupt: Interrupt
   readonly input: Input
-  /** The words of the command line, from the command's name on. */
+  /** The command line without the program's name. */
   readonly words: readonly string[]
 }
 
-/** A command's input, typed or piped. process.stdin is one. */
+/** The input of a command, typed or piped, such as process.stdin. */
 export type Input = NodeJS.ReadableStream & { readonly isTTY?: boolean; destroy(): unknown }
 
-/** The command as it was typed, for records of its results. User names and passwords are removed from its URLs. */
+/** Returns the command as typed, for records of its results. User names and passwords in URLs are removed. */
 export const commandOf = ({ words }: Shell): string => ['kvfold', ...words].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
 
 export const openShell = (): Shell => ({
@@ -28,14 +28,14 @@ export const openShell = (): Shell => ({
   words: process.argv.slice(2),
 })
 
-// Ctrl-C: the first one asks the running step to stop, the second one ends the process.
+// Ctrl-C: the first one stops what is running, the second one ends the process.
 
-/** The exit code that a shell expects after SIGINT. */
+/** The exit code that shells expect after SIGINT. */
 export const INTERRUPTED = 130
 
 /**
- * Catches Ctrl-C until it is released. The first SIGINT or SIGTERM aborts `signal`; the next one ends the process. `renew` resets it after
- * an interrupt, for programs that continue.
+ * Catches SIGINT and SIGTERM until `release`. The first one aborts `signal`, the next one ends the process. `renew` starts over, for
+ * programs that go on after an interrupt.
  */
 export class Interrupt {
   #controller = new AbortController()
@@ -56,7 +56,7 @@ export class Interrupt {
     return this.#controller.signal.aborted
   }
 
-  /** Does what SIGINT does. For terminals in raw mode, which send a key instead of a signal. */
+  /** Acts like a SIGINT. For terminals in raw mode, where Ctrl-C is a key and not a signal. */
   trigger(): void {
     if (this.interrupted) process.exit(INTERRUPTED)
     this.#controller.abort()
@@ -72,12 +72,12 @@ export class Interrupt {
   }
 }
 
-// Reporting errors: one line on stderr, an exit code, and a stack only on request.
+// Reporting errors: one line on stderr and an exit code; a stack trace only on request.
 
 const FAILED = 1
 export const BAD_USAGE = 2
 
-/** Returns the line that reports an error, without a newline. With KVFOLD_DEBUG=1, the error's stack and causes follow. */
+/** Returns the line that reports an error, without a newline. With KVFOLD_DEBUG=1, stack trace and causes follow. */
 export function describe(error: unknown, debug = process.env['KVFOLD_DEBUG'] === '1'): string {
   const line =
     error instanceof KvfoldError
@@ -96,7 +96,7 @@ function stacks(error: Error): string {
   return error.cause instanceof Error ? `${own}\ncaused by: ${stacks(error.cause)}` : own
 }
 
-/** Reads `file`, or stdin for `-` and when no file is named. @throws KvfoldError cli/bad-usage, engine/cancelled */
+/** Reads a file; or stdin, for `-` and when no file is given. @throws KvfoldError cli/bad-usage, engine/cancelled */
 export async function readInput(file: string | undefined, { input, interrupt }: Shell): Promise<string> {
   if (file !== undefined && file !== '-') return readText(file, 'run')
   if (file === undefined && input.isTTY === true)

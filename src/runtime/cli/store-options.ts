@@ -1,4 +1,4 @@
-/** The lasting state of the server: opens the store that the options name, and deletes old threads. */
+/** The store of a server: opens the store that the options name, and deletes old threads. */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
@@ -17,7 +17,7 @@ import type { SavedThreads, ThreadHead } from '../store/port.js'
 
 export interface KeepingFlags {
   readonly store?: string
-  /** Threads that are unused for more than this many days are deleted. */
+  /** Threads that were not used for this many days are deleted. */
   readonly retention: number
 }
 
@@ -38,7 +38,7 @@ export const retentionMs = ({ retention }: KeepingFlags): number => retention * 
 export type LastingStore = SqliteStore | PostgresStore
 
 export interface OpenStores {
-  /** Threads that were too old at the start are already deleted. */
+  /** Threads that were too old at the start are deleted already. */
   readonly store: LastingStore
   readonly responses: ResponseStore
   readonly savedToday: SavedToday
@@ -47,13 +47,13 @@ export interface OpenStores {
 
 export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
 
-/** Whether `--store` names a database. Its URL may contain a password and must not be shown. */
+/** Whether `--store` names a database. Such a URL may contain a password, so do not print it. */
 export const isDatabase = (store: string | undefined): store is string => /^postgres(?:ql)?:\/\//iu.test(store ?? '')
 
 /**
  * Opens the store. Returns null for `none`.
- * @param say is called with each line about damage
- * @param saved the cells that engines saved on disk, and the folder of those that only this server has
+ * @param say called with each line about damage
+ * @param saved the cells that engines saved on disk, and the folder of those that only this server uses
  * @throws KvfoldError store/*
  */
 export async function openStore(
@@ -75,7 +75,7 @@ export async function openStore(
     }
   }
   const folder = storeFolder(flags)
-  // Loaded late, so that other commands neither wait for SQLite nor need it.
+  // Loaded late, so that other commands need not load SQLite, or have it at all.
   const load = () => Promise.all([import('../store/sqlite-store.js'), import('../server/responses/sqlite-responses.js')])
   const [{ SqliteStore }, { SqliteResponses }] = await load().catch((error: unknown) => {
     throw new KvfoldError('store/unusable', 'SQLite (the package libsql) cannot be loaded here; use --store none.', {
@@ -102,14 +102,17 @@ export async function openStore(
   }
 }
 
-/** Opens the store in a PostgreSQL database. @throws KvfoldError store/* */
+/** Opens a store in a PostgreSQL database. @throws KvfoldError store/* */
 async function openPostgres(url: string, more: Pick<PostgresStoreOptions, 'cells' | 'place'>): Promise<PostgresStore> {
-  // Loaded late, so that other commands neither wait for the client nor need it.
+  // Loaded late, so that other commands need not load the client, or have it at all.
   const { PostgresStore } = await import('../../fleet/postgres/postgres-store.js').catch(noClient)
   return PostgresStore.open({ url, ...more })
 }
 
-/** Opens the database of a store without joining its servers: they wait for one another to forget text. @throws KvfoldError store/* */
+/**
+ * Opens a store's database without registering as a server. Registered servers wait for each other to forget text. @throws KvfoldError
+ * store/*
+ */
 export async function openDatabase(url: string): Promise<Database> {
   const { Database } = await import('../../fleet/postgres/database.js').catch(noClient)
   return Database.open(url)
@@ -126,13 +129,13 @@ const noClient = (error: unknown): never => {
 const REMEDY =
   'kvfold store check lists the damaged threads. kvfold store export writes the parts that can be read. kvfold store copy makes a new store of the undamaged threads'
 
-/** Adds to the error of a damaged store what the user can do. Returns other errors unchanged. */
+/** Adds to the error of a damaged store what the user can do. Other errors are returned unchanged. */
 const withRemedy = (error: unknown): unknown =>
   error instanceof KvfoldError && error.code === 'store/damaged'
     ? new KvfoldError(error.code, `${error.message} ${REMEDY}.`, { cause: error })
     : error
 
-/** Deletes threads that become too old while the service runs. The caller stops the returned object. */
+/** Starts to delete threads that become too old while the service runs. The caller must stop the returned object. */
 export const keepRetention = (
   { store, clock }: Pick<OpenStores, 'store' | 'clock'>,
   service: Pick<ThreadService, 'threads'>,
@@ -144,33 +147,34 @@ export const keepRetention = (
       try {
         return await service.threads.delete(tenant, id, unusedSince)
       } catch (error) {
-        // Another server deleted it first.
+        // Another server has deleted it already.
         if (error instanceof KvfoldError && error.code === 'server/no-thread') return false
         throw error
       }
     },
   })
 
-// The clock of a store. It decides which threads are too old to keep.
+// The clock of a store. It decides which threads are too old.
 
 const HOUR = 3_600_000
-/** This file in the store's folder says when the store was last in use. */
+/** The file in the store's folder that says when the store was last in use. */
 const CLOCK_FILE = 'clock.json'
 
 export class StoreClock {
   private constructor(
     private readonly clock: SteadyClock,
-    /** Milliseconds that an unused thread is kept. */
+    /** How many milliseconds an unused thread is kept. */
     private readonly keep: number,
     private readonly say: (line: string) => void,
     private readonly file: string | null,
-    /** Returns the database's time, or infinity for a folder. */
+    /** Returns the time of the database's clock; infinity for a folder. */
     private readonly elsewhere: () => Promise<number>,
   ) {}
 
   /**
-   * Makes the clock of a folder. A start within half the retention time (at least an hour) after the last use deletes old threads at once.
-   * Even if the clock is wrong by that much, threads used in the other half are kept.
+   * Makes the clock of a folder. The machine's clock is believed if the store was last in use at most half the retention time ago, or an
+   * hour if that is more. Then old threads are deleted at the start. Should that clock be wrong by as much, threads used in the other half
+   * are still kept.
    */
   static ofFolder(
     folder: string,
@@ -187,7 +191,7 @@ export class StoreClock {
     return kept
   }
 
-  /** Makes the clock of a database. A thread is too old only when the database's clock agrees. */
+  /** Makes the clock of a database. A thread counts as too old only if the database's clock agrees. */
   static async ofDatabase(
     store: Pick<PostgresStore, 'time'>,
     flags: KeepingFlags,
@@ -202,15 +206,12 @@ export class StoreClock {
     return this.clock.now()
   }
 
-  /**
-   * Returns the time (Unix milliseconds) before which a thread must have been used last to be too old. @throws KvfoldError
-   * store/unreachable
-   */
+  /** Returns a time in Unix milliseconds: threads last used before it are too old. @throws KvfoldError store/unreachable */
   async oldest(): Promise<number> {
     return Math.min(this.clock.aged(), await this.elsewhere()) - this.keep
   }
 
-  /** Deletes old threads at the start, before any thread is in memory. */
+  /** Deletes threads that are too old at the start. Call it before any thread is loaded into memory. */
   async deleteOld(store: LastingStore): Promise<void> {
     const count = await store.deleteUnusedSince(await this.oldest())
     if (count > 0) this.say(deleted(count))
@@ -223,7 +224,7 @@ export class StoreClock {
       writeFileSync(`${this.file}.new`, JSON.stringify(this.clock.left), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // The disk is full. The earlier saved time stays. With it, no thread is deleted too early.
+      // The disk may be full. Then the time saved earlier stays, with which no thread is deleted too early.
     }
   }
 }
@@ -243,29 +244,29 @@ const deleted = (count: number): string =>
     ? 'deleted a conversation that was unused for longer than --retention allows'
     : `deleted ${count} conversations that were unused for longer than --retention allows`
 
-// Deletion of old threads while the server runs.
+// Deleting old threads while the server runs.
 
 type NamedThread = Pick<ThreadHead, 'tenant' | 'id'>
 
 interface AgingStore {
-  /** Threads last used before this time (Unix milliseconds), longest unused first. */
+  /** Returns the threads last used before this time (Unix milliseconds), least recently used first. */
   unusedSince(time: number): readonly NamedThread[] | Promise<readonly NamedThread[]>
 }
 
 interface RetentionOptions {
   readonly store: AgingStore
   readonly clock: Pick<StoreClock, 'oldest' | 'note'>
-  /** Deletes a thread from memory, the engine and the store, unless it was used at or after `unusedSince`. Returns whether it did. */
+  /** Deletes a thread from memory, engine and store, unless it was used at or after `unusedSince`. Resolves to whether it was deleted. */
   readonly remove: (tenant: string, id: string, unusedSince: number) => Promise<boolean>
-  /** Called with a line about deleted threads, and about each thread that could not be deleted; the next round tries again. */
+  /** Called with a line about deleted threads, and about each thread that could not be deleted. The next round tries that one again. */
   readonly tell: (line: string) => void
-  /** Milliseconds between rounds. Default: an hour. */
+  /** How many milliseconds lie between rounds. Default: an hour. */
   readonly every?: number
 }
 
 /**
- * Deletes old threads while the server runs, also of tenants that never come back. Threads that are too old at the start are deleted by
- * `deleteUnusedSince`.
+ * Deletes old threads while the server runs, also those of tenants that never come back. Threads that are too old at the start are the task
+ * of `deleteUnusedSince`.
  */
 export class Retention {
   readonly #timer: NodeJS.Timeout
@@ -278,7 +279,7 @@ export class Retention {
     this.#timer.unref()
   }
 
-  /** Deletes the threads that are too old now. */
+  /** Deletes the threads that are too old at the moment. */
   async sweep(): Promise<void> {
     const { store, clock, remove, tell } = this.options
     const failed = (error: unknown) => {
@@ -296,7 +297,7 @@ export class Retention {
     clock.note()
   }
 
-  /** Stops, after the current round has ended. */
+  /** Stops once the current round has ended. */
   async stop(): Promise<void> {
     clearInterval(this.#timer)
     await this.#round

@@ -1,12 +1,9 @@
-/**
- * A terminal: its width, whether it has colours and can be redrawn, and the visible length of coloured text. A live region at its end is
- * redrawn in place.
- */
+/** A terminal: its width, colours, a live region at its end that is redrawn in place, and the visible length of coloured text. */
 import pc from 'picocolors'
 
 export type Colours = ReturnType<typeof pc.createColors>
 
-/** The stream behind a terminal. process.stdout and process.stderr are such streams. */
+/** The stream behind a terminal, such as process.stdout. */
 export interface Output {
   readonly isTTY?: boolean
   readonly columns?: number
@@ -16,20 +13,20 @@ export interface Output {
 const HIDE_CURSOR = '\u001b[?25l'
 const SHOW_CURSOR = '\u001b[?25h'
 const CLEAR_BELOW = '\u001b[0J'
-/** The width when the stream reports none. */
+/** The width to assume when the stream reports none. */
 const COLUMNS = 80
-/** A frame that comes fewer milliseconds after the last one is dropped, unless it is forced. */
+/** A frame is skipped when it comes fewer milliseconds than this after the last one, unless it is forced. */
 const FRAME_MILLISECONDS = 50
 
 /**
- * An output stream. Without a terminal it gets only plain text: no colours, no cursor movement, no frames. NO_COLOR switches colours off.
- * TERM=dumb also switches redrawing off. A locale without UTF-8 switches off glyphs beyond ASCII.
+ * An output stream. If it is no terminal, it gets plain text: no colours, no cursor movement, no frames. NO_COLOR turns colours off.
+ * TERM=dumb turns redrawing off, too. In a locale without UTF-8, glyphs beyond ASCII are not used.
  */
 export class Terminal {
   readonly colours: Colours
   readonly live: boolean
   readonly unicode: boolean
-  /** Whether the program goes on when this stream has lost its reader. */
+  /** Whether the program goes on when nothing reads this stream any more. */
   isOptional = false
   #frame = 0
   #drawn = 0
@@ -50,41 +47,41 @@ export class Terminal {
     this.unicode = output.isTTY !== true || utf8(environment)
   }
 
-  /** What the rule under the titles of a table is made of. */
+  /** The character for the line below the header of a table. */
   get rule(): string {
     return this.unicode ? '─' : '-'
   }
 
-  /** How many characters a line has, at least 20. */
+  /** The number of characters in a line, at least 20. */
   get columns(): number {
     return Math.max(20, this.output.columns ?? COLUMNS)
   }
 
-  /** Writes text unchanged. The live region must be closed before. */
+  /** Writes text unchanged. Close the live region first. */
   write(text: string): void {
     this.output.write(text)
   }
 
-  /** Writes a line that stays, above the live region if there is one. Returns false while the reader is behind. */
+  /** Writes a line that stays, above the live region if there is one. Returns false while the stream's reader is behind. */
   print(line = ''): boolean {
     return this.output.write(this.#erased() + line + '\n') !== false
   }
 
-  /** Waits until the reader has everything that was written, or is gone. */
+  /** Waits until the reader has got all that was written, or is gone. */
   flushed(): Promise<void> {
     return new Promise((resolve) => {
       this.output.write('', resolve)
     })
   }
 
-  /** Prints prose. On a terminal, lines break only between words. */
+  /** Prints prose. On a terminal, wraps it between words. */
   prose(text: string, paint: (line: string) => string = (line) => line): void {
     for (const line of this.live ? wrap(text, this.columns - 1) : [text]) this.print(paint(line))
   }
 
   /**
-   * Draws `lines` in place of the last frame (terminals only). `force` draws even right after the last frame. Lines are cut to the width,
-   * because wrapped lines would make the count of lines to go back wrong.
+   * Draws `lines` in place of the last frame, on terminals only. `force`: draw even if the last frame was drawn just before. Lines are cut
+   * to the width: if one wrapped, the cursor would later move up too few lines.
    */
   frame(lines: readonly string[], force = false): void {
     if (!this.live) return
@@ -97,13 +94,13 @@ export class Terminal {
       this.#hidden = true
       process.once('exit', this.#restore)
     }
-    // The last column stays free: some terminals wrap when it is written.
+    // Leave the last column free. Some terminals wrap when it is written.
     for (const line of lines) text += fit(line, this.columns - 1) + '\n'
     this.output.write(text)
     this.#frame = lines.length
   }
 
-  /** Removes the live region and shows the cursor again. */
+  /** Removes the live region, and shows the cursor again. */
   close(): void {
     const erased = this.#erased()
     if (erased !== '') this.output.write(erased)
@@ -119,7 +116,7 @@ export class Terminal {
   }
 }
 
-/** Whether the locale writes UTF-8; macOS always does. */
+/** Whether the locale uses UTF-8. On macOS it always does. */
 function utf8(environment: NodeJS.ProcessEnv): boolean {
   const locale = [environment['LC_ALL'], environment['LC_CTYPE'], environment['LANG']].find(
     (value) => value !== undefined && value !== '',
@@ -127,14 +124,14 @@ function utf8(environment: NodeJS.ProcessEnv): boolean {
   return process.platform === 'darwin' || /utf-?8/i.test(locale ?? '')
 }
 
-// Measuring and cutting text with colour codes by its visible length.
+// The visible length of text with colour codes.
 
 // eslint-disable-next-line no-control-regex -- escape sequences begin with a control character
 const SEQUENCE = /\u001b\[[0-9;?]*[A-Za-z]/y
 const RESET = '\u001b[0m'
 
 /**
- * Counts the characters that a terminal shows: escape sequences do not count, and a surrogate pair is one. Wide characters count as one.
+ * Counts the characters that a terminal shows. Escape sequences do not count; a surrogate pair counts as one, and so does a wide character.
  */
 export function visibleLength(text: string): number {
   let length = 0
@@ -142,7 +139,7 @@ export function visibleLength(text: string): number {
   return length
 }
 
-/** Cuts the text to `width` visible characters. Marks a cut with `…` in the last place and resets colours. */
+/** Cuts text to `width` visible characters. A cut text ends with `…` and resets the colours. */
 export function fit(text: string, width: number): string {
   if (visibleLength(text) <= width) return text
   if (width <= 0) return ''
@@ -157,7 +154,7 @@ export function fit(text: string, width: number): string {
   return `${kept}…${coloured ? RESET : ''}`
 }
 
-/** Breaks text into lines of at most `width` visible characters. A longer word gets its own line. Spaces between words become one. */
+/** Wraps text into lines of at most `width` visible characters. A longer word gets a line of its own. Several spaces become one. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   for (const word of text.split(/ +/)) {
@@ -169,8 +166,8 @@ export function wrap(text: string, width: number): string[] {
 }
 
 /**
- * Makes text of unknown origin safe for a terminal. Control characters, escape included, become visible symbols, so that a model's answer
- * cannot move the cursor or change colours. Newlines and tabs stay.
+ * Makes text from outside safe for a terminal. Control characters, escape included, become visible symbols, so that a model's answer cannot
+ * move the cursor or change colours. Newlines and tabs stay.
  */
 export const printable = (text: string): string =>
   // eslint-disable-next-line no-control-regex -- this function replaces control characters

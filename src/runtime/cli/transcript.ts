@@ -1,6 +1,6 @@
 /**
- * Transcripts: reads conversations that other programs recorded, and finds stretches to fold. A person names the stretches; otherwise
- * kvfold proposes the stretches that an agent would prune.
+ * Transcripts: conversations that other programs recorded, with text to fold in them. The user names the folds; without that, kvfold
+ * proposes those that an agent would make.
  */
 import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
@@ -18,28 +18,28 @@ import { refuseHopeless } from '../engine/model-facts.js'
 import type { ThreadEdits } from '../store/port.js'
 import { readText } from './options.js'
 
-/** A stretch of one message's content to fold. */
+/** A span of one message's content to fold. */
 interface TranscriptFold {
   readonly message: number
   readonly span: Span
-  /** The summary to show instead of the text. Null: the usual marker is shown. */
+  /** The summary to show in place of the text. Null: the default marker. */
   readonly summary: string | null
 }
 
 export interface Transcript {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The folds of the transcript; empty when no text is worth one. */
+  /** The folds. Empty when no text is worth a fold. */
   readonly folds: readonly TranscriptFold[]
-  /** True when the file names no folds and kvfold proposes `folds`. */
+  /** Whether kvfold proposed the folds, because the file names none. */
   readonly proposed: boolean
-  /** What an export of kvfold says is hidden already; null for other files. */
+  /** For an export of kvfold: what is hidden already. Null for other files. */
   readonly edits: ThreadEdits | null
 }
 
 const place = { id: Text, message: Type.Integer({ minimum: 0 }) }
 const stretch = { ...place, span: Type.Object({ start: Type.Integer({ minimum: 0 }), end: Type.Integer() }) }
-/** The fields of a thread's edits that would do harm if they were wrong. */
+/** The fields of a thread's edits that must be valid, because wrong values would do harm. */
 const Edits = Type.Object({
   fragments: Type.Array(Type.Object({ ...stretch, state: Type.Object({ kind: Type.Enum(['open', 'folded', 'summarised']) }) })),
   searches: Type.Array(Type.Object(stretch)),
@@ -59,12 +59,13 @@ const Folds = Type.Array(
   { minItems: 1 },
 )
 
-/** Reads the file of `--transcript`; returns null without the option. @throws KvfoldError cli/bad-usage */
+/** Reads the file of `--transcript`. Returns null without the option. @throws KvfoldError cli/bad-usage */
 export const givenTranscript = (path: string | undefined): Transcript | null =>
   path === undefined ? null : parseTranscript(readText(path, '--transcript'), path)
 
 /**
- * Parses a transcript and finds or proposes its folds. `source` names it in errors. @throws KvfoldError cli/bad-usage with the first fault
+ * Parses a transcript, and finds its folds or proposes some. `source`: the file's name, for errors. @throws KvfoldError cli/bad-usage with
+ * the first fault
  */
 export function parseTranscript(json: string, source: string): Transcript {
   const { messages, tools, body } = recordedIn(json, source)
@@ -88,7 +89,7 @@ export function parseTranscript(json: string, source: string): Transcript {
   }
 }
 
-/** Returns what an export hides. @throws KvfoldError cli/bad-usage */
+/** Returns what an export of kvfold hides. @throws KvfoldError cli/bad-usage */
 function editsIn({ edits }: TranscriptFields, messages: readonly ChatMessage[], source: string): ThreadEdits | null {
   if (edits === undefined) return null
   const read = checked(Type.Object({ edits: Edits }), { edits })
@@ -101,7 +102,7 @@ function editsIn({ edits }: TranscriptFields, messages: readonly ChatMessage[], 
   return edits as ThreadEdits
 }
 
-/** Reads a conversation in any supported form. @throws KvfoldError cli/bad-usage */
+/** Reads a conversation in any supported format. @throws KvfoldError cli/bad-usage */
 function recordedIn(text: string, source: string): Recorded {
   try {
     return readRecorded(text)
@@ -111,14 +112,14 @@ function recordedIn(text: string, source: string): Recorded {
   }
 }
 
-/** Tool results, and other messages, with fewer characters are not worth a fold. */
+/** The fewest characters with which a tool result, or another message, is worth a fold. */
 const LEAST = { tool: 400, other: 2000 }
-/** How many of the newest tool results are left alone, because an agent may still use them. */
+/** How many of the newest tool results are never proposed, because an agent may still need them. */
 const NEWEST = 3
 
 /**
- * Proposes the folds that an agent would make: all tool results but the newest. Without tool results, it proposes all long messages before
- * the last one.
+ * Proposes the folds that an agent would make: all long tool results but the newest. If there are none, all long messages before the last
+ * one.
  */
 function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
   const whole = (message: number): TranscriptFold => ({
@@ -138,8 +139,9 @@ const wrong = (source: string, why: string): KvfoldError =>
   new KvfoldError('cli/bad-usage', `The transcript ${source} cannot be used: ${why}. \`kvfold plan --help\` shows the format.`)
 
 /**
- * Returns the stretch from the beginning of `from` to the end of the first `to` after it. Default: from the beginning, to the end.
- * @param what what the stretch is for, in errors
+ * Returns the span from the beginning of `from` to the end of the first `to` after it. Without `from` it begins with the message, without
+ * `to` it ends with the message.
+ * @param what what the span is for, in errors
  */
 export function stretchOf(
   messages: readonly ChatMessage[],
@@ -163,8 +165,8 @@ export function stretchOf(
 }
 
 /**
- * Turns the transcript into a conversation to continue, with what is hidden in it and the folds that a person named. Its tools are left out,
- * because they belong to other programs. @throws KvfoldError cli/bad-usage
+ * Makes a conversation to continue from a transcript, with its hidden text and the folds that the user named. Leaves out its tools, which
+ * belong to other programs. @throws KvfoldError cli/bad-usage
  */
 export async function begunBy(engine: LlamaEngine, transcript: Transcript): Promise<ConversationState> {
   const { messages, folds, proposed: isProposed } = transcript
@@ -172,7 +174,7 @@ export async function begunBy(engine: LlamaEngine, transcript: Transcript): Prom
   return (await foldedBy(engine, { ...transcript, tools: [] }, isProposed ? [] : folds)).state
 }
 
-/** Returns the conversation with these folds, made in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
+/** Returns the conversation with these folds, made in order. @throws KvfoldError cli/bad-usage when a fold cannot be made */
 export async function foldedBy(
   engine: LlamaEngine,
   { messages, tools, edits }: Pick<Transcript, 'messages' | 'tools' | 'edits'>,
@@ -202,22 +204,22 @@ export async function foldedBy(
   return conversation
 }
 
-// Reads conversations in common forms: request bodies of OpenAI's and Anthropic's APIs, and lists and JSONL of messages. It also reads
-// session files of Claude Code and Codex, and the result of `GET /kvfold/threads/{id}/export`.
+// Formats of recorded conversations: request bodies of OpenAI's and Anthropic's APIs, lists and JSONL of messages or requests, session
+// files of Claude Code and Codex, and exports (`GET /kvfold/threads/{id}/export`).
 
 interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The whole JSON object, for its other fields, such as `folds`. Null for files that are a list or lines. */
+  /** The whole JSON object, for further fields such as `folds`. Null for a list of messages, and for lines without a request. */
   readonly body: TranscriptFields | null
 }
 
 type TranscriptFields = Readonly<Record<string, unknown>>
 
-/** The error for a transcript that cannot be read. It names the fault and its place. */
+/** The error for a transcript that cannot be read. It says what is wrong and where. */
 class UnreadableTranscript extends Error {}
 
-/** Reads a recorded conversation, whatever its form. @throws UnreadableTranscript */
+/** Reads a recorded conversation in any of the formats. @throws UnreadableTranscript */
 export function readRecorded(text: string): Recorded {
   const json = parsed(text)
   if (isRecord(json)) return ofBody(json)
@@ -231,7 +233,7 @@ export function readRecorded(text: string): Recorded {
     )
   })
   if (records.length === 0) throw new UnreadableTranscript('it is empty')
-  // The file is a log of requests. Its last request contains all messages of the earlier ones.
+  // In a log of requests, the last request contains all earlier messages.
   const request = records.map((record) => bodyIn(record)).findLast((body) => body !== null)
   return request === undefined ? { messages: ofItems(sessionItems(records), 'it'), tools: [], body: null } : ofBody(request)
 }
@@ -259,14 +261,14 @@ const textIn = (fields: TranscriptFields, ...keys: readonly string[]): string | 
 const isBody = (fields: TranscriptFields): boolean =>
   Array.isArray(fields['messages']) || (fields['input'] !== undefined && fields['type'] === undefined)
 
-/** Returns the request in a line of a log, or null. */
+/** Returns the request in a line of a log; null when it has none. */
 const bodyIn = (record: TranscriptFields): TranscriptFields | null =>
   [record, record['request'], record['body']].filter(isRecord).find(isBody) ?? null
 
 function ofBody(body: TranscriptFields): Recorded {
   const { messages, input, instructions, system } = body
   if (!isBody(body)) {
-    // The file is a session with a single line.
+    // A session file with a single line.
     if (textIn(body, 'role', 'type') !== undefined)
       return { messages: ofItems(sessionItems([body]), 'it'), tools: [], body: null }
     throw new UnreadableTranscript('it has no messages')
@@ -287,10 +289,10 @@ function toolOf(tool: unknown, place: string): ToolDefinition {
   return { name, description: textIn(fields, 'description') ?? '', parameters }
 }
 
-/** Whether an item in a session of Codex is a message, a call or an output. Codex also writes snapshots, tools and sealed summaries. */
+/** Whether an item of a Codex session is a message, a call or an output. Codex also writes snapshots, tools and encrypted summaries. */
 const isSaid = (item: TranscriptFields): boolean => /^message$|_call(?:_output)?$/.test(textIn(item, 'type') ?? 'message')
 
-/** Returns the messages and items of a session file after its last compaction. */
+/** Returns the messages and items of a session after its last compaction. */
 function sessionItems(records: readonly TranscriptFields[]): readonly TranscriptFields[] {
   let items: TranscriptFields[] = []
   let last: unknown = null
@@ -307,7 +309,7 @@ function sessionItems(records: readonly TranscriptFields[]): readonly Transcript
     else if (isRecord(message) && record['isSidechain'] !== true) {
       const same = message['id'] !== undefined && message['id'] === last
       const before = items.at(-1)
-      // Claude Code writes one line for each block of an answer.
+      // Claude Code writes a line for each block of an answer.
       if (same && before !== undefined && Array.isArray(before['content']) && Array.isArray(message['content']))
         items[items.length - 1] = {
           ...before,
@@ -335,7 +337,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
     if (!isRecord(item)) throw new UnreadableTranscript(`${at} must be an object`)
-    // In exports of kvfold, a message is wrapped with data about it.
+    // Exports of kvfold wrap each message in an object with data about it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
   return messages.list
@@ -372,7 +374,7 @@ class Messages {
         const called = isRecord(call['function']) ? call['function'] : call
         return callOf(textIn(call, 'id') ?? '', textIn(called, 'name') ?? '', called['arguments'])
       }),
-      // Exports of kvfold contain calls in kvfold's own form.
+      // Exports of kvfold have calls as `toolCalls`.
       ...((item['toolCalls'] ?? []) as readonly ToolCall[]),
     ]
     const [callId, name] = [textIn(item, 'tool_call_id', 'toolCallId'), textIn(item, 'name')]
@@ -389,7 +391,7 @@ class Messages {
     this.list.push(message)
   }
 
-  /** Adds a call that the file has apart from its answer. It belongs to the answer before it. */
+  /** Adds a call that the file lists apart from its answer: it belongs to the answer before it. */
   #call(call: ToolCall): void {
     const last = this.list.at(-1)
     if (last?.role === 'assistant') this.list[this.list.length - 1] = { ...last, toolCalls: [...(last.toolCalls ?? []), call] }
@@ -404,7 +406,7 @@ function callOf(id: string, name: string, args: unknown): ToolCall {
   return isRecord(value) ? { id, name, arguments: value } : { id, name, arguments: {}, malformed: text }
 }
 
-/** Returns the text of a content: its parts joined. A part without text is shown as its type. */
+/** Returns the text of a message's content, its parts joined. For a part without text, the name of its type. */
 function plain(content: unknown): string {
   if (typeof content === 'string') return content
   if (isRecord(content)) return textIn(content, 'content', 'text') ?? writeJson(content)

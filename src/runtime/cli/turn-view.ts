@@ -1,4 +1,4 @@
-/** Shows a turn: the answer as it streams, calls and their results as one line each, and the ledger. */
+/** Shows a running turn: the answer as it streams, one line for each call and result, and the ledger. */
 import type { AgentEvent, CallReport } from '../agents/tool-loop.js'
 import type { ToolCall } from '../chat/message.js'
 import { writeJson, writtenEntries } from '../core/written-json.js'
@@ -7,7 +7,7 @@ import { count, plural, duration } from '../figures/numbers.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { type Column, number, table, terminal } from '../figures/table.js'
 
-/** Writes a call as `fold_fragment(f1a2b3)`. Long values are cut, and more so when a call has many. */
+/** Writes a call, for example `fold_fragment(f1a2b3)`. Long values are cut: to 40 characters, or to 20 each if there are several. */
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
   const values =
     malformed === undefined
@@ -17,7 +17,7 @@ export function callText({ name, arguments: args, malformed }: ToolCall): string
   return printable(`${name}(${values.map((value) => cut(value, longest)).join(', ')})`)
 }
 
-/** Returns the first line of a call's result, and the number of further lines. */
+/** Returns the first line of a call's result, and how many lines follow. */
 export function resultText({ text }: Pick<CallReport, 'text'>): string {
   const [first = '', ...rest] = text.split('\n')
   const more = rest.length === 0 ? '' : ` (+ ${plural(rest.length, 'line')})`
@@ -30,22 +30,22 @@ const cut = (text: string, longest: number): string => {
 }
 
 export interface TurnViewOptions {
-  /** Where the answer is written. A terminal gets control characters as visible symbols; another stream gets the answer unchanged. */
+  /** Where the answer is written. On a terminal, control characters become visible symbols; another stream gets the answer unchanged. */
   readonly answer: Terminal
-  /** The terminal for calls, remarks and progress. */
+  /** For calls, remarks and progress. */
   readonly remarks: Terminal
-  /** Whether reasoning is shown too, dimmed. Default false. */
+  /** Whether to show reasoning too, dimmed. Default false. */
   readonly reasoning?: boolean
 }
 
-/** Milliseconds between two lines of progress on a stream whose lines cannot be redrawn. */
+/** How many milliseconds lie between two lines of progress, on a stream that cannot redraw lines. */
 const EVERY = 10_000
 
-/** Call it with a turn's events, and call `end` after the turn. Answer and remarks may use the same terminal. */
+/** Pass it all events of a turn, then call `end`. Answer and remarks may go to the same terminal. */
 export class TurnView {
-  /** Whether the last line of the answer still lacks its line end. */
+  /** Whether the answer's last line still lacks its line break. */
   #open = false
-  /** Tokens that the running step has written so far. */
+  /** How many tokens the current step has generated so far. */
   #written = 0
   #said = performance.now()
 
@@ -66,7 +66,7 @@ export class TurnView {
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }
 
-  /** Ends the answer's last line and removes the line of progress. */
+  /** Ends the answer's last line, and removes the line of progress. */
   end(): void {
     this.options.remarks.close()
     if (this.#open) this.options.answer.write('\n')
@@ -87,27 +87,27 @@ export class TurnView {
     remarks.print(failed ? remarks.colours.yellow(line) : remarks.colours.dim(line))
   }
 
-  /** Shows the running call until it ends. */
+  /** Shows a call until its result comes. */
   #running(call: ToolCall): void {
     this.end()
     const { remarks } = this.options
     remarks.frame([remarks.colours.dim(`· ${callText(call)} ...`)], true)
   }
 
-  /** Shows how much of a prompt is read. Short prompts, which take only a moment, show nothing. */
+  /** Shows how much of the prompt is prefilled. Prompts under 2,048 tokens take only a moment and show nothing. */
   #reading(done: number, total: number): void {
     if (this.#open || total < 2048) return
     if (done < total) this.#doing(`reading ${count(done)} of ${plural(total, 'token')}`)
     else this.options.remarks.close()
   }
 
-  /** Counts the tokens that the model writes. The count is shown while the text itself is not, as in calls and reasoning. */
+  /** Counts generated tokens. The count is shown while the text is not, as in calls and reasoning. */
   #writing(tokens: number): void {
     this.#written += tokens
     if (!this.#open) this.#doing(`writing, ${plural(this.#written, 'token')} so far`)
   }
 
-  /** Shows progress. A terminal redraws one line; another stream gets a new line every ten seconds. */
+  /** Shows progress: on a terminal in one line that is redrawn, elsewhere in a new line every ten seconds. */
   #doing(what: string): void {
     const { remarks } = this.options
     if (remarks.live) remarks.frame([remarks.colours.dim(`${what} ...`)])
@@ -120,7 +120,7 @@ export class TurnView {
 
 // The ledger as text: one line for a turn, a table for a conversation.
 
-/** Returns one line about a turn: the context at its last step, and the turn's cost. Empty without steps. */
+/** Returns one line about a turn: the context size at its last step, and what the turn cost. Empty without steps. */
 export function ledgerLine(entries: readonly LedgerEntry[]): string {
   const last = entries.findLast(({ kind }) => kind === 'answer') ?? entries.at(-1)
   if (last === undefined) return ''
@@ -145,8 +145,8 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
 }
 
 /**
- * Makes a table with one row for each step. `submitted` is the addon's own count. A star marks a step that could not keep to the requested
- * contract. `foreseen`: the milliseconds that were predicted for cache and prompt on a calibrated machine.
+ * Returns the ledger as a table, one row per step. `submitted`: tokens that the addon counted. A star: the step could not keep the
+ * requested contract. `foreseen ms`: the time predicted for cache and prompt, if the machine is calibrated.
  */
 export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
   const tokens = (title: string, of: (entry: LedgerEntry) => number | null) =>

@@ -29,7 +29,8 @@ import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
 import type { Summarize } from './summary.js'
 
 /**
- * Widens characters of a message's original content to the token borders around them. Same as `Engine.snap`, without its `tools` argument.
+ * Widens a character span of a message's original content, so that both ends lie on token borders. Same as `Engine.snap`, without its
+ * `tools` argument.
  */
 export type Snap = (messages: readonly ChatMessage[], message: number, chars: Span) => Span
 
@@ -40,15 +41,18 @@ export interface ConversationPorts {
   /** Lets the model write a summary. Default: `summarize` is refused. */
   readonly summarize?: Summarize
   /**
-   * Counts the tokens of the messages under the edits, at least up to `message`. A step at the end that still waits for tool results may
-   * be left out. Returns null when the engine cannot count them now. Default: folds have no price.
+   * Counts the tokens of the messages under the edits. The count covers at least the messages up to index `message`. It may leave out a
+   * last step that still waits for tool results. Returns null when the engine cannot count them now. Default: folds have no price.
    */
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
-  /** True when `count` only estimates. Default false. */
+  /** Whether `count` only estimates. Default false. */
   readonly estimates?: boolean
-  /** Makes vectors for searches by meaning. Default: only exact text is found. */
+  /** Makes embedding vectors for searches by meaning. Default: searches find only exact text. */
   readonly embed?: Embed
-  /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument and forget nothing. Default `allow`. */
+  /**
+   * Whether a fold that saves no tokens is refused. An operation's own `costly` argument overrides this; a fold with `forget` ignores it.
+   * Default `allow`.
+   */
   readonly costlyFolds?: CostlyFolds
 }
 
@@ -57,32 +61,32 @@ export interface FragmentOptions {
   readonly endMarker: string
   /** How many fragments to make. At least 1. Default 5. */
   readonly numFragments?: number
-  /** The role of the messages in which the markers are searched. Default `user`. */
+  /** Only messages of this role are searched for the markers. Default `user`. */
   readonly role?: Scope
 }
 
-/** The whole conversation as plain data. */
+/** The whole conversation as plain data, for saving and for `Conversation.of`. */
 export interface ConversationState {
   readonly id: ConversationId
   readonly messages: readonly ChatMessage[]
   readonly fragments: readonly Fragment[]
   readonly searches: readonly FoundPlace[]
-  /** How many candidate ids were computed so far (`IdMint.count`). */
+  /** How many candidate ids the conversation has computed (`IdMint.count`). A restored conversation continues from there. */
   readonly ids: number
-  /** The parts of messages, beside their contents, that are not shown. Default: none. */
+  /** What is hidden beside message contents: whole messages, reasoning, inputs of tool calls. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
 const byPlace = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start || a.span.end - b.span.end
 
 /**
- * Messages are only added, never removed or changed. Operations change the text that the model sees in place of a stretch, so nothing is
- * lost and `restore` undoes a fold or a summary. An operation that cannot be carried out is refused and leaves the conversation as it was.
- * The same messages and operations give the same ids and edits.
+ * A conversation that only grows: messages are added, never removed or changed. Operations only change the text that the model sees in
+ * place of a span, so `restore` can undo a fold or a summary. A refused operation leaves the conversation unchanged.
+ * Ids and edits are deterministic: the same messages and operations give the same ones.
  */
 export class Conversation {
   readonly #messages: ChatMessage[] = []
-  /** The fragments, sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by start in the message. */
   #fragments: readonly Fragment[] = []
   /** The omissions, sorted by message. */
   #omissions: readonly Omission[] = []
@@ -120,12 +124,12 @@ export class Conversation {
     return this.#messages
   }
 
-  /** The fragments, sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by start in the message. */
   get fragments(): readonly Fragment[] {
     return this.#fragments
   }
 
-  /** The parts of messages, beside their contents, that are not shown; sorted by message. */
+  /** What is hidden beside message contents (whole messages, reasoning, inputs of tool calls), sorted by message. */
   get omissions(): readonly Omission[] {
     return this.#omissions
   }
@@ -135,7 +139,9 @@ export class Conversation {
     return new Set(this.#omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
   }
 
-  /** Returns the edits that hide fragments and omit parts: disjoint, sorted by message, then by place in the message. */
+  /**
+   * Returns one edit for each hidden fragment and each omission. The edits are disjoint, sorted by message, then by start in the message.
+   */
   edits(): readonly Edit[] {
     const hidden = this.#fragments.map(editOf).filter((edit) => edit !== null)
     if (this.#omissions.length === 0) return hidden
@@ -148,7 +154,10 @@ export class Conversation {
     return this.#messages.push(message) - 1
   }
 
-  /** Returns the message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
+  /**
+   * Returns the message's content as the model sees it, edits applied. @throws KvfoldError engine/bad-request when there is no such
+   * message
+   */
   shown(message: number): string {
     return shownIn(
       this.#message(message).content,
@@ -156,7 +165,10 @@ export class Conversation {
     )
   }
 
-  /** Returns the message's content with only its forgotten text hidden. @throws KvfoldError engine/bad-request when there is none */
+  /**
+   * Returns the message's content with only the text of forget folds hidden. @throws KvfoldError engine/bad-request when there is no such
+   * message
+   */
   remembered(message: number): string {
     return shownIn(
       this.#message(message).content,
@@ -164,18 +176,18 @@ export class Conversation {
     )
   }
 
-  /** Returns the contents of all messages as the model sees them. */
+  /** Returns the contents of all messages as the model sees them, edits applied. */
   shownAll(): readonly string[] {
     const edits = byMessage(this.edits())
     return this.#messages.map(({ content }, index) => shownIn(content, edits.get(index) ?? []))
   }
 
-  /** Returns the fragment's original text. */
+  /** Returns the fragment's original text, whatever its state. */
   text({ message, span: { start, end } }: Pick<Fragment, 'message' | 'span'>): string {
     return this.#message(message).content.slice(start, end)
   }
 
-  /** Returns the tokens that a fragment's text takes at its place in the conversation; null when the engine cannot count now. */
+  /** Returns how many tokens the fragment's text takes in the prompt; null when the engine cannot count now. */
   tokensOf(fragment: Fragment): number | null {
     const { message, span: chars, id } = fragment
     const rest = this.edits().filter((edit) => edit.message !== message || !overlaps(edit.span, chars))
@@ -186,15 +198,15 @@ export class Conversation {
   }
 
   /**
-   * Cuts the text from `startMarker` to `endMarker`, both included, into fragments. The model sees the same text as before. When the
-   * markers are in different messages, the fragments are divided among the messages by length, at least one for each message. Refuses when
-   * the text overlaps an existing fragment.
+   * Cuts the text from `startMarker` to `endMarker`, both included, into fragments. The prompt does not change. If the markers are in
+   * different messages, the fragments are divided among the messages by length; each message gets at least one. Refuses when the text
+   * overlaps an existing fragment.
    */
   fragment(options: FragmentOptions): Result<{ fragments: readonly Fragment[] }> {
     return atOnce(this.fragmenting(options))
   }
 
-  /** Does the same as `fragment` in steps. Other operations may run in between. */
+  /** Like `fragment`, but a generator that yields to the event loop. Other operations may run in between. */
   *fragmenting({
     startMarker,
     endMarker,
@@ -205,7 +217,10 @@ export class Conversation {
     return found.ok ? yield* this.#cutting(found.stretches, numFragments) : found
   }
 
-  /** Cuts stretches of original text into about equal fragments, each with an id. The stretches must be in order and disjoint. */
+  /**
+   * Cuts spans of original text into `pieces` fragments of about equal length. The spans must be in order and disjoint. Each span gives
+   * at least one fragment.
+   */
   cut(stretches: readonly Stretch[], pieces: number): Result<{ fragments: readonly Fragment[] }> {
     return atOnce(this.#cutting(stretches, pieces))
   }
@@ -247,9 +262,10 @@ export class Conversation {
   }
 
   /**
-   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold, unless the caller
-   * wants none. With `forget`, a folded fragment is accepted too, and the cache forgets its text; only `costly` can then refuse a fold that
-   * saves no tokens.
+   * Hides an open or summarised fragment behind a marker. The fragment's `price` then has the tokens before and after the fold; with
+   * `priced: false` there is none.
+   * With `forget`, a folded fragment is accepted too, and the cache forgets its text. A forget fold that saves no tokens is refused only
+   * if the caller passes `costly: 'refuse'`.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const { contract, forget = false, priced = true } = typeof how === 'string' ? { contract: how } : how
@@ -262,13 +278,13 @@ export class Conversation {
     const state = { kind: 'folded', ...(forget ? { forget } : {}) } as const
     const kept = forget ? 'exact' : contract
     if (!priced) return { ok: true, fragment: this.#set(fragment.id, state, kept) }
-    // A forget is not made to save tokens.
+    // The purpose of a forget is privacy, not saving tokens. So the conversation's default for costly folds does not apply.
     return this.#hide(fragment, state, kept, forget ? (costly ?? 'allow') : costly)
   }
 
   /**
-   * Hides each given stretch behind the marker that the caller gives for it, and makes it a fragment. A stretch that already is a fragment
-   * gets the new marker. No price is computed. Refuses when a stretch overlaps another fragment, or is forgotten.
+   * Hides each given span behind its own marker and makes the span a fragment. If the span already is a fragment, that fragment gets the
+   * new marker. No price is computed. Refuses when a span overlaps another fragment, or a forgotten one.
    */
   replace(
     places: readonly (Stretch & { readonly marker: string })[],
@@ -293,8 +309,8 @@ export class Conversation {
   }
 
   /**
-   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts that are hidden already, and calls
-   * whose inputs are.
+   * Hides what lies beside message contents: whole messages, reasoning, or inputs of tool calls. What is hidden already is skipped. Returns
+   * the omissions that this call made.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []
@@ -310,7 +326,7 @@ export class Conversation {
     return made
   }
 
-  /** Shows an omitted part again. Returns false when there is no such omission. */
+  /** Removes an omission, so that the model sees its target again. Returns false when there is no omission with this id. */
   readmit(id: string): boolean {
     const left = this.#omissions.filter((one) => one.id !== id)
     if (left.length === this.#omissions.length) return false
@@ -318,7 +334,7 @@ export class Conversation {
     return true
   }
 
-  /** Shows the original text of a folded or summarised fragment again. Refuses while its whole message is hidden. */
+  /** Shows the original text of a folded or summarised fragment again. Refuses when an omission hides its whole message. */
   restore(id: string): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
@@ -335,8 +351,8 @@ export class Conversation {
   }
 
   /**
-   * Lets the model write a summary of the fragment's original text, then shows the summary in its place. The fragment may be open, folded
-   * or already summarised. `ledger` has the cost. Other operations may run while the model writes.
+   * Lets the model write a summary of the fragment's original text. The summary then stands in the text's place. The fragment may be
+   * open, folded or summarised. `ledger` has the cost. Other operations may run while the model writes.
    */
   async summarize(
     id: string,
@@ -365,11 +381,11 @@ export class Conversation {
   }
 
   /**
-   * Sets which stretches the caller hides. `own`: the fragments of the caller's earlier call. A stretch that one of them already hides
-   * keeps its id. The text of the other own fragments is shown again, and they stop being fragments. A fragment that was forgotten meanwhile
-   * stays as it is. `hidden` must be in order and
-   * disjoint; stretches that overlap another caller's fragments are skipped. No price is computed here: the caller compares the tokens of
-   * all stretches together.
+   * Replaces the spans that one caller hides: `own` names the fragments of that caller's last call, `hidden` the spans to hide from here
+   * on. A span that an own fragment hides already keeps that fragment's id. Other own fragments are removed, and their text is shown
+   * again. Forgotten fragments stay.
+   * `hidden` must be in order and disjoint. A span that overlaps a fragment not in `own` is skipped. Fragments made here have no price:
+   * the caller compares the tokens of all spans together.
    */
   rearrange(own: readonly FragmentId[], hidden: readonly Hidden[]): readonly Fragment[] {
     const isMine = (one: Fragment) => own.includes(one.id) && !isForgotten(one)
@@ -389,7 +405,7 @@ export class Conversation {
     return made
   }
 
-  /** Finds exact text in the original messages, hidden parts included. Changes nothing; each hit gets an id that stays valid. */
+  /** Finds exact text in the original messages, hidden text included. Does not change the prompt. Each hit gets an id that stays valid. */
   search({ query, role = 'user', maxResults = 10, contextSize = 200 }: SearchOptions): Result<SearchResult> {
     if (query === '') return refuse('tool/bad-arguments', 'query is empty. Give the exact text to look for.')
     if (!isCount(maxResults) || !isCount(contextSize))
@@ -407,11 +423,12 @@ export class Conversation {
   }
 
   /**
-   * Finds the passages of folded and summarised text whose meaning is nearest to the query's, nearest first. A passage has at most 400
-   * characters. Changes nothing; each hit gets an id that stays valid. The first search makes the vectors of all hidden passages, later ones
-   * those of newly hidden text. Finds nothing in forgotten text, nor without a model for embeddings (`ConversationPorts.embed`).
+   * Searches folded and summarised text by meaning: returns the passages nearest to the query, nearest first. A passage has at most 400
+   * characters. Each hit gets an id that stays valid; the prompt does not change.
+   * The first search embeds all hidden passages, later searches only newly hidden ones. Forgotten text is never found. Returns none
+   * without an embedding model (`ConversationPorts.embed`).
    * @param options `maxResults`: default 3
-   * @throws what the model for embeddings throws
+   * @throws what the embedding model throws
    */
   async nearest(
     { query, role = 'user', maxResults = 3 }: Omit<SearchOptions, 'contextSize'>,
@@ -423,7 +440,7 @@ export class Conversation {
     return places.map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, 0))
   }
 
-  /** Returns an earlier hit with `extendedContext` characters (default 500) on each side. */
+  /** Returns an earlier search hit with up to `extendedContext` characters (default 500) on each side. */
   detail(id: string, extendedContext = 500): Result<{ hit: Hit }> {
     if (!isCount(extendedContext)) return refuse('tool/bad-arguments', 'extended_context must be a whole number from 1.')
     const found = this.#searches.get(id)
@@ -435,7 +452,7 @@ export class Conversation {
     return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
   }
 
-  /** The current state. It is not copied, so it is valid only until the next change. */
+  /** The current state. Not a copy: valid only until the conversation next changes. */
   get state(): ConversationState {
     const { id, messages, fragments, omissions } = this
     const omitted = omissions.length === 0 ? {} : { omissions }
@@ -447,7 +464,7 @@ export class Conversation {
     return cloned(this.state)
   }
 
-  /** Returns a refusal when a fragment overlaps one of the given stretches, else null. */
+  /** Returns a refusal when a fragment overlaps one of the given spans, else null. */
   #taken(stretches: readonly Stretch[]): Refusal | null {
     const there = [...new Set(stretches.flatMap((stretch) => this.#within(stretch)))]
     if (there.length === 0) return null
@@ -458,7 +475,7 @@ export class Conversation {
     )
   }
 
-  /** Returns the fragments that overlap the stretch, in order. */
+  /** Returns the fragments that overlap the span, in order. */
   #within({ message, span: chars }: Stretch): readonly Fragment[] {
     const all = this.#fragments
     const endsBefore = (one: Fragment) => one.message < message || (one.message === message && one.span.end <= chars.start)
@@ -489,7 +506,8 @@ export class Conversation {
     const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
-      // If the fragment is hidden already, a marker that is longer than the text may still replace an even longer one.
+      // The fragment is hidden already, perhaps behind an even longer marker. A marker that is longer than the text may still replace
+      // that one.
       const now = old.state.kind === 'open' ? null : this.#count(old, old)
       if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
     }
@@ -504,7 +522,7 @@ export class Conversation {
       : { open, hidden: shown, ...(this.ports.estimates === true ? { about: true } : {}) }
   }
 
-  /** Counts the conversation's tokens as if the fragment `of` were in the state of `one`. Returns null when the engine cannot count. */
+  /** Counts the conversation's tokens with the fragment `of` replaced by `one`. Returns null when the engine cannot count. */
   #count(of: Fragment, one: Fragment): number | null {
     const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
     return this.ports.count?.(this.#messages, of.message, [...edits, ...this.#omissions.map(omissionEdit)]) ?? null
@@ -541,7 +559,7 @@ export class Conversation {
   }
 }
 
-/** Returns a message's content under its edits, which are in order. */
+/** Returns a message's content with its edits applied. The edits must be in order. */
 function shownIn(content: string, edits: readonly Edit[]): string {
   if (edits.some(({ omits }) => omits?.part === 'message')) return ''
   let [text, at] = ['', 0]
@@ -552,13 +570,16 @@ function shownIn(content: string, edits: readonly Edit[]): string {
   return text + content.slice(at)
 }
 
-/** Returns the part of `around` beside `forgotten` that has the hit. If the hit itself is forgotten, returns what stands before it. */
+/**
+ * Cuts the excerpt span `around` at the forgotten span, and returns the side that has the hit. If the hit itself is forgotten, returns
+ * the text before it.
+ */
 function beside({ start, end }: Span, hit: Span, forgotten: Span): Span {
   if (forgotten.end <= hit.start) return span(Math.max(start, forgotten.end), end)
   return span(start, Math.min(end, Math.max(start, forgotten.start)))
 }
 
-/** True when `before` ends after `stretch` begins. */
+/** Whether `before` ends after `stretch` begins, that is: the two are out of order or overlap. */
 const isAfter = (before: Stretch | undefined, stretch: Stretch): boolean =>
   before !== undefined &&
   (before.message > stretch.message || (before.message === stretch.message && before.span.end > stretch.span.start))

@@ -1,4 +1,4 @@
-/** Fragments: their ids, the marker of a hidden fragment, and the price of hiding one. */
+/** Fragments: their ids, the marker text that stands for a hidden one, and the price of hiding one. */
 import type { Edit, ChatMessage, OmittedPart } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import { type FragmentId, fragmentId, searchId, type SearchId } from '../core/ids.js'
@@ -7,18 +7,20 @@ import { listed, type Refusal, refuse } from './refusal.js'
 import { invariant } from '../core/errors.js'
 import { mix } from '../core/random.js'
 
-/** The tokens of the conversation's messages with a fragment open and with it hidden, all else equal. Tool definitions are not counted. */
+/**
+ * What hiding one fragment costs: the tokens of all messages with the fragment open and with it hidden. Tool definitions are not counted.
+ */
 export interface Price {
   /** Tokens with the fragment's original text. */
   readonly open: number
   /** Tokens with the marker or summary in its place. */
   readonly hidden: number
-  /** True when the numbers are estimates, because another server has the vocabulary. Absent when they were counted. */
+  /** True when the numbers are estimates: the vocabulary is on another server. Absent when the tokens were counted. */
   readonly about?: true
 }
 
 /**
- * `open`: the model sees the original text. `folded`: the model sees a marker; `marker` is set when it is not the usual one. `summarised`:
+ * `open`: the model sees the original text. `folded`: the model sees a marker; `marker` overrides the default marker text. `summarised`:
  * the model sees a marker that contains the summary.
  */
 export type FragmentState =
@@ -27,24 +29,24 @@ export type FragmentState =
   | { readonly kind: 'folded'; readonly marker?: string; readonly forget?: true }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
-/** A stretch of one message's content that has an id. The fragments of a conversation are disjoint. Only `rearrange` removes fragments. */
+/** A span of one message's content that has an id. The fragments of a conversation are disjoint. Only `rearrange` removes fragments. */
 export interface Fragment {
   readonly id: FragmentId
-  /** Index of the message. */
+  /** Index of the message, from 0. */
   readonly message: number
-  /** Characters (UTF-16 units) of the message's original content. Both ends are token borders. Never empty. */
+  /** In characters (UTF-16 units) of the message's original content. Both ends are token borders. Never empty. */
   readonly span: Span
   readonly state: FragmentState
-  /** The contract under which the cache hides the fragment. Absent: the contract of the step. */
+  /** The cache contract for hiding the fragment. Absent: the contract of the step applies. */
   readonly contract?: Contract
   /**
-   * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace`, `rearrange` and
-   * folds without a price, such as those of the server's policies.
+   * The price when the fragment was hidden. Absent when the fragment is open, when the engine could not count, and for folds without a
+   * price: `replace`, `rearrange`, and folds by the server's policies.
    */
   readonly price?: Price
 }
 
-/** Whether the cache must forget the fragment's text. No other fold may take the place of such a fold. */
+/** Whether the fragment is folded with `forget`, so that the cache must drop its text. No other kind of fold may replace a forget fold. */
 export const isForgotten = ({ state }: Pick<Fragment, 'state'>): boolean => state.kind === 'folded' && state.forget === true
 
 /** Returns the marker that the model sees instead of the fragment's text, or null when the fragment is open. */
@@ -68,13 +70,16 @@ export function editOf(fragment: Fragment): Edit | null {
   return { message, span, replacement, ...(contract === undefined ? {} : { contract }), ...(forgets ? { forget: true } : {}) }
 }
 
-/** A part of a message, beside its content, that is not shown. `Conversation.readmit` shows it again. */
+/**
+ * Something hidden beside message content: a whole message, its reasoning, or inputs of its tool calls. `Conversation.readmit` shows it
+ * again.
+ */
 export interface Omission {
   readonly id: FragmentId
-  /** Index of the message. */
+  /** Index of the message, from 0. */
   readonly message: number
   readonly omits: OmittedPart
-  /** The contract under which the cache hides the part. Absent: the contract of the step. */
+  /** The cache contract for this omission. Absent: the contract of the step applies. */
   readonly contract?: Contract
 }
 
@@ -82,29 +87,28 @@ export interface Omission {
 export const wholeOmission = (omissions: readonly Omission[], message: number): Omission | undefined =>
   omissions.find((one) => one.message === message && one.omits.part === 'message')
 
-/** Returns the edit that leaves the part out. */
+/** Returns the edit that carries out an omission. */
 export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>): Edit => ({
   ...{ message, span: span(0, 0), replacement: '', omits },
   ...(contract === undefined ? {} : { contract }),
 })
 
-/** Options of a fold. */
 export interface FoldOptions {
-  /** The contract under which the cache hides the text. Default: the contract of the step. */
+  /** The cache contract for hiding the text. Default: the contract of the step. */
   readonly contract?: Contract
   /**
-   * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays in any tier, and the fold is `exact`.
+   * Whether the cache must forget the text. If so, the fold is `exact`, and no tier keeps a cell that holds the text or has attended to it.
    * The conversation itself keeps the text. Default false.
    */
   readonly forget?: boolean
-  /** Whether the tokens before and after the fold are counted. Without a price, no fold is refused for its cost. Default true. */
+  /** Whether to count the tokens before and after the fold. A fold without a price is never refused for its cost. Default true. */
   readonly priced?: boolean
 }
 
-/** Compares fragments by message, then by place in the message. */
+/** Sorts fragments by message, then by start in the message. */
 export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
 
-/** Groups things by their message, in the order given. */
+/** Groups items by their message index. Within a group they keep their order. */
 export function byMessage<T extends { readonly message: number }>(things: readonly T[]): ReadonlyMap<number, readonly T[]> {
   const groups = new Map<number, T[]>()
   for (const thing of things) {
@@ -115,10 +119,10 @@ export function byMessage<T extends { readonly message: number }>(things: readon
   return groups
 }
 
-/** A message to the model names at most this many fragments, and tells the number of the others. */
+/** A text for the model names at most this many fragments, then says how many more there are. */
 const MOST = 40
 
-/** Lists fragments for a message to the model: `f1a2b3 (folded) and f4c5d6 (open)`. */
+/** Lists fragments in a text for the model, for example `f1a2b3 (folded) and f4c5d6 (open)`. */
 export function several(fragments: readonly Fragment[]): string {
   const named = fragments
     .slice(0, MOST)
@@ -127,18 +131,18 @@ export function several(fragments: readonly Fragment[]): string {
   return listed(rest > 0 ? [...named, `${rest} more`] : named)
 }
 
-// Whether hiding a fragment saves tokens: compares the tokens of its text with those of the marker in its place.
+// The price of a fold: the tokens of the text against those of the marker that replaces it.
 
 /**
- * Decides what happens when the marker takes at least as many tokens as the text. `refuse`: the fold is refused. `allow`: the fragment is
- * hidden, and the result says that this saves no tokens.
+ * What to do when a marker takes at least as many tokens as the text. `refuse`: the fold is refused. `allow`: the fold happens, and the
+ * tool result says that it saves no tokens.
  */
 export type CostlyFolds = 'refuse' | 'allow'
 
 /** Returns the tokens that hiding saves; negative when hiding costs tokens. */
 export const savedBy = ({ open, hidden }: Price): number => open - hidden
 
-/** Returns a sentence when hiding the fragment saves no tokens. Returns null when it saves some or has no price. */
+/** Returns a remark for the model when hiding the fragment saves no tokens. Returns null when it saves some or has no price. */
 export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
   if (price === undefined || savedBy(price) > 0) return null
   const { open, hidden } = price
@@ -149,50 +153,50 @@ export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>)
   return `This does not pay: the ${what} takes ${about}${by} the text (${about}${open} tokens shown with the text, ${about}${hidden} with the ${what}).`
 }
 
-/** Makes the refusal for hiding a fragment when that saves no tokens. */
+/** Makes the refusal of a fold or summary that saves no tokens. `remark` is the sentence of `priceRemark`. */
 export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
     `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; the operator may allow it all the same.`,
   )
 
-/** Makes the refusal for a fold with `forget` under a contract other than `exact`. */
+/** Makes the refusal of a `forget` fold under a contract other than `exact`. */
 export const keepsTraces = (contract: Contract): Refusal =>
   refuse(
     'tool/bad-arguments',
     `forget needs contract exact: under ${contract} the text after the fold keeps traces of the hidden text. Leave contract out.`,
   )
 
-// Making ids: deterministic, easy to tell apart, unique in their conversation.
+// Ids: deterministic, easy to tell apart, unique in their conversation.
 
-/** The number of ids of five hexadecimal digits. */
+/** The number of different ids with one prefix: five hexadecimal digits. */
 const ROOM = 16 ** 5
 
 const DIGITS = Array.from({ length: 16 }, (_, digit) => digit.toString(16))
 
 /**
- * How many candidates are tried for one id. Even when few fitting ids are left, one in twenty shares no pair with an id in use. 512 tries
- * find it; 64 tries sometimes missed it.
+ * How many candidates to try for one id. When few fitting ids are left, still one candidate in twenty shares no pair with an id in use.
+ * With 512 tries one is found; with 64 tries it was sometimes missed.
  */
 const TRIES = 512
 
 /**
- * Makes ids. An id is a hash of the conversation's content so far and of a counter. So the same run gives the same ids, and a model cannot
- * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an id
- * shares no pair of characters with another one, as long as there are ids left that fit.
+ * Makes ids. An id is a hash of the conversation's content so far and a counter: the same run gives the same ids, and a model cannot
+ * guess the next id from the last (spec: acm-tools, ids).
+ * Models copy an id in pieces, and mix up ids that share a piece. So two ids share no character pair as long as enough ids are left.
  */
 export class IdMint {
   readonly #used = new Set<string>()
-  /** The pairs of all ids in use: their first two characters, the next two and the last two. */
+  /** All character pairs of ids in use. An id has three: its characters 1-2, 3-4 and 5-6. */
   readonly #pairs = new Set<string>()
-  /** How many pairs of two digits are not in use. */
+  /** How many of the 256 pairs of hexadecimal digits are not in use. */
   #unused = DIGITS.length ** 2
   #content = 0x811c9dc5
-  /** Messages that are not hashed yet. Hashing waits until an id is needed, because most conversations make no id. */
+  /** Messages that are not hashed yet. Most conversations never make an id, so hashing waits for the first one. */
   #waiting: ChatMessage[] = []
   #count = 0
 
-  /** Adds a message to the conversation's content, on which the next id depends. */
+  /** Adds a message to the content that the next ids depend on. */
   absorb(message: ChatMessage): void {
     this.#waiting.push(message)
   }
@@ -205,7 +209,7 @@ export class IdMint {
     return searchId(this.#next('s'))
   }
 
-  /** Continues after an earlier mint that had computed `count` candidates; `used` are the ids in use. */
+  /** Continues after an earlier mint that had computed `count` candidates. `used` are the ids in use. */
   resume(count: number, used: readonly string[]): void {
     this.#count = count
     for (const id of used) this.#take(id)
@@ -236,13 +240,13 @@ export class IdMint {
       const shared = pairsOf(id).filter((pair) => this.#pairs.has(pair)).length
       if (!this.#used.has(id) && shared < (best?.shared ?? Infinity)) best = { id, shared }
     }
-    // The candidates that cannot be better are left out, but counted: the next ids do not depend on it.
+    // The loop stops early when no candidate can be better. The skipped tries still count, so later ids do not depend on the early stop.
     if (best.shared > 0) this.#count += Math.max(0, TRIES - tries)
     this.#take(best.id)
     return best.id
   }
 
-  /** Returns how many pairs each id with this prefix shares at least, because all pairs of a kind are in use. */
+  /** Returns the smallest number of pairs that a new id with this prefix must share with ids in use. */
   #leastShared(prefix: 'f' | 's'): number {
     const first = DIGITS.every((digit) => this.#pairs.has(prefix + digit)) ? 1 : 0
     return first + (this.#unused === 0 ? 2 : 0)

@@ -1,4 +1,4 @@
-/** Search by meaning: passages of hidden text, and their nearness to a query as a model for embeddings sees it. */
+/** Search by meaning: cuts hidden text into passages and compares their embedding vectors with the query's. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span } from '../core/span.js'
 import { cosine } from '../core/vectors.js'
@@ -6,30 +6,30 @@ import { type Fragment, isForgotten } from './fragment.js'
 import type { TextPlace } from './search.js'
 import { type Scope, searchable } from './stretch.js'
 
-/** Makes a vector of length 1 of each text. @throws what the model for embeddings throws */
+/** Makes a vector of length 1 for each text. @throws what the embedding model throws */
 export type Embed = (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>
 
-/** The most characters of a passage. */
+/** The longest passage, in characters. */
 const LENGTH = 400
-/** The most passages. The search leaves out older ones. */
+/** The most passages of one search. With more, those of the earliest messages are left out. */
 const MOST = 1000
-/** How many texts are embedded in one call, so that other callers get their turn between two calls. */
+/** How many texts one call to the model embeds. Other requests get their turn between two calls. */
 const BATCH = 64
 
-/** The hidden text in which a search looks. */
+/** The messages and fragments whose hidden text is searched. */
 export interface HiddenText {
   readonly messages: readonly ChatMessage[]
   readonly fragments: readonly Fragment[]
 }
 
-/** The vectors of a conversation's hidden passages. They are made at the first search and kept for the next ones. */
+/** The vectors of a conversation's hidden passages. The first search makes them; later searches reuse them. */
 export class PassageVectors {
   #kept: ReadonlyMap<string, Float32Array> = new Map()
   #clearings = 0
 
   constructor(private readonly embed: Embed) {}
 
-  /** Returns the hidden passages that are nearest to the query, nearest first. @throws what `Embed` throws */
+  /** Returns the hidden passages nearest to the query, nearest first. @throws what `Embed` throws */
   async nearest(
     { messages, fragments }: HiddenText,
     { query, scope, count }: { readonly query: string; readonly scope: Scope; readonly count: number },
@@ -61,20 +61,20 @@ export class PassageVectors {
       .map(({ place }) => place)
   }
 
-  /** Drops all vectors, because they tell something of their texts. A search that runs keeps none either. */
+  /** Drops all vectors, because a vector reveals something of its text. A search that is running does not keep its vectors either. */
   clear(): void {
     this.#clearings++
     this.#kept = new Map()
   }
 }
 
-/** Whether a fragment is hidden, but not forgotten. */
+/** Whether a search reads the fragment: it is hidden, but not forgotten. */
 const isSearched = (fragment: Fragment): boolean => fragment.state.kind !== 'open' && !isForgotten(fragment)
 
-/** Where a passage may end, best first: at the end of a line, of a sentence, of a word. */
+/** Preferred ends of a passage, best first: end of line, end of sentence, end of word. */
 const ENDS = [['\n'], ['. ', '! ', '? '], [' ']] as const
 
-/** Cuts a stretch of a text into passages without white space around them. */
+/** Cuts a span of a text into passages of at most `LENGTH` characters, without white space around them. */
 export function* passagesIn(text: string, { start, end }: Span): Generator<Span> {
   for (let at = start; at < end;) {
     const next = at + LENGTH >= end ? end : endIn(text, at + LENGTH / 2, at + LENGTH)
@@ -85,7 +85,7 @@ export function* passagesIn(text: string, { start, end }: Span): Generator<Span>
   }
 }
 
-/** Returns the best end of a passage between two places. */
+/** Returns the best end for a passage between the offsets `from` and `to`. */
 function endIn(text: string, from: number, to: number): number {
   const half = text.slice(from, to)
   for (const kind of ENDS) {

@@ -1,4 +1,4 @@
-/** Makes the functions that a conversation uses from an engine. */
+/** Builds the ports of a conversation (token borders, counts, summaries) from an engine. */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
@@ -8,8 +8,8 @@ import { noted } from './size-note.js'
 import { summarizeWith } from './summary.js'
 
 /**
- * Takes token borders, counts and summaries from `engine`. `tools` and `scope`: the definitions and facts that every request of the
- * conversation carries.
+ * Makes a conversation's ports from `engine`. Pass the same `tools` and `scope` as in the conversation's requests, so that counts and
+ * borders fit their prompts.
  */
 export function portsOf(
   engine: Engine,
@@ -28,14 +28,13 @@ export function portsOf(
       const settled = settledBefore(messages, message)
       const shown = edits.filter((edit) => edit.message < settled)
       try {
-        // Tool definitions and size notes are left out. They are the same before and after a fold and not always known, so the price does
-        // not depend on them.
+        // Tool definitions and size notes are not counted: they are the same before and after a fold, and not always known here.
         const counted = messages.slice(0, settled)
         const count = () => engine.count(counted, [], shown, variables)
-        // Estimates improve with time. So two counts that are compared must be made at the same time and are not kept.
+        // An engine's estimates improve with time. A kept estimate and a new one could not be compared, so estimates are not kept.
         return engine.estimates === true ? count() : counts.of(counted, shown, count)
       } catch (error) {
-        // Some templates refuse a conversation whose last step is not complete.
+        // Some chat templates refuse a conversation whose last step lacks tool results.
         if (error instanceof KvfoldError && error.code.startsWith('chat/')) return null
         throw error
       }
@@ -44,8 +43,8 @@ export function portsOf(
 }
 
 /**
- * Keeps the last two counts. A fold needs the tokens before it and after it, and the count after one fold is the count before the next.
- * So each fold renders the conversation only once.
+ * Keeps the last two token counts. A fold needs the count before it and after it; the count after one fold is the count before the next.
+ * So each further fold renders the conversation only once.
  */
 class Counts {
   #last: readonly { readonly messages: readonly ChatMessage[]; readonly edits: readonly Edit[]; readonly tokens: number }[] = []
@@ -55,7 +54,7 @@ class Counts {
       (one) => isSame(one.messages, messages, (a, b) => a === b) && isSame(one.edits, edits, showsSame),
     )
     const tokens = known?.tokens ?? count()
-    // Two counts are kept: after a refused fold, the count before it is needed again.
+    // Two, because a refused fold leaves the earlier count as the current one.
     this.#last = [{ messages, edits, tokens }, ...this.#last.filter((one) => one !== known).slice(0, 1)]
     return tokens
   }
@@ -71,12 +70,12 @@ const showsSame = (a: Edit, b: Edit): boolean =>
   a.replacement === b.replacement &&
   JSON.stringify(a.omits) === JSON.stringify(b.omits)
 
-/** Returns the messages that `snap` and `count` render for all messages before the last step. */
+/** Returns the messages that `snap` and `count` render for a message before the last step. */
 export const settled = (messages: readonly ChatMessage[]): readonly ChatMessage[] => messages.slice(0, settledBefore(messages, 0))
 
 /**
- * How many messages to render so that `message` is among them. Leaves out a step at the end that still waits for tool results, because many
- * templates refuse it. Keeps that step if `message` is part of it.
+ * Returns how many messages to render so that message `message` is among them. A last step that still waits for tool results is left out,
+ * because many chat templates refuse it. It stays in if `message` belongs to it.
  */
 function settledBefore(messages: readonly ChatMessage[], message: number): number {
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

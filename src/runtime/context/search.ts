@@ -1,4 +1,4 @@
-/** Exact search through the original text, hidden parts included. */
+/** Exact search through the original text, hidden text included. */
 import type { ChatMessage } from '../chat/message.js'
 import type { FragmentId, SearchId } from '../core/ids.js'
 import { overlaps, span, type Span } from '../core/span.js'
@@ -6,38 +6,37 @@ import { type Fragment, type Omission, wholeOmission } from './fragment.js'
 import { searchable, type Scope } from './stretch.js'
 
 /**
- * Whether the text of a hit is visible to the model now, or (in part) hidden by a fragment. `omitted`: the whole message is hidden, and
- * `fragment` is the id of its omission.
+ * Whether the model sees the text of a hit. A hit counts as hidden even if a fragment hides only some of it. `omitted`: the whole message
+ * is hidden, and `fragment` is the id of its omission.
  */
 export type Standing =
   { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised' | 'omitted'; readonly fragment: FragmentId }
 
-/** A stretch of a message's text. */
+/** A span of one message's original content. */
 export interface TextPlace {
-  /** Index of the message. */
+  /** Index of the message, from 0. */
   readonly message: number
-  /** Characters of the message's original content. */
   readonly span: Span
 }
 
-/** A place in the text of a message, with an id. */
+/** A span that a search found, with its id. */
 export interface FoundPlace extends TextPlace {
   readonly id: SearchId
 }
 
-/** One occurrence of the searched text, with the text around it. */
+/** One search hit, with the text around it. */
 export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
   /**
-   * Characters of the original content around the hit. It ends at forgotten text; for a hit in forgotten text it has only what stands before
-   * that.
+   * The hit and the characters around it, as a span of the original content. It stops at forgotten text. If the hit itself is forgotten,
+   * it has only text before the hit.
    */
   readonly excerpt: Span
 }
 
 /**
- * Returns the first `most` occurrences of `query` in order, and counts all of them. Occurrences do not overlap. Precondition: `query` is
+ * Returns the first `most` occurrences of `query` in order, and the number of all. Occurrences do not overlap. Precondition: `query` is
  * not empty.
  */
 export function found(
@@ -58,13 +57,13 @@ export function found(
   return { places, total }
 }
 
-/** Returns how often `query` occurs when upper and lower case are treated as equal. */
+/** Counts the occurrences of `query`, ignoring upper and lower case. */
 export function countIgnoringCase(messages: readonly ChatMessage[], query: string, scope: Scope): number {
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
   return found(lower, query.toLowerCase(), scope).total
 }
 
-/** Returns whether a place is visible. A place that is hidden in part counts as hidden. */
+/** Says whether the model sees a span of text. If any character is hidden, the span counts as hidden. */
 export function standingOf(fragments: Iterable<Fragment>, omissions: readonly Omission[], place: TextPlace): Standing {
   const omission = wholeOmission(omissions, place.message)
   if (omission !== undefined) return { kind: 'omitted', fragment: omission.id }
@@ -74,7 +73,7 @@ export function standingOf(fragments: Iterable<Fragment>, omissions: readonly Om
   return { kind: 'shown' }
 }
 
-/** Returns the place with up to `reach` characters on each side. Splits no surrogate pair. */
+/** Widens a span by up to `reach` characters on each side. Splits no surrogate pair. */
 export function widened(text: string, { start, end }: Span, reach: number): Span {
   const from = Math.max(0, start - reach)
   const to = Math.min(text.length, end + reach)
@@ -85,19 +84,19 @@ const splits = (text: string, at: number): boolean => at > 0 && at < text.length
 
 const keyOf = ({ message, span: { start, end } }: TextPlace): string => `${message}:${start}:${end}`
 
-/** The places that searches found. A place keeps its id when it is found again. */
+/** The hits of all searches in a conversation. Text that is found again keeps its first id. */
 export class SearchLog {
   readonly #byPlace = new Map<string, FoundPlace>()
   readonly #byId = new Map<string, FoundPlace>()
 
   constructor(private readonly newId: () => SearchId) {}
 
-  /** The places found so far, oldest first. */
+  /** All hits so far, oldest first. */
   get found(): readonly FoundPlace[] {
     return [...this.#byId.values()]
   }
 
-  /** Adds a place that has an id to the log. */
+  /** Adds a hit that already has an id. */
   put(found: FoundPlace): void {
     this.#byPlace.set(keyOf(found), found)
     this.#byId.set(found.id, found)
@@ -119,18 +118,18 @@ export class SearchLog {
 export interface SearchOptions {
   readonly query: string
   readonly role?: Scope
-  /** How many hits are returned at most. Default 10. */
+  /** The most hits to return. Default 10. `total` counts the rest. */
   readonly maxResults?: number
-  /** Characters on each side of a hit. Default 200. */
+  /** How many characters of text each excerpt has on each side of the hit. Default 200. */
   readonly contextSize?: number
 }
 
 export interface SearchResult {
   readonly hits: readonly Hit[]
-  /** The number of all occurrences. It exceeds the number of `hits` when it exceeds `maxResults`. */
+  /** The number of all occurrences, also those beyond `maxResults`. */
   readonly total: number
-  /** Occurrences when upper and lower case are treated as equal. Counted only when `total` is 0; otherwise 0. */
+  /** Occurrences when case is ignored. Counted only when `total` is 0; in all other cases 0. */
   readonly ignoringCase: number
-  /** Occurrences in messages of all roles. Counted only when `total` is 0 and the search had one role; otherwise 0. */
+  /** Occurrences in messages of any role. Counted only when `total` is 0 and the search had one role; in all other cases 0. */
   readonly elsewhere: number
 }

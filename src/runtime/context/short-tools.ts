@@ -1,6 +1,6 @@
 /**
- * The six context tools for models that were not trained on them. Their texts are short or the user's own, results show how each fragment
- * begins, and calls can only name ids that exist.
+ * The six context tools for models that were not trained on them. Descriptions are short, or the user's own. Results show how each
+ * fragment begins, and calls can only name ids that exist.
  */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../chat/message.js'
@@ -22,13 +22,13 @@ import {
   summarizeFragment,
 } from './tools.js'
 
-/** Names of the model that was trained on the texts of `contextTools`: the name in its file, and its name on a server. */
+/** The model trained on the texts of `contextTools`: its name in the GGUF file, and its name on a server. */
 const TRAINED: readonly string[] = ['kvfold-tiny', 'builtin']
 
 /**
- * Returns the context tools in the form that suits a model.
- * @param model the model's name without adapters (`EngineInfo.base`): an adapter of a trained model is trained on its texts, too
- * @param texts the texts in which the model sees the tools; default: the texts of this project
+ * Returns the context tools with the descriptions that suit a model.
+ * @param model the model's name without adapters (`EngineInfo.base`). An adapter of the trained model counts as trained, too
+ * @param texts the user's own descriptions; default: those of this project
  */
 export function contextToolsFor(model: string, texts?: ToolTexts): readonly ContextTool[] {
   if (texts !== undefined) return shaped(texts)
@@ -37,11 +37,11 @@ export function contextToolsFor(model: string, texts?: ToolTexts): readonly Cont
 
 const ToolText = strict({
   description: Type.String(),
-  /** The texts of the arguments that the model sees, by the arguments' names. */
+  /** Descriptions of the arguments, by name. An optional argument without one is hidden from the model. */
   arguments: Type.Record(Type.String(), Type.String()),
 })
 
-/** The texts of tools, by the tools' names. Tools and optional arguments without a text are hidden from the model. */
+/** Descriptions of tools, by tool name. A tool that has no entry is hidden from the model. */
 export type ToolTexts = Readonly<Record<string, Static<typeof ToolText>>>
 
 /** Reads texts of the tools from JSON. @param from names the source in errors @throws KvfoldError cli/bad-usage */
@@ -75,18 +75,21 @@ interface ArgumentsSchema {
 
 const schemaOf = ({ parameters }: ToolDefinition): ArgumentsSchema => parameters as unknown as ArgumentsSchema
 
-/** A context tool whose texts are still missing. */
+/** A context tool before its descriptions are added. */
 interface Unworded extends Pick<ContextTool, 'givesIds'> {
   readonly tool: ContextTool
-  /** Values for the optional arguments that a call leaves out. */
+  /** Values for optional arguments that the model does not see or leaves out. */
   readonly usual?: Readonly<Record<string, unknown>>
-  /** The argument that takes an id, and the ids that it may take. */
+  /** The argument that takes an id, and the ids that are valid now. */
   readonly names?: { readonly argument: string; readonly ids: IdsIn }
 }
 
 type IdsIn = (conversation: Pick<Conversation, 'fragments' | 'omitted' | 'state'>) => readonly string[]
 
-/** Returns the fragments in these states, without those of messages that are hidden as a whole: no call changes what is seen of them. */
+/**
+ * Returns the ids of fragments in one of these states. Fragments in a message that is hidden as a whole are left out: no call could show
+ * or hide them.
+ */
 const fragmentsThatAre =
   (...kinds: readonly Fragment['state']['kind'][]): IdsIn =>
   ({ fragments, omitted }) =>
@@ -97,16 +100,16 @@ const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unwo
   ids: fragmentsThatAre(...kinds),
 })
 
-/** A tool's result shows about this many characters of a fragment's beginning. */
+/** A tool result quotes about this many characters from the beginning of a fragment. */
 const BEGINNING = 60
 
 /**
- * A tool's result gives the tokens of at most this many fragments, because counting reads the whole conversation. Of the others it gives the
- * characters.
+ * A tool result gives the token count of at most this many fragments, because each count reads the whole conversation. For further
+ * fragments it gives the characters.
  */
 const MOST_COUNTED = 20
 
-/** Returns the first words of a text, on one line. */
+/** Returns the beginning of a text, about 60 characters, on one line. */
 function beginningOf(text: string): string {
   const line = text
     .slice(0, 4 * BEGINNING)
@@ -115,7 +118,7 @@ function beginningOf(text: string): string {
   return line.length <= BEGINNING ? line : `${line.slice(0, BEGINNING).trimEnd()}...`
 }
 
-/** The tool that cuts text into fragments. Unlike that of `contextTools`, its result says how each fragment begins and how long it is. */
+/** `fragment_context` with a result that says how long each fragment is and how it begins. */
 const fragmentContext = defineTool({
   name: 'fragment_context',
   description: '',
@@ -133,7 +136,7 @@ const fragmentContext = defineTool({
   },
 })
 
-/** The six tools, still without texts, in the order of `contextTools`. */
+/** The six tools without descriptions, in the order of `contextTools`. */
 const TOOLS: readonly Unworded[] = [
   { tool: fragmentContext, usual: { role: 'all' }, givesIds: true },
   { tool: foldFragment, names: named('open', 'summarised') },
@@ -143,7 +146,7 @@ const TOOLS: readonly Unworded[] = [
   { tool: getSearchDetail, names: { argument: 'search_id', ids: ({ state }) => state.searches.map(({ id }) => id) } },
 ]
 
-/** Makes the tools that have a text in `texts`. The others are left out. */
+/** Makes the tools that have an entry in `texts`. Tools without one are left out. */
 function shaped(texts: ToolTexts): readonly ContextTool[] {
   return TOOLS.flatMap(({ tool, usual = {}, givesIds = false, names }) => {
     const { name } = tool.definition

@@ -1,11 +1,11 @@
-/** Finds the stretch of text between two markers, and cuts stretches into pieces that begin and end on token borders. */
+/** Finds the text between two markers, and cuts text into fragments that begin and end on token borders. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span, contains, length } from '../core/span.js'
 import { quoted, refuse, type Result } from './refusal.js'
 import { invariant } from '../core/errors.js'
 import type { Steps } from '../core/turns.js'
 
-/** A range of characters in one message's original content. */
+/** A character span of one message's original content. */
 export interface Stretch {
   readonly message: number
   readonly span: Span
@@ -23,8 +23,8 @@ interface StretchStart {
 }
 
 /**
- * Finds the original text from the first `startMarker` to the first `endMarker` after it, both included. Returns one non-empty stretch for
- * each message of that text whose role is in scope.
+ * Finds the original text from the first `startMarker` to the first `endMarker` after it, both included. Returns one non-empty span for
+ * each message of that range whose role is in scope.
  * @param omitted indexes of messages that are hidden as a whole; they are left out. Default: none
  */
 export function between(
@@ -63,7 +63,7 @@ export function between(
   return { ok: true, stretches }
 }
 
-/** Returns the place of the first occurrence of `text` at or after `from`, in messages of the scope; null when there is none. */
+/** Returns where `text` first occurs at or after `from`, in messages of the scope; null when it does not occur. */
 function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: StretchStart): StretchStart | null {
   for (let message = from.message; message < messages.length; message++) {
     const original = messages[message]
@@ -74,7 +74,7 @@ function find(messages: readonly ChatMessage[], text: string, scope: Scope, from
   return null
 }
 
-/** Says that a marker is missing, and the most likely reason. @param all the messages with those that are hidden as a whole */
+/** Tells the model that a marker was not found, and the most likely reason. @param all the messages, those hidden as a whole included */
 function missing(
   messages: readonly ChatMessage[],
   all: readonly ChatMessage[],
@@ -94,7 +94,7 @@ function missing(
   return `${not} Copy a few words of the text exactly, as they stand there.`
 }
 
-// Choosing the messages that a tool's `role` argument includes.
+// Which messages a tool's `role` argument includes.
 
 /** The values of the tools' `role` argument. */
 export const scopes = ['user', 'assistant', 'all'] as const
@@ -102,33 +102,33 @@ export type Scope = (typeof scopes)[number]
 
 /** Tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
-/** A refusal of this tool quotes the marker that was not found. So the hint on other places of a marker leaves its results out. */
+/** A refusal by this tool quotes the marker that was not found. So its results do not count as a place where the marker occurs. */
 const REFUSING = 'fragment_context'
 
 /**
- * True when `scope` includes this message. `all` means every message but the system message. Tool results are included, because they are
- * often the longest content.
+ * Whether `scope` includes this message. `all` means every message but system messages. It includes tool results, because they are often
+ * the longest.
  */
 export function inScope(message: ChatMessage, scope: Scope): boolean {
   return scope === 'all' ? message.role !== 'system' : message.role === scope
 }
 
-/** Like `inScope`, but without the results of earlier searches, which only repeat text from other messages. */
+/** Like `inScope`, but without results of the search tools, which only repeat text from other messages. */
 export function searchable(message: ChatMessage, scope: Scope): boolean {
   return inScope(message, scope) && !(message.role === 'tool' && QUOTING.has(message.name ?? ''))
 }
 
-/** Names a scope in a message: `user messages`, `assistant messages`, `messages`. */
+/** Names a scope in a text for the model: `user messages`, `assistant messages`, `messages`. */
 export const scopeName = (scope: Scope): string => (scope === 'all' ? 'messages' : `${scope} messages`)
 
-// Turning a stretch of text into pieces that begin and end on token borders.
+// Cutting text into fragments on token borders.
 
 /**
- * Cuts `chars` into at most `count` adjacent pieces, none empty. Together they cover `chars` and as few characters around it as token
- * borders allow. Returns fewer pieces when the text is short or when several cuts fall into one token. A whole content has no borders to
- * look for.
+ * Cuts `chars` into at most `count` adjacent pieces, none empty. The pieces cover `chars`, widened at both ends to the nearest token
+ * borders. There are fewer pieces when the text is short, or when several cuts fall into one token.
+ * A whole content that stays in one piece needs no border search.
  *
- * @param snap widens characters of `content` to the token borders around them
+ * @param snap widens a span of `content` to the token borders around it
  * @throws KvfoldError internal/invariant when `snap` does not widen, or leaves `content`
  */
 export function* piecesOf(content: string, chars: Span, count: number, snap: (chars: Span) => Span): Steps<readonly Span[]> {
@@ -143,7 +143,7 @@ export function* piecesOf(content: string, chars: Span, count: number, snap: (ch
     return outer
   }
   const { start, end } = widen(chars)
-  // Widening the text after a cut moves its start to the token border at or before the cut.
+  // `widen` moves the start of the text after the cut back to a token border, and that border becomes the cut.
   const cuts: number[] = []
   for (const cut of yield* cutsWithin(content, chars, count)) {
     yield
@@ -158,16 +158,17 @@ export function* piecesOf(content: string, chars: Span, count: number, snap: (ch
   return pieces
 }
 
-// Choosing the places at which a stretch of text is cut. The pieces have about equal lengths, and end at natural pauses.
+// Choosing cuts: fragments of about equal length that end at natural pauses.
 
-/** A kind of natural border. Returns true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
+/** A kind of natural pause. Returns true when text may be cut right before character `at`. Precondition: 0 < at < text.length. */
 type Border = (text: string, at: number) => boolean
 
 const isSpace = (text: string, at: number): boolean => /\s/u.test(text.charAt(at))
 const isLineEnd = (text: string, at: number): boolean => text[at] === '\n'
 
 /**
- * The kinds of border, best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies.
+ * The kinds of pause, best first. White space after a sentence or word goes to the next fragment, as most vocabularies put it at the
+ * start of a token.
  */
 const borders: readonly Border[] = [
   // After a blank line.
@@ -187,8 +188,8 @@ const isHigh = (unit: number): boolean => unit >= 0xd800 && unit <= 0xdbff
 const isLow = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
 
 /**
- * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. The cuts lie at equal distances. Each then moves by at most a
- * quarter of a piece, to the nearest border of the best kind in reach. Returns fewer cuts when the text is too short.
+ * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. The cuts start at equal distances. Each then moves to the nearest
+ * pause of the best kind, by at most a quarter of a piece. There are fewer cuts when the text is too short.
  */
 export function* cutsWithin(text: string, stretch: Span, pieces: number): Steps<readonly number[]> {
   const piece = length(stretch) / pieces
@@ -202,8 +203,8 @@ export function* cutsWithin(text: string, stretch: Span, pieces: number): Steps<
 }
 
 /**
- * Returns the cut nearest to `ideal`, after `previous` and before the end of the stretch; of two, the earlier one. Returns null when there
- * is none in reach.
+ * Returns the best cut near `ideal`: after `previous`, before the end of the span, at most `reach` away. Of two at the same distance it
+ * takes the earlier. Returns null when there is none.
  */
 function nearest(text: string, stretch: Span, ideal: number, reach: number, previous: number): number | null {
   const center = Math.round(ideal)
@@ -214,10 +215,7 @@ function nearest(text: string, stretch: Span, ideal: number, reach: number, prev
   return null
 }
 
-/**
- * Divides `pieces` among stretches by their lengths, at least one for each stretch. So the sum exceeds `pieces` when there are more
- * stretches than pieces.
- */
+/** Divides `pieces` among spans by their lengths. Each span gets at least one, so with more spans than pieces the sum exceeds `pieces`. */
 export function* apportion(pieces: number, lengths: readonly number[]): Steps<readonly number[]> {
   const shares = lengths.map(() => 1)
   for (let left = pieces - shares.length; left > 0; left--) {
@@ -230,7 +228,7 @@ export function* apportion(pieces: number, lengths: readonly number[]): Steps<re
   return shares
 }
 
-/** A stretch to hide. With `summary`, the model sees the summary; otherwise it sees the usual marker. */
+/** A span to hide. With `summary`, the model sees the summary in its place; without, the default marker. */
 export interface Hidden extends Stretch {
   readonly summary?: string
 }

@@ -1,18 +1,18 @@
-/** Lets the model write a summary in a separate conversation. */
+/** Summaries: the model writes one in a conversation of its own. */
 import { CellsBusy, KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import type { Engine, RequestScope } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { refuse, type Result } from './refusal.js'
 
-/** Writes a summary of `text`. The ledger entries have the cost, also in a refusal. */
+/** Writes a summary of `text`. `ledger` has the cost, also in a refusal. */
 export type Summarize = (
   text: string,
   focus: string,
   signal?: AbortSignal,
 ) => Promise<Result<{ summary: string; ledger: readonly LedgerEntry[] }>>
 
-/** The most tokens that a summary may take. */
+/** The longest summary, in tokens. */
 const LONGEST = 256
 
 const request = (text: string, focus: string): string =>
@@ -20,8 +20,8 @@ const request = (text: string, focus: string): string =>
   `leave the rest out and add nothing. Answer with the summary alone.\n\nThe text:\n${text}`
 
 /**
- * Returns a function that writes summaries with `engine`. Each summary is written in its own one-message conversation, which is forgotten
- * afterwards. So the cache of `conversation` stays as it is, and the model sees only the text that it summarises.
+ * Returns a function that writes summaries with `engine`. Each summary gets its own one-message conversation, which is forgotten
+ * afterwards. So the cache of `conversation` does not change, and the model sees only the text to summarise.
  */
 export function summarizeWith(engine: Engine, conversation: ConversationId, scope?: RequestScope): Summarize {
   let count = 0

@@ -1,4 +1,4 @@
-/** The six context tools (Sculptor, appendix H): their definitions for the model, and the functions that carry out their calls. */
+/** The six context tools (Sculptor, appendix H): their definitions for the model, and the functions that carry out calls. */
 import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { checked, type Fault, strict } from '../core/schema.js'
@@ -10,30 +10,30 @@ import { quoted, refuse, type Refusal } from './refusal.js'
 import { type Scope, scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
 
-// A context tool: a definition for the model, and a function that carries out a call.
+// What a context tool is.
 
-/** The result of a call. */
+/** The outcome of a tool call. */
 export interface ToolOutcome {
   /** The content of the tool message. Starts with `Error: ` when the call failed. */
   readonly text: string
   /**
-   * True when the call was carried out and its tool is one that modifies the context. The spec counts `fragment_context` among them,
-   * although it only makes ids.
+   * Whether the call succeeded and its tool counts as modifying the context. The spec counts `fragment_context` as such a tool, although
+   * it only makes ids.
    */
   readonly modifies: boolean
   readonly failed: boolean
-  /** Entries of steps that the call itself ran (summaries). */
+  /** Ledger entries of steps that the call ran, for example to write a summary. */
   readonly ledger: readonly LedgerEntry[]
 }
 
 /**
- * The conversation that a tool works on: a `Conversation`, or one that a server keeps. A search tool reads `messages` only after its
+ * The conversation that a tool works on: a `Conversation`, or a thread of the server. Search tools read `messages` only after their
  * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
   /** Searches by meaning (`Conversation.nearest`). Default: only exact text is found. */
   readonly nearest?: Conversation['nearest']
-  /** Counts a fragment's tokens (`Conversation.tokensOf`). Default: results tell the fragments' characters instead. */
+  /** Counts a fragment's tokens (`Conversation.tokensOf`). Default: results give the fragments' characters instead. */
   readonly tokensOf?: Conversation['tokensOf']
 } & {
   readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (
@@ -44,15 +44,15 @@ export type ContextOperations = Pick<Conversation, 'messages'> & {
 export interface ContextTool {
   readonly definition: ToolDefinition
   /**
-   * Returns the definition with the ids that a call may have now; null when no call could succeed. The model sees `definition`; its
-   * calls must satisfy the returned one. Default: any call may be tried.
+   * Returns the definition with its id argument limited to ids that are valid now; null when no call could succeed. The prompt always
+   * shows `definition`, but calls are checked against the narrowed one. Default: calls are not limited.
    */
   readonly narrowed?: (conversation: Pick<Conversation, 'fragments' | 'omitted' | 'state'>) => ToolDefinition | null
-  /** Whether a call ends the step, because calls after it need the ids in its result. Default false. */
+  /** Whether a call ends the step, because later calls need the ids in its result. Default false. */
   readonly givesIds?: boolean
   /**
-   * Checks the arguments and carries out the call. When the model made a mistake, the outcome says so and the conversation is unchanged.
-   * @param costly whether a fold or summary that saves no tokens is refused; default: as the conversation's ports say
+   * Checks the arguments and carries out the call. A mistake of the model gives a failed outcome and leaves the conversation unchanged.
+   * @param costly whether a fold or summary that saves no tokens is refused; default: the conversation's `costlyFolds`
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   run(
@@ -63,14 +63,14 @@ export interface ContextTool {
   ): Promise<ToolOutcome>
 }
 
-/** The result of a successful call, as its tool returns it. */
+/** What a tool's function returns when its call succeeds. */
 interface Success {
   readonly text: string
   readonly modifies: boolean
   readonly ledger?: readonly LedgerEntry[]
 }
 
-/** The definition of one tool. Its JSON schema is made from `arguments`. */
+/** What `defineTool` needs to make a tool. The JSON schema for the model is made from `arguments`. */
 interface Recipe<Arguments extends TObject> {
   readonly name: string
   readonly description: string
@@ -97,7 +97,7 @@ export function defineTool<Arguments extends TObject>(recipe: Recipe<Arguments>)
 }
 
 /**
- * Makes the JSON schema of a call's arguments. Arguments with a default are optional. The built-in model was trained on the order of the
+ * Makes the JSON schema of a tool's arguments. Arguments with a default are optional. The built-in model was trained on this order of
  * keys.
  */
 function parametersOf({ properties }: TObject): ToolDefinition['parameters'] {
@@ -112,18 +112,18 @@ function parametersOf({ properties }: TObject): ToolDefinition['parameters'] {
   return { type: 'object', properties: Object.fromEntries(ordered) as object, required, additionalProperties: false }
 }
 
-/** Makes the outcome of a call that changed nothing. */
+/** Makes the outcome of a failed call. */
 export function failure(message: string, ledger: readonly LedgerEntry[] = []): ToolOutcome {
   return { text: `Error: ${message}`, modifies: false, failed: true, ledger }
 }
 
-// Writing a search hit into a tool result.
+// How a search hit looks in a tool result.
 
-/** A hit in a list: its number, then the same text as `excerpt`. */
+/** One hit of a list: its number, then id, position and surrounding text. */
 export const match = (messages: readonly ChatMessage[], hit: Hit, index: number): string =>
   `Match ${index + 1} (${hit.id}): ${placed(messages, hit)}`
 
-/** One line that says where the hit is, then the text around it. */
+/** One line with the hit's id and position, then the text around it. */
 export const excerpt = (messages: readonly ChatMessage[], hit: Hit): string => `${hit.id}: ${placed(messages, hit)}`
 
 function placed(messages: readonly ChatMessage[], { message, role, span, standing, excerpt: around }: Hit): string {
@@ -146,7 +146,7 @@ function where(standing: Hit['standing']): string {
   }
 }
 
-// Describes faulty arguments in words that a model can act on.
+// Messages about wrong arguments, in words that a model can act on.
 
 /** One sentence for each fault, in the order of the schema. */
 const faults = (found: readonly Fault[]): string => found.map((fault) => `${sentence(fault)}.`).join(' ')
@@ -159,7 +159,7 @@ function sentence({ path, message, given, unknown }: Fault): string {
   return `${path.join('.')} ${message}${given === undefined ? '' : `, not ${given}`}`
 }
 
-// The tool that cuts text into fragments: the first step before folding or summarising.
+// `fragment_context`: gives ids to parts of the text, so that the other tools can name them.
 
 /** The arguments of `fragment_context`. */
 export const cutArguments = strict({
@@ -183,7 +183,7 @@ export const cutArguments = strict({
   }),
 })
 
-/** Cuts text into fragments as the arguments of a `fragment_context` call say. */
+/** Carries out a `fragment_context` call, arguments already checked. */
 export const cut = (conversation: ContextOperations, args: Static<typeof cutArguments>) =>
   conversation.fragment({
     startMarker: args.start_marker,
@@ -218,7 +218,7 @@ export const fragmentContext = defineTool({
   },
 })
 
-/** Marks the last id, so that a small model sees where the list ends. The built-in model was trained on this form. */
+/** Marks the last id with `and last`, so that a small model sees where the list ends. The built-in model was trained on this wording. */
 const inOrder = (ids: readonly string[]): string =>
   [ids.slice(0, -1).join(', then '), ...ids.slice(-1)].filter(Boolean).join(' and last ')
 
@@ -230,7 +230,7 @@ function cutLine(message: number, fragments: readonly Fragment[]): string {
     : `Cut message ${message + 1} into ${fragments.length} fragments of about ${mean} characters, first to last: ${ids}.`
 }
 
-// The tool that hides a fragment behind a short marker.
+// `fold_fragment`: hides a fragment behind a short marker.
 
 export const foldFragment = defineTool({
   name: 'fold_fragment',
@@ -248,7 +248,7 @@ export const foldFragment = defineTool({
   },
 })
 
-// The tool that replaces a fragment by a summary, which the model itself writes.
+// `summarize_fragment`: puts a summary in place of a fragment. The model writes it.
 
 export const summarizeFragment = defineTool({
   name: 'summarize_fragment',
@@ -269,7 +269,7 @@ export const summarizeFragment = defineTool({
   },
 })
 
-// The tool that shows the original text of a hidden fragment again.
+// `restore_fragment`: shows the original text of a hidden fragment again.
 
 export const restoreFragment = defineTool({
   name: 'restore_fragment',
@@ -283,7 +283,7 @@ export const restoreFragment = defineTool({
   },
 })
 
-// The tool that finds exact text in the original conversation, folded parts included.
+// `search_context`: finds exact text in the original conversation, hidden text included.
 
 const matches = (count: number): string => (count === 1 ? '1 match' : `${count} matches`)
 
@@ -323,10 +323,13 @@ export const searchContext = defineTool({
   },
 })
 
-/** The most passages that a search by meaning shows. */
+/** The most passages that a search by meaning adds to a result. */
 const NEAREST = 3
 
-/** Returns the hidden passages that a search by meaning finds; none without a model for embeddings, or while it is busy or fails. */
+/**
+ * Searches hidden text by meaning, for when exact search finds nothing. Returns none without an embedding model, or when it is busy or
+ * fails.
+ */
 async function nearestTo(
   conversation: ContextOperations,
   { query, role, max_results: most }: { readonly query: string; readonly role: Scope; readonly max_results: number },
@@ -341,7 +344,7 @@ async function nearestTo(
   }
 }
 
-// The tool that shows more of the text around an earlier search result.
+// `get_search_detail`: shows more text around an earlier search hit.
 
 export const getSearchDetail = defineTool({
   name: 'get_search_detail',

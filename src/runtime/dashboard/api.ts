@@ -1,9 +1,9 @@
-/** The connection to the server: requests with the key, and errors in the server's words. */
+/** The connection to the server: sends requests with the API key, and reports the server's errors. */
 import type { EventSourceMessage } from 'eventsource-parser'
 import { readJson, writeJson } from '../core/written-json.js'
 import { eventsIn } from './wire.js'
 
-/** The error for a refusal by the server, in the server's own words. */
+/** The error for a refused request. Its message is the server's. */
 export class ApiFailure extends Error {
   constructor(
     readonly status: number,
@@ -16,22 +16,22 @@ export class ApiFailure extends Error {
 
 const PLACE = 'kvfold-key'
 
-/** The key is kept in the tab's session storage. It is deleted when the tab is closed, and no other page of the browser can read it. */
+/** Keeps the API key in the session storage of the tab: it is deleted with the tab, and other tabs cannot read it. */
 export class Api {
-  /** Called when the server requires a key, or another key. */
+  /** Called when the server asks for a key, or for another one. */
   onLocked: () => void = () => undefined
 
   get key(): string | null {
     return sessionStorage.getItem(PLACE)
   }
 
-  /** Keeps the API key for later requests. Null deletes the key. */
+  /** Stores the API key for later requests. Null deletes it. */
   setKey(key: string | null): void {
     if (key === null || key === '') sessionStorage.removeItem(PLACE)
     else sessionStorage.setItem(PLACE, key)
   }
 
-  /** Sends a GET and returns the answer's JSON. @throws ApiFailure; TypeError when the server does not answer */
+  /** Sends a GET and returns the JSON of the answer. @throws ApiFailure; TypeError when the server cannot be reached */
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
     return readJson(await (await this.#fetch('GET', path, undefined, signal)).text()) as T
   }
@@ -44,7 +44,7 @@ export class Api {
     return readJson(await (await this.#fetch(method, path, body, signal)).text()) as T
   }
 
-  /** Yields server-sent events until the stream ends. */
+  /** Yields the SSE events of an answer until its stream ends. */
   async *events(
     path: string,
     options: { readonly body?: unknown; readonly signal: AbortSignal },
@@ -83,13 +83,13 @@ async function failureOf(response: Response): Promise<ApiFailure> {
   }
 }
 
-/** Describes an error in one sentence for people. */
+/** Describes an error in a sentence for people. */
 export function sentenceOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   if (error instanceof TypeError) return 'The server does not answer.'
   return error instanceof Error ? error.message : String(error)
 }
 
-/** The path of a thread. Ids may contain any characters, so they are escaped. */
+/** Returns the path of a thread in the API, with its parts escaped. */
 export const threadPath = (thread: string, ...rest: readonly string[]): string =>
   ['/kvfold/threads', ...[thread, ...rest].map(encodeURIComponent)].join('/')

@@ -1,4 +1,4 @@
-/** The dashboard: shows the page that the address names, and the field for the API key. */
+/** The dashboard: shows the page that the address names, and the form for the API key. */
 import { render } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
@@ -37,7 +37,7 @@ function App() {
   const id = place.kind === 'thread' ? place.id : null
   const loaded = useThread(connection === 'locked' ? null : id)
   const chat = useChat(loaded.kind === 'thread' ? loaded.thread : null, (thread, from) => {
-    // While the question waited, the user may have gone to another page, and may be typing there.
+    // While the question waited, the user may have opened another page. Do not take them away from it.
     if (isAt(placeIn(location.hash), from)) location.hash = linkTo(thread)
   })
   return (
@@ -46,7 +46,7 @@ function App() {
         class="skip"
         href="#main"
         onClick={(event) => {
-          // The address names the place, so it must stay.
+          // The part of the address after `#` names the page, so the link must not change it.
           event.preventDefault()
           document.getElementById('main')?.focus()
         }}
@@ -113,7 +113,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
         {loaded.reason} <a href={linkTo(null)}>Begin a new thread</a>
       </p>
     )
-  // Right after a change of place, the loaded thread may still be the previous one.
+  // Right after the address changed, `loaded` may still be the previous thread.
   if (loaded.kind === 'thread' && loaded.thread.id === place.id)
     return <ThreadPage key={place.id} thread={loaded.thread} tab={place.tab} chat={chat} found={place.message} />
   return (
@@ -132,7 +132,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
   )
 }
 
-/** The page of a new thread, which has only the input field until a question is asked. */
+/** The page of a new thread: only the input field, until a question is asked. */
 function NewThread({ chat }: { readonly chat: Chat }) {
   const pending = chat.pending?.thread === null ? chat.pending : null
   return (
@@ -157,7 +157,7 @@ function NewThread({ chat }: { readonly chat: Chat }) {
 
 const LOOKS: Readonly<Record<Theme, string>> = { system: '◐', light: '☀', dark: '☾' }
 
-/** The button that changes the colours: from the system's to light, to dark, and back to the system's. */
+/** The button for the colours. Each press goes on: system, light, dark, system. */
 function ThemeButton() {
   const [theme, setTheme] = useState(chosenTheme())
   return (
@@ -177,7 +177,7 @@ function ThemeButton() {
   )
 }
 
-/** The field for the API key. It is shown when the server requires a key, or when one is set. */
+/** The form for the API key. Shown when the server asks for a key; once a key is stored, a button to delete it. */
 function KeyForm() {
   const { api, live } = useHouse()
   const { connection } = useLive()

@@ -1,4 +1,4 @@
-/** Shows where the last answer looked. The user must switch it on, because the server runs the thread through the model again. */
+/** Shows which messages the last answer attended to. The user must switch it on, because the server then computes the thread again. */
 import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
@@ -42,13 +42,13 @@ export function AttentionPanel({ thread, onChoose }: AttentionPanelProps) {
   )
 }
 
-/** The attention of one answer, fetched when it is first shown. */
+/** Fetches and shows the attention of the last answer. */
 function Looked(props: { readonly thread: string; readonly isRunning: boolean; readonly onChoose: (choice: Selection) => void }) {
   const { thread, isRunning, onChoose } = props
   const { api } = useHouse()
   const [seen, setSeen] = useState<Seen>({ kind: 'loading' })
   useEffect(() => {
-    // While an answer runs, the server would look at the previous one.
+    // While an answer is running, the server would measure the previous one.
     if (isRunning) return undefined
     const ended = new AbortController()
     setSeen({ kind: 'loading' })
@@ -149,7 +149,7 @@ function Shares({ attention, onChoose }: { readonly attention: Attention; readon
 interface RowProps {
   readonly tokens: number
   readonly mass: number
-  /** The length of the longest bar. */
+  /** The mass that fills a whole bar. */
   readonly most: number
   readonly part?: 'text' | 'marker'
   readonly children: ComponentChildren

@@ -1,8 +1,8 @@
-/** Charts: bars of a thread's steps, in tokens and milliseconds, and lines over time. */
+/** Charts: stacked bars for a thread's steps (tokens and milliseconds), and lines over time. */
 import type { LedgerEntry } from './wire.js'
 import { count } from '../figures/numbers.js'
 
-/** The most steps that a chart shows. The table shows all steps. */
+/** The most steps in a chart, the last ones. The table has all. */
 const MOST = 200
 
 export function StepCharts({ ledger }: { readonly ledger: readonly LedgerEntry[] }) {
@@ -42,7 +42,7 @@ export function StepCharts({ ledger }: { readonly ledger: readonly LedgerEntry[]
   )
 }
 
-/** The bars of a thread's steps: one stacked bar for each step, with a mark for the expected value. */
+/** Sizes of the bars of a step chart. */
 
 const HEIGHT = 100
 const BAR = 14
@@ -50,9 +50,9 @@ const GAP = 4
 
 interface Bar {
   readonly label: string
-  /** The heights of the bar's parts, from bottom to top, one for each name. */
+  /** The values of the stacked parts, bottom first, one for each of `names`. */
   readonly parts: readonly number[]
-  /** The height of the mark for the expected value; null: no mark. */
+  /** The expected value, drawn as a mark; null: no mark. */
   readonly mark: number | null
 }
 
@@ -129,7 +129,7 @@ const TALL = 90
 
 interface ChartLine {
   readonly name: string
-  /** The line's values, oldest first. */
+  /** The values, oldest first. */
   readonly values: readonly number[]
 }
 
@@ -137,12 +137,12 @@ interface LineChartProps {
   readonly title: string
   readonly unit: string
   readonly lines: readonly ChartLine[]
-  /** Top of the scale. Default: the highest value. */
+  /** The top of the scale, unless a value is higher. Default: the highest value. */
   readonly ceiling?: number
   readonly written?: (value: number) => string
 }
 
-/** A chart of lines over time. The newest value is at the right, and the scale begins at 0. */
+/** A chart of lines over time. The newest values are at the right; the scale begins at 0. */
 export function LineChart({ title, unit, lines, ceiling = 0, written = count }: LineChartProps) {
   const top = Math.max(ceiling, 1, ...lines.flatMap(({ values }) => values))
   const latest = lines.map(({ name, values }) => `${name} ${written(values.at(-1) ?? 0)}`)
@@ -177,7 +177,7 @@ export function LineChart({ title, unit, lines, ceiling = 0, written = count }: 
   )
 }
 
-/** Returns the points of a line as SVG takes them, one for each value, from left to right. A single value is a point at the right. */
+/** Returns a line's points for SVG, one per value, from left to right. A single value is at the right edge. */
 function pointsOf(values: readonly number[], top: number): string {
   const last = Math.max(1, values.length - 1)
   const shift = values.length === 1 ? 1 : 0

@@ -1,33 +1,33 @@
-/** Makes the body of a chat request: a thread as its clients know it, in OpenAI's form. Pure. */
+/** Makes the body of a chat request: the thread as clients know it, in the format of OpenAI's API. Pure. */
 import type { ChatMessage } from '../chat/message.js'
 import { argumentsOf } from './pieces.js'
 import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
 
-/** The settings of a chat request. A setting that is null is left to the thread or the server. */
+/** Settings of a chat request. Null: as the thread or the server has it. */
 export interface ChatSettings {
   readonly acm: Acm | null
   readonly contract: ContractChoice | null
   readonly temperature: number | null
   readonly maxTokens: number | null
-  /** The system message of new threads; empty: none. */
+  /** The system message of new threads. Empty: none. */
   readonly system: string
 }
 
 export const USUAL: ChatSettings = { acm: null, contract: null, temperature: null, maxTokens: null, system: '' }
 
-/** The thread and the question to answer. */
+/** What to ask, and in which thread. */
 export interface ChatTask {
-  /** The thread to continue or to branch from; null: a new one. */
+  /** The thread to continue or to branch from. Null: a new one. */
   readonly known: Export | null
-  /** How many of the thread's messages come before the question. When it is not all of them, the question makes a branch. Default: all. */
+  /** How many of the thread's messages come before the question. If not all, the question begins a branch. Default: all. */
   readonly before?: number
-  /** The question. Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut-off answer is continued. */
   readonly text: string | null
 }
 
 /**
- * Makes the request body. The thread's tools stay in the prompt, but the model may not call one (except under memtool), because the
- * dashboard cannot carry out a call.
+ * Makes the body of the request. The prompt keeps the thread's tools, but `tool_choice` forbids calls (except under memtool), because the
+ * dashboard cannot carry them out.
  */
 export function chatBody(model: string, { known, before, text }: ChatTask, settings: ChatSettings): object {
   const { acm, contract, temperature, maxTokens, system } = settings
@@ -58,11 +58,11 @@ export function chatBody(model: string, { known, before, text }: ChatTask, setti
 
 const beginning = (system: string): SentMessage[] => (system.trim() === '' ? [] : [{ role: 'system', content: system }])
 
-/** Removes the reasoning of the last message. The server continues a cut answer only when it comes without its reasoning. */
+/** Removes the reasoning of the last message. The server continues a cut-off answer only if it comes without reasoning. */
 const withoutLastThought = (messages: readonly SentMessage[]): SentMessage[] =>
   messages.map((message, at) => (at === messages.length - 1 ? { ...message, reasoning_content: undefined } : message))
 
-/** Returns the messages as clients know them: without the calls that the server carried out. */
+/** Returns the messages as clients know them: without steps and calls that the server carried out itself. */
 export function clientView({ messages }: Pick<Export, 'messages'>): SentMessage[] {
   return messages.flatMap(({ message, seen }): SentMessage[] => {
     if (seen === 'nothing') return []

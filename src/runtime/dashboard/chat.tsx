@@ -1,4 +1,4 @@
-/** A request to the model: its question, its thread, and the answer as it arrives. */
+/** One request to the model: its question, its thread, and the answer as it streams. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { readJson, writeJson } from '../core/written-json.js'
 import { count, duration, plural } from '../figures/numbers.js'
@@ -11,62 +11,62 @@ import { Markdown } from './markdown.js'
 import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
-/** A request that runs, that failed or never began, or whose answer the thread does not show yet. */
+/** A request that is running, that failed, or whose answer the loaded thread does not contain yet. */
 export interface Pending {
-  /** The question. Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut-off answer is continued. */
   readonly question: string | null
   readonly thread: string | null
-  /** The id under which the server can end its thinking; null before the first piece of the answer. */
+  /** The completion's id, by which the server can end its reasoning. Null until the first chunk arrives. */
   readonly completion: string | null
-  /** Whether the server has begun with it. From then on the thread has the question. */
+  /** Whether the server has started on it. From then on, the thread contains the question. */
   readonly isBegun: boolean
-  /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
+  /** How many messages of the thread to show above the request. Null for a branch: those before its question. */
   readonly before: number | null
   readonly text: string
   readonly reasoning: string
   readonly notes: readonly string[]
   readonly problem: string | null
-  /** `stopped`: the thread keeps the text generated so far. */
+  /** `stopped`: the user stopped it; the thread keeps the text generated until then. */
   readonly state: 'running' | 'answered' | 'stopped' | 'failed'
 }
 
-/** A request, and the thread that the user asks in. */
+/** A request to send. */
 export interface ChatWanted {
   readonly thread: string | null
   readonly model: string
   /** How many messages of the thread come before the question. Default: all. */
   readonly before?: number
-  /** The question. Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut-off answer is continued. */
   readonly text: string | null
-  /** The title of a new thread. Default: the beginning of its first message. */
+  /** The title for a new thread. Default: the beginning of its first message. */
   readonly title?: string
-  /** The text of the cut answer at the thread's end, which the new answer continues. Then `text` is null. */
+  /** The text of the cut-off last answer that the new answer continues. `text` is null then. */
   readonly begun?: string
 }
 
 export interface Chat {
-  /** The pending request, in any thread. */
+  /** The current request, in whatever thread. */
   readonly pending: Pending | null
-  /** The last answer: its thread, its cost as text, and whether it was cut because it reached the longest answer. */
+  /** The last answer: its thread, its cost as text, and whether it was cut off at the limit on its length. */
   readonly done: { readonly thread: string | null; readonly text: string; readonly cut: boolean } | null
   readonly running: boolean
-  /** Typed text that is not sent yet. Changing it does not redraw the page. */
+  /** Typed text that is not sent yet. A ref, so that typing does not render the page again. */
   readonly draft: { current: string }
-  /** Files that go with the next message, in any thread. */
+  /** Files to send with the next message, in whatever thread. */
   readonly files: readonly TextFile[]
   readonly setFiles: (files: readonly TextFile[]) => void
-  /** The settings of the next request, in any thread. */
+  /** Settings of the next request, in whatever thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
-  /** Sends a question. Returns false and does nothing while another request runs. */
+  /** Sends a request. Returns false and does nothing while another one is running. */
   readonly ask: (wanted: ChatWanted) => boolean
   readonly stop: () => void
 }
 
 /**
- * The hook for the chat of the page.
+ * The hook for the page's chat.
  * @param shown the thread that the page shows
- * @param onThread called when a question gets another thread than the one it was asked in, `from`; null: it began a new one
+ * @param onThread called when a question ends up in another thread than `from`, where it was asked; `from` null: it began a new thread
  */
 export function useChat(shown: ThreadDetail | null, onThread: (id: string, from: string | null) => void): Chat {
   const { api } = useHouse()
@@ -78,7 +78,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
   told.current = onThread
-  // The thread itself now shows the answer, so the pending request is removed.
+  // The loaded thread contains the answer, so the request need not be shown any more.
   const isOver = pending?.state === 'answered' || pending?.state === 'stopped'
   const isThere = isOver && shown?.id === pending.thread && !shown.running && shown.count >= leastCount(pending)
   useEffect(() => {
@@ -87,7 +87,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
 
   const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
     const nothing = { completion: null, isBegun: false, reasoning: '', notes: [], problem: null }
-    // The page shows the request at once. The thread's export then says how many messages the thread has by now.
+    // Show the request at once. Later the export tells how many messages the thread has in fact.
     const inThread = shown?.id === thread ? shown.count : 0
     const above = before ?? (begun === undefined ? inThread : inThread - 1)
     let state: Pending = { question, thread, before: above, text: begun ?? '', ...nothing, state: 'running' }
@@ -115,7 +115,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
           told.current(event.thread, thread)
-          // The server gives the thread its title when the answer has ended. If that fails, the thread keeps its usual title.
+          // The server sets the title after the answer has ended. If that fails, the thread keeps its default title.
           if (title !== undefined) void api.send('PUT', threadPath(event.thread, 'title'), { title }).catch(() => undefined)
         }
         const choice = chunk.choices?.[0]
@@ -134,7 +134,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
       }
       show({ state: 'answered' })
     } catch (error) {
-      // The page keeps a question that no thread has.
+      // A question that is in no thread stays on the page.
       if (signal.aborted && state.isBegun) {
         show({ state: 'stopped' })
         if (state.text + state.reasoning === '') setPending(null)
@@ -158,7 +158,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
   }
 }
 
-/** Waits until the browser has laid out and painted the page. A hidden page is painted once it is shown. */
+/** Waits until the browser has painted the page. While the page is hidden, that takes until it is shown. */
 const painted = (): Promise<void> =>
   new Promise((resolve) => {
     requestAnimationFrame(() => {
@@ -167,15 +167,15 @@ const painted = (): Promise<void> =>
   })
 
 /**
- * How many messages the thread has at least once it contains the question and the answer. A request that was stopped between two steps may
+ * Returns how many messages the thread has at least, once it contains question and answer. A request that was stopped between two steps may
  * have no answer.
  */
 const leastCount = ({ before, question, state }: Pending): number =>
   (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
 
 /**
- * Divides what the page shows between the thread and the request: `until` says how many messages of the thread are shown, and `rest` is
- * what is shown below them. After a failure the page shows the whole thread, and of the request only what the thread does not have.
+ * Divides what to show between the thread and the request. `until`: how many messages of the thread to show; `rest`: what to show of the
+ * request below them. After a failure, shows the whole thread, and of the request only what the thread lacks.
  */
 export function dividedBetween(
   thread: Pick<ThreadDetail, 'messages' | 'running'>,
@@ -184,21 +184,21 @@ export function dividedBetween(
   const { length } = thread.messages
   const before = messagesBefore(pending, thread)
   if (pending.state !== 'failed' || thread.running) return { until: before, rest: pending }
-  // Its text can only be that of the cut answer which it was to continue.
+  // A request that never began has no text of its own, only that of the cut-off answer which it should continue.
   if (!pending.isBegun) return { until: length, rest: { ...pending, text: '' } }
   const hasAnswer = length > before + (pending.question === null ? 0 : 1)
   if (!hasAnswer) return { until: before, rest: pending }
   return { until: length, rest: { ...pending, question: null, text: '', reasoning: '', notes: [] } }
 }
 
-/** Returns how many messages of the thread come before the question or answer that is pending. */
+/** Returns how many messages of the thread come before the request's question, or before its answer if it has no question. */
 function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
   if (before !== null) return before
   const last = messages.findLastIndex(({ message }) => message.role === 'user')
   return question === null ? last + 1 : last
 }
 
-/** Shows the question, and the answer so far. */
+/** Shows a request: its question, and its answer so far. */
 export function Answering({ pending }: { readonly pending: Pending }) {
   const { question, completion, text, reasoning, notes, problem, state } = pending
   const isRunning = state === 'running'
@@ -240,7 +240,7 @@ export function Answering({ pending }: { readonly pending: Pending }) {
   )
 }
 
-/** The button that makes the model answer at once. If the server cannot do that, the reason takes the button's place. */
+/** The button that ends the model's reasoning. If the server cannot do that, the reason is shown in place of the button. */
 function EndThinking({ completion }: { readonly completion: string }) {
   const { api } = useHouse()
   const [said, setSaid] = useState<string | null>(null)

@@ -1,4 +1,4 @@
-/** The field at the end of a conversation: the next message, Send and Stop, and the settings of the request. */
+/** The form below a conversation: next message, Send and Stop, files, settings. */
 import type { ComponentChildren } from 'preact'
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import type { Chat } from './chat.js'
@@ -22,9 +22,9 @@ const folders = Object.keys(FOLDERS) as Acm[]
 
 interface ComposerProps {
   readonly chat: Chat
-  /** The thread in which the user asks; null: the next question begins a new one. */
+  /** The thread to ask in. Null: the next question begins a new one. */
   readonly thread: string | null
-  /** The thread's model; null: the user chooses one. */
+  /** The thread's model. Null: the user chooses. */
   readonly model: string | null
 }
 
@@ -32,8 +32,8 @@ export function Composer({ chat, thread, model }: ComposerProps) {
   const { names } = useLive()
   const [chosen, setChosen] = useState<string | null>(null)
   const field = useRef<HTMLTextAreaElement>(null)
-  // Focuses the field, except on touch devices, where the keyboard would cover half the page. A layout effect, so that the focus is set
-  // before the user can choose anything else.
+  // Focuses the field, except on touch devices, whose keyboard would cover half the page. A layout effect runs before the user can focus
+  // anything else.
   useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) field.current?.focus()
   }, [])
@@ -57,7 +57,7 @@ export function Composer({ chat, thread, model }: ComposerProps) {
       onSubmit={(event) => {
         event.preventDefault()
         if (running || used === '' || (typed.trim() === '' && files.length === 0)) return
-        // The title is the question: by default it would be the message's beginning, which is a file.
+        // Use the question as title. The default title, the message's beginning, would be that of a file.
         const title = thread === null && files.length > 0 && typed.trim() !== '' ? { title: typed.trim().slice(0, 80) } : {}
         if (!chat.ask({ thread, model: used, text: withFiles(typed, files), ...title })) return
         setTyped('')
@@ -122,7 +122,7 @@ export function Composer({ chat, thread, model }: ComposerProps) {
   )
 }
 
-/** The button that opens the browser's choice of files. */
+/** The button that opens the browser's file dialog. */
 function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null) => void }) {
   const input = useRef<HTMLInputElement>(null)
   return (
@@ -134,7 +134,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
         hidden
         onChange={({ currentTarget }) => {
           onChoose(currentTarget.files)
-          // The field is emptied, so that a removed file can be chosen again.
+          // Empty the field, so that a removed file can be chosen again.
           currentTarget.value = ''
         }}
       />
@@ -145,7 +145,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
   )
 }
 
-/** Shows the files that go with the next message. */
+/** Shows the files that will go with the next message. */
 function Attached({
   files,
   onChange,
@@ -177,7 +177,7 @@ function Attached({
 
 interface SettingsProps {
   readonly settings: ChatSettings
-  /** Whether the next question begins a thread. */
+  /** Whether the next question begins a new thread. */
   readonly fresh: boolean
   readonly onChange: (settings: ChatSettings) => void
   readonly children: ComponentChildren
@@ -185,7 +185,7 @@ interface SettingsProps {
 
 function Settings({ settings, fresh, onChange, children }: SettingsProps) {
   const { acm, contract, temperature, maxTokens, system } = settings
-  /** Makes a field for a number. An empty field means the server's value. */
+  /** Makes a number field. Left empty, it means the server's default. */
   const number = (label: string, name: 'temperature' | 'maxTokens', bounds: { min: number; max?: number; step?: number }) => (
     <label>
       {label}{' '}
@@ -194,8 +194,8 @@ function Settings({ settings, fresh, onChange, children }: SettingsProps) {
         placeholder="the server's"
         {...bounds}
         value={String(settings[name] ?? '')}
-        // Stored at each key, because the page is redrawn every second and would lose unsaved input. An incomplete number has no value
-        // yet.
+        // Stored at each key, because the page renders every second and would lose input that is not stored. A number that is not complete
+        // has no value yet.
         onInput={({ currentTarget: { value, valueAsNumber, validity } }) => {
           if (value !== '' && validity.valid) onChange({ ...settings, [name]: valueAsNumber })
           else if (value === '' && !validity.badInput) onChange({ ...settings, [name]: null })

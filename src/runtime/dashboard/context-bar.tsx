@@ -1,6 +1,6 @@
 /**
- * A small map of a thread's context. Each message is as long as its tokens, with its fragments beside it. A button folds the chosen message
- * or fragment.
+ * A map of a thread's context: a bar for each message, as long as its tokens, with its fragments beside it. A button folds what is
+ * selected.
  */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
@@ -13,21 +13,21 @@ interface ContextBarProps {
   readonly chosen: Selection | null
   readonly hidden: HiddenPieces
   readonly onChoose: (choice: Selection) => void
-  /** `onFold`, `onRestore`, `onFoldMessage`: called by the button and by the keys F and R. */
+  /** `onFold`, `onRestore` and `onFoldMessage` are called by the button and by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
 }
 
-/** With this many messages or more, the gaps between them are smaller, so that the widths stay comparable. */
+/** From this many messages on, the gaps between bars are smaller, so that the widths stay comparable. */
 const MANY = 20
 
-/** The map. The Tab key stops at it once; the arrow keys, Home and End move through messages and fragments. */
+/** The map. The Tab key stops at it once; arrow keys, Home and End move within it. */
 export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
   const { messages } = thread
   const bar = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
-  /** The caption's text. It describes the element that is under the pointer or has the focus. */
+  /** The text of the caption. It describes what is under the pointer or has the focus. */
   const [caption, setCaption] = useState('')
   const stops = messages.flatMap(({ index, fragments }): Selection[] => [
     { kind: 'message', index },
@@ -126,7 +126,7 @@ export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore
   )
 }
 
-/** Folds or restores the item last chosen on the map, for users who do not know the keys. */
+/** Folds or restores what is selected on the map, for users who do not know the keys. */
 function FoldButton({
   thread: { messages },
   at,
@@ -154,7 +154,8 @@ function FoldButton({
 }
 
 /**
- * Shows how the last step treated a message's tokens: reused, recomputed or fresh. Nothing is known of a message that no step has shown.
+ * Shows how the last step treated a message's tokens: reused, recomputed or fresh. A message that no step has shown gets the fill
+ * `share-unseen`.
  */
 export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   if (cost === null) return <span class="fill share-unseen" />
@@ -171,7 +172,7 @@ export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   )
 }
 
-/** The length of a marker in characters, about. */
+/** About how many characters a marker has. */
 const MARKER = 60
 const shownLength = ({ span: { start, end }, state }: Fragment): number => {
   if (state.kind === 'open') return end - start
@@ -189,7 +190,7 @@ function spoken(message: ThreadMessage): string {
   ].join('; ')
 }
 
-/** Says how the last step treated a message. A step that was stopped counts nothing for its messages. */
+/** Says how the last step treated a message. A stopped step has no counts for its messages. */
 export function costInWords({ cost, message: { cut } }: ThreadMessage): string {
   if (cost === null) return cut === true ? 'stopped before its end' : 'not in a step yet'
   const { shown, reused, recomputed, fresh, approximate } = cost
@@ -206,8 +207,8 @@ export function costInWords({ cost, message: { cut } }: ThreadMessage): string {
 }
 
 /**
- * Describes a fragment, in full for screen readers (`words`) and in short for the caption. Both tell its message, who hid it, and how many
- * tokens that frees.
+ * Describes a fragment: in full for screen readers (`words`), in short for the caption. Both say which message it is in, what hid it, and
+ * how many tokens that frees.
  */
 function spokenFragment(
   fragment: Fragment,
@@ -228,7 +229,7 @@ function spokenFragment(
   ]
 }
 
-/** Explains the colours of the margins and of the map. */
+/** Explains the colours of margins and map. */
 export function Legend() {
   return (
     <ul class="legend" aria-label="What the margins say of the last step">

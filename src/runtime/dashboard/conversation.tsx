@@ -1,4 +1,4 @@
-/** The conversation as a page: each message as Markdown, a margin that shows where its tokens came from, and folds at their places. */
+/** The conversation: each message as Markdown, a margin that shows where its tokens came from, and folded fragments as cards. */
 import { Fragment, type ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
@@ -19,34 +19,32 @@ import { costInWords, Shares } from './context-bar.js'
 import { copyText, Markdown } from './markdown.js'
 import type { Fragment as ContextFragment, ThreadDetail, ThreadMessage } from './wire.js'
 
-/** The actions on a message. */
+/** What the user can do with a message. */
 export interface MessageActions {
   readonly onOpen: (message: ThreadMessage) => void
   readonly onFold: (fragment: string) => void
   readonly onRestore: (fragment: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
-  /** Folds a stretch of a message's characters. `what`: a name for the stretch, for people. */
+  /** Folds a span of a message's characters. `what`: the name of the span for people. */
   readonly onFoldStretch: (message: ThreadMessage, stretch: { start: number; end: number }, what: string) => void
   /**
-   * Makes a branch with the messages before the given one, and asks `text` in it. With `text` null, it answers the last question again. The
-   * action is null while it is not possible. It returns false when the question was not sent.
+   * Makes a branch with the messages before the given one, and asks `text` in it. `text` null: answers the last question again. Returns
+   * false when the request was not sent. Null while it is impossible.
    */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => boolean) | null
-  /**
-   * Continues the answer at the thread's end, in a branch if the answer had ended by itself. The action is null while it is not possible.
-   */
+  /** Continues the last answer. If that answer was complete, does so in a branch. Null while it is impossible. */
   readonly onContinue: ((message: ThreadMessage) => void) | null
-  /** Whether the answer at the thread's end was cut because it reached the longest answer. */
+  /** Whether the last answer was cut off at the limit on its length. */
   readonly isTooLong: boolean
 }
 
 interface ConversationProps {
   readonly thread: ThreadDetail
-  /** How many of the thread's messages are shown. */
+  /** How many of the thread's messages to show. */
   readonly until: number
   readonly actions: MessageActions
   readonly hidden: HiddenPieces
-  /** The message that a search found, which is marked; null: none. */
+  /** Index of a message to mark because a search found it. Null: none. */
   readonly found: number | null
 }
 
@@ -154,7 +152,7 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
 
 const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: 'Result of' } as const
 
-/** The buttons of a message: its actions that need only one press. */
+/** The buttons of a message, for actions that need only one press. */
 function Doing({
   message,
   isLast,
@@ -207,7 +205,7 @@ function Doing({
   )
 }
 
-/** Shows a message's text, whole or in its fragments. */
+/** Shows a message's text, divided into its fragments. */
 function Content({ message, actions, hidden }: ContentProps) {
   const { message: original, fragments } = message
   const { role, content } = original
@@ -216,7 +214,7 @@ function Content({ message, actions, hidden }: ContentProps) {
   const isShort = content.length < 400 && fragments.length === 0
   const shown = pieces.map((piece) => {
     const { start, end } = piece.kind === 'text' ? piece : piece.fragment.span
-    // A piece that begins within a block of code goes on as code.
+    // A piece that begins within a code block must be shown as code.
     const fence = role === 'assistant' ? openFence(content.slice(0, start)) : null
     const how = { as: role === 'assistant' ? 'markdown' : 'plain', text: content.slice(start, end), fence } as const
     if (piece.kind === 'fragment')
@@ -240,13 +238,13 @@ function Content({ message, actions, hidden }: ContentProps) {
 interface TextProps {
   readonly as: 'markdown' | 'plain'
   readonly text: string
-  /** The line that opened the block of code in which the text begins; null: it begins outside of one. */
+  /** The line that opened the code block in which the text begins. Null: it begins outside of code. */
   readonly fence: string | null
-  /** Folds a file in the text. Default: its files cannot be folded one by one. */
+  /** Folds a file in the text. Default: no buttons for that. */
   readonly onFold?: ((file: FilePlace) => void) | null
 }
 
-/** Shows a piece of text. Drops the empty lines at its borders, which would show as gaps. */
+/** Shows a piece of text without the empty lines at its ends, which would show as gaps. */
 function Text({ as, text, fence, onFold = null }: TextProps) {
   const inner = text.replace(/^\s*\n/, '').trimEnd()
   if (inner === '') return null
@@ -254,7 +252,7 @@ function Text({ as, text, fence, onFold = null }: TextProps) {
   return <WithFiles text={text} onFold={onFold} />
 }
 
-/** Shows text, and the files in it as closed cards. */
+/** Shows text; the files in it as closed cards. */
 export function WithFiles({ text, onFold = null }: Pick<TextProps, 'text' | 'onFold'>) {
   const files = filesIn(text)
   const words = (start: number, end?: number) => {
@@ -305,7 +303,10 @@ function FileCard({ file, onFold }: { readonly file: FilePlace; readonly onFold:
   )
 }
 
-/** Shows a fragment at its place: open with a button to fold it, or as a closed card that shows the original and restores it. */
+/**
+ * Shows a fragment in its place. An open one has a button to fold it. A hidden one is a closed card, which shows the original and can
+ * restore it.
+ */
 function Piece({
   fragment,
   text,
@@ -353,7 +354,7 @@ function Piece({
   )
 }
 
-/** The form in which the user changes a question and asks it again. The thread stays as it is, and a branch gets the answer. */
+/** The form for changing a question and asking it again. The thread stays as it is; a branch gets the answer. */
 function EditForm({
   text,
   canAsk,
@@ -361,7 +362,7 @@ function EditForm({
   onClose,
 }: {
   readonly text: string
-  /** False while another request runs. The form then keeps its text. */
+  /** False while another request is running. The form keeps its text meanwhile. */
   readonly canAsk: boolean
   readonly onAsk: (text: string) => void
   readonly onClose: () => void

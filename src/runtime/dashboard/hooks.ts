@@ -1,4 +1,4 @@
-/** Hooks through which components get live data: the server's state, and one thread. */
+/** Hooks that give components live data: the state of the server, and one thread. */
 import { createContext } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
@@ -32,14 +32,14 @@ export function useLive(): LiveState {
 
 export type LoadedThread =
   | { readonly kind: 'loading' }
-  /** The thread cannot be shown, perhaps only for now. */
+  /** The thread cannot be shown, perhaps only for the moment. */
   | { readonly kind: 'gone'; readonly reason: string }
   | { readonly kind: 'thread'; readonly thread: ThreadDetail }
 
-/** Whether the same request may succeed later: the server is busy or fails for now, and the thread is not damaged. */
+/** Whether the same request may succeed later: the server is busy or failing, but the thread is not damaged. */
 const isPassing = ({ status, code }: ApiFailure): boolean => status === 429 || (status >= 500 && code !== 'store/damaged-thread')
 
-/** The hook for a thread, which it fetches again after every change. `id` null: no thread. */
+/** The hook for one thread. It fetches the thread again after each change. `id` null: no thread. */
 export function useThread(id: string | null): LoadedThread {
   const { api, live } = useHouse()
   const [loaded, setLoaded] = useState<LoadedThread>({ kind: 'loading' })
@@ -58,7 +58,7 @@ export function useThread(id: string | null): LoadedThread {
           setLoaded({ kind: 'thread', thread })
         }
       } catch (error) {
-        // A server that does not answer is tried again by `live`.
+        // If the server cannot be reached, `live` tries again.
         if (ended.signal.aborted || !(error instanceof ApiFailure)) return
         const gone = { kind: 'gone', reason: sentenceOf(error) } as const
         if (!isPassing(error)) {
@@ -93,12 +93,12 @@ export function useThread(id: string | null): LoadedThread {
   return loaded
 }
 
-/** Edits of one thread. The server carries an edit out when no answer runs on the thread; until then the edit waits. */
+/** Edits of one thread. An edit made while an answer is running waits for the end of that answer. */
 export interface Edits {
-  /** Keys of the edits that wait for the end of an answer. */
+  /** Keys of the edits that are waiting. */
   readonly waiting: ReadonlySet<string>
   readonly problem: string | null
-  /** Starts an edit. Does nothing while an edit with the same key runs. */
+  /** Starts an edit. Does nothing while an edit with this key is running or waiting. */
   readonly edit: (key: string, work: () => Promise<unknown>) => void
 }
 
@@ -124,8 +124,8 @@ export function useEdits(isAnswering: boolean): Edits {
 }
 
 /**
- * The hook for an action that a button starts. It tells whether the action runs, and its error. A second start meanwhile is ignored.
- * Buttons show this by `aria-disabled`, because a disabled button would lose the focus.
+ * The hook for the action of a button: says whether the action is running, and its error. A second start meanwhile is ignored. Buttons show
+ * this with `aria-disabled`, because a disabled button would lose the focus.
  */
 export function useAction(): {
   readonly busy: boolean

@@ -1,4 +1,4 @@
-/** The page's live data about the server: threads by events, figures by polling. */
+/** The page's live data about the server: threads by SSE events, figures by polling. */
 import { ApiFailure, sentenceOf, type Api } from './api.js'
 import {
   type ChangeEvent,
@@ -12,24 +12,27 @@ import {
 } from './wire.js'
 
 export interface LiveState {
-  /** The state of the connection to the server. `locked`: the server requires a key. */
+  /** The connection to the server. `locked`: the server asks for a key. */
   readonly connection: 'connecting' | 'live' | 'lost' | 'locked'
-  /** The names of the server's models. Every key may see them. */
+  /** The names of the served models. Any key may see them. */
   readonly names: readonly string[]
   readonly threads: readonly ThreadSummary[]
   readonly damaged: readonly DamagedThread[]
-  /** The server's state; null: not fetched yet, or not allowed for this key. */
+  /** The state of the server. Null: not fetched yet, or this key may not see it. */
   readonly status: ServiceStatus | null
   /** Samples of the server's figures, oldest first. */
   readonly samples: readonly ServerSample[]
-  /** Why there are no figures of the server; null when there are some. */
+  /** Why there are no figures; null when there are. */
   readonly noFigures: string | null
 }
 
-/** Milliseconds between samples, and how many are kept. */
+/** How many milliseconds lie between samples; `KEPT`: how many samples are kept. */
 const EVERY = 1000
 const KEPT = 180
-/** Milliseconds in which changes are collected, and until what failed is tried again. */
+/**
+ * For how many milliseconds changes are collected before the threads are listed again. `AGAIN`: the pause before a failed request is tried
+ * again.
+ */
 const TOGETHER = 150
 export const AGAIN = 2000
 
@@ -63,7 +66,7 @@ export class Live {
     return this.#state.status?.models ?? []
   }
 
-  /** Connects, or connects again with another key. */
+  /** Connects, or reconnects with another key. */
   start(): void {
     this.#run.abort()
     this.#run = new AbortController()
@@ -77,15 +80,13 @@ export class Live {
     this.#run.abort()
   }
 
-  /** Calls `listener` after every change of `state`. Returns a function that ends the subscription. */
+  /** Calls `listener` after each change of `state`. Returns a function that ends this. */
   subscribe(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 
-  /**
-   * Calls `watcher` with every change of a thread, and with null when changes may have been missed. Returns a function that ends the calls.
-   */
+  /** Calls `watcher` with each change of a thread, and with null when changes may have been missed. Returns a function that ends this. */
   watch(watcher: (change: ChangeEvent | null) => void): () => void {
     this.#watchers.add(watcher)
     return () => this.#watchers.delete(watcher)
@@ -109,7 +110,7 @@ export class Live {
       } catch (error) {
         if (!(error instanceof TypeError || error instanceof ApiFailure || isOver(signal))) console.error(sentenceOf(error))
       } finally {
-        // A browser has only a few connections to a server, and an open event stream keeps one.
+        // Close the event stream. A browser has only a few connections per server, and an open stream takes one.
         own.abort()
       }
       if (isOver(signal)) return
@@ -133,7 +134,7 @@ export class Live {
 
   async #measure(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      // Does not poll while the page is hidden.
+      // No polling while the page is hidden.
       if (!document.hidden) {
         try {
           const [status, metrics] = await Promise.all([
@@ -165,7 +166,7 @@ export class Live {
   }
 }
 
-/** Whether the signal is aborted. It is a function, because the compiler would not expect the signal to change during an await. */
+/** A function, because the compiler would otherwise assume that `aborted` cannot change during an await. */
 const isOver = (signal: AbortSignal): boolean => signal.aborted
 
 export const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds))

@@ -1,17 +1,17 @@
-/** Shows the model's Markdown safely: no HTML of its own, no pictures, no scripts, and safe links that lead away. */
+/** Shows a model's Markdown safely: HTML in it is shown as text, there are no images or scripts, and links open in a new tab. */
 import DOMPurify from 'dompurify'
 import { Marked } from 'marked'
 import { useEffect, useMemo, useState } from 'preact/hooks'
 
-/** Writes code of a language as HTML with a class around each kind of word. Returns null for an unknown language. */
+/** Returns code as HTML with CSS classes for highlighting; null when the language is unknown. */
 type Colours = (code: string, language: string) => string | null
 
-/** Longer code has no colours: it is drawn anew with each token of an answer. */
+/** Longer code is not highlighted, in characters: an answer is rendered again with each token. */
 const LONGEST_COLOURED = 20_000
 
 let colours: Colours | null = null
 
-/** Loads the colours of code, once a page shows any. */
+/** Loads the highlighter once a page shows code. */
 async function loadColours(): Promise<void> {
   const { default: highlighter } = await import('highlight.js/lib/common')
   colours = (code, language) =>
@@ -54,7 +54,7 @@ const ALLOWED = {
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
 }
 
-/** Shows Markdown. The text may be incomplete and end anywhere. */
+/** Shows Markdown. The text may break off anywhere. */
 export function Markdown({ text }: { readonly text: string }) {
   const [hasColours, setHasColours] = useState(colours !== null)
   const hasCode = text.includes('```') || text.includes('~~~')
@@ -64,7 +64,7 @@ export function Markdown({ text }: { readonly text: string }) {
       () => {
         setHasColours(true)
       },
-      // Code stays without colours when their file cannot be fetched.
+      // Without its file, the highlighter is not used and code has no colours.
       () => undefined,
     )
   }, [hasCode, hasColours])
@@ -79,7 +79,7 @@ function copyCode({ target }: MouseEvent): void {
   })
 }
 
-/** Copies text to the clipboard. Returns false when the browser does not allow pages to copy, as over plain HTTP from other machines. */
+/** Copies text to the clipboard. Returns false when the browser does not allow it, for example over plain HTTP from another machine. */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text)

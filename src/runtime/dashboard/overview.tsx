@@ -1,4 +1,4 @@
-/** The page about the server as a whole: models with their slots, the queue, and figures over time. */
+/** The page about the server: models with their slots, the queue, and figures over time. */
 import type { ComponentChildren } from 'preact'
 import { bytes, count, duration, plural } from '../figures/numbers.js'
 import { LineChart } from './charts.js'
@@ -85,7 +85,7 @@ export function Overview() {
   )
 }
 
-/** Shows the MCP servers with their tools, or nothing when there are none. */
+/** Shows the MCP servers and their tools; nothing when there are none. */
 function ToolServers({ servers }: { readonly servers: readonly ToolServerStatus[] }) {
   if (servers.length === 0) return null
   return (

@@ -1,26 +1,26 @@
-/** Draws what changes faster than a page can draw it, as the answer of a fast model does. */
+/** Paced drawing, for content that changes faster than a page can render, such as the answer of a fast model. */
 
-/** The pauses between two drawings, in milliseconds: at least a frame of a usual screen. */
+/** Limits for the pause between two drawings, in milliseconds: at least a frame of an ordinary screen. */
 const PAUSE = { least: 16, most: 1000 }
 
-/** Draws at most once a frame. After each drawing, the user's clicks get at least as much time as the drawing took. */
+/** Draws at most once per frame. After each drawing, the page has at least as much time for the user's clicks as the drawing took. */
 export class PacedDrawing {
   #isWanted = false
   #isRunning = false
 
-  /** @param painted waits until the browser has painted what was drawn */
+  /** @param painted waits until the browser has painted the drawing */
   constructor(
     private readonly draw: () => void,
     private readonly painted: () => Promise<void>,
   ) {}
 
-  /** Draws as soon as the last drawing leaves time for it. */
+  /** Draws as soon as the pause after the last drawing is over. */
   soon(): void {
     this.#isWanted = true
     if (!this.#isRunning) void this.#run()
   }
 
-  /** Draws at once. A drawing that waited is dropped. */
+  /** Draws at once. A drawing that waits for the pause is dropped. */
   now(): void {
     this.#isWanted = false
     this.draw()
@@ -32,7 +32,7 @@ export class PacedDrawing {
       const began = performance.now()
       this.now()
       await this.painted()
-      // A hidden page may be painted minutes later.
+      // While the page is hidden, painting may take minutes.
       const took = Math.min(PAUSE.most, performance.now() - began)
       await new Promise((resolve) => setTimeout(resolve, Math.max(PAUSE.least, took)))
     }

@@ -1,4 +1,4 @@
-/** The panels beside a conversation: the parts of one message and how to cut it, the actions on one fragment, and the search. */
+/** The panels beside a conversation: one message and how to cut it, one fragment and its actions, and the search. */
 import type { ComponentChildren } from 'preact'
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
@@ -10,7 +10,7 @@ import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface PanelProps {
-  /** The prefix of the title element's id. Only one panel with the same name may be shown at a time. */
+  /** The prefix for the id of the title element. Two panels with the same name must not be shown at once. */
   readonly name: string
   readonly title: ComponentChildren
   readonly onClose: () => void
@@ -18,11 +18,11 @@ interface PanelProps {
 }
 
 /**
- * The frame of a panel. It needs a Preact key for its subject, so that the panel of another subject is a new one and takes the focus again.
+ * The frame of a panel. Give it a Preact key for what it shows, so that each message or fragment gets a new panel, which takes the focus.
  */
 function Panel({ name, title, onClose, children }: PanelProps) {
   const frame = useRef<HTMLElement>(null)
-  // A layout effect, so that the focus is set before the user can type or choose anything else; a later one would take the focus away.
+  // A layout effect takes the focus before the user can type. A normal effect could take it away from another field.
   useLayoutEffect(() => {
     frame.current?.focus()
   }, [])
@@ -124,14 +124,14 @@ export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, o
   )
 }
 
-/** Tells the user why an edit waits: an answer runs. */
+/** Says that edits wait while an answer is running. */
 function Waits({ isAnswering }: { readonly isAnswering: boolean }) {
   return isAnswering ? <p class="note">An answer runs. Changes wait for its end.</p> : null
 }
 
 const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
 
-/** The form for cutting a message. It shows the text in a read-only field, in which the user selects a stretch by mouse or keys. */
+/** The form that cuts a message. The user selects a span of the text in a read-only field, by mouse or keys. */
 function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()
@@ -308,7 +308,7 @@ export function FragmentPanel({ thread, fragment, hidden, isAnswering, onChange,
   )
 }
 
-/** Returns the price of hiding the fragment as a sentence. */
+/** Returns a sentence about the price of hiding the fragment. */
 function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind: Fragment['state']['kind']): string {
   const near = about === true ? 'about ' : ''
   const tokens = `${near}${count(open)} tokens shown with the text, ${near}${count(hidden)} with the ${kind === 'summarised' ? 'summary' : 'marker'}`
@@ -318,7 +318,7 @@ function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind
     : `Does not pay, it takes ${near}${plural(hidden - open, 'token')} more: ${tokens}.`
 }
 
-// Searches a thread's original texts, hidden parts included.
+// Search in a thread's original texts, hidden text included.
 
 interface SearchPaneProps {
   readonly thread: ThreadDetail
@@ -401,7 +401,7 @@ function standingText(standing: Hit['standing']): string {
 }
 
 function Excerpt({ hit: { span, excerpt }, text }: { readonly hit: Hit; readonly text: string }) {
-  // Of a hit in forgotten text only what stands before it is shown.
+  // For a hit in forgotten text, the excerpt has only the text before it.
   if (excerpt.end < span.end) return <span class="excerpt">{text.slice(excerpt.start, excerpt.end)}</span>
   return (
     <span class="excerpt">

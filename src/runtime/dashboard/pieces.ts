@@ -1,4 +1,4 @@
-/** Divides a thread into pieces: the stretches of a message and their names, and the steps in order with the edits before each. Pure. */
+/** Pure functions for the views of a thread: pieces of a message, descriptions of fragments, and the timeline of steps and edits. */
 import { count, plural } from '../figures/numbers.js'
 import type { ToolCall } from '../chat/message.js'
 import { writeJson, writtenEntries } from '../core/written-json.js'
@@ -10,8 +10,7 @@ type MessagePiece =
   | { readonly kind: 'fragment'; readonly fragment: Fragment }
 
 /**
- * Divides a message into its fragments and the text between them. The pieces are in order and not empty, and together they are the whole
- * content.
+ * Divides a message into its fragments and the text between them. The pieces are in order, not empty, and together cover the whole content.
  */
 export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): MessagePiece[] {
   const pieces: MessagePiece[] = []
@@ -28,13 +27,13 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   return pieces
 }
 
-/** Whether a fold of the whole message would hide text. */
+/** Whether folding the whole message would hide anything. */
 export const isFoldable = ({ message: { role, content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): boolean =>
   role !== 'system' && content !== '' && (fragments.length === 0 || fragments.some(({ state }) => state.kind === 'open'))
 
 /**
- * Returns the line that opened the block of code in which the text ends; null when it ends outside of one. A piece of a message that begins
- * at the text's end is then code, too.
+ * Returns the line that opened the code block in which the text ends; null when it ends outside of code. What follows the text is then
+ * code, too.
  */
 export function openFence(text: string): string | null {
   let open: { readonly line: string; readonly mark: string } | null = null
@@ -48,11 +47,11 @@ export function openFence(text: string): string | null {
   return open?.line ?? null
 }
 
-/** The tokens of a message on the context bar: those that the last step showed, or an estimate when no step has shown it yet. */
+/** Returns a message's tokens for the context bar: those in the last step, or an estimate if no step has shown it. */
 export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
   Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))
 
-/** Returns the beginning of a text, on one line. */
+/** Returns the beginning of a text on one line, at most `most` characters. */
 export function excerptOf(text: string, most: number): string {
   const line = text
     .slice(0, 2 * most)
@@ -61,7 +60,7 @@ export function excerptOf(text: string, most: number): string {
   return line.length > most || text.length > 2 * most ? `${line.slice(0, most)}…` : line
 }
 
-/** Says in words where the cells of a hidden fragment are. Empty when that is unknown. */
+/** Says where the cells of a hidden fragment are. Empty when that is unknown. */
 export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   if (cells === undefined || cells.tokens === 0) return []
   const { live, parked, host, disk, gone } = cells
@@ -75,7 +74,7 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** Says how many tokens of context hiding the fragment frees, or that it frees none. Empty for an open fragment or one without a price. */
+/** Says how many tokens hiding the fragment frees, or that it frees none. Empty for an open fragment, and for one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
   const freed = price.open - price.hidden
@@ -84,12 +83,12 @@ export function pays({ price, state }: Fragment): readonly string[] {
   return [freed === 0 ? 'does not pay: frees nothing' : `does not pay: ${about}${plural(-freed, 'token')} more`]
 }
 
-/** The markers by which the server finds a stretch of a message. */
+/** The markers by which the server finds a span of a message. */
 type Markers = { readonly startMarker: string; readonly endMarker: string; readonly role: 'all' }
 
 /**
- * Returns two halves of the stretch as markers. Returns null when the server would find other text with them: the stretch is shorter than
- * two characters, its message is the system's, or the same text occurs earlier.
+ * Returns the two halves of a span as its markers. Returns null when the server would not find the span with them: it has fewer than two
+ * characters, it is in a system message, or the same text occurs earlier.
  */
 export function markersOf(messages: ThreadDetail['messages'], index: number, start: number, end: number): Markers | null {
   const text = messages[index]?.message.content.slice(start, end) ?? ''
@@ -104,22 +103,22 @@ export function markersOf(messages: ThreadDetail['messages'], index: number, sta
     : null
 }
 
-/** The speed and the savings of one answer. Null: unknown. */
+/** Speed and savings of one answer. Null: unknown. */
 export interface AnswerFigures {
-  /** Generated tokens per second. */
   readonly rate: number | null
-  /** How many more tokens a plain prefix cache would have computed; negative: fewer. */
+  /** How many more tokens a plain prefix cache would have computed. Negative: fewer. */
   readonly saved: number | null
 }
 
-/** Returns the figures of the answers in a thread, by index of the message. */
+/** Returns the figures of all answers in a thread, by message index. */
 export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'messages'>): ReadonlyMap<number, AnswerFigures> {
   return new Map(
     ledger.flatMap((entry): [number, AnswerFigures][] => {
       const own = entry.messages.at(-1)
       if (entry.kind !== 'answer' || own === undefined || messages[own.index]?.message.role !== 'assistant') return []
       const { plain, submitted, pending, milliseconds } = entry
-      // An answer that continues a cut one also counts the tokens of the cut one, which this step reused.
+      // If the answer continues a cut-off one, `generated` also counts the tokens of that one, which this step reused. `own.fresh` does
+      // not.
       const decoded = Math.min((messages[own.index]?.generated ?? 0) - pending, own.fresh)
       return [
         [
@@ -134,7 +133,7 @@ export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'm
   )
 }
 
-/** Says how fast an answer was, and how many tokens it did not compute. Empty when neither is known. */
+/** Says how fast an answer was, and how many tokens it did not have to compute. Empty when both are unknown. */
 export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
   return [
     ...(rate === null ? [] : [`${rate < 10 ? rate.toFixed(1) : count(rate)} tokens/s`]),
@@ -144,11 +143,11 @@ export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
   ]
 }
 
-// The order of events in a thread: its steps, and the edits before each. Pure.
+// The timeline of a thread: its steps, and the edits before each. Pure.
 
 export type TimelineItem =
   | { readonly kind: 'step'; readonly entry: LedgerEntry }
-  /** An edit by the model's own tool call. */
+  /** An edit by a tool call of the model. */
   | { readonly kind: 'call'; readonly name: string; readonly on: string }
   /** An edit by a person or a program. */
   | {
@@ -157,14 +156,14 @@ export type TimelineItem =
       readonly fragments: readonly string[]
       readonly saves: number
     }
-  /** An event: an edit by the server's own rules or by the client, or a new title. */
+  /** A fold by the server's policy, a change by the client, or a new title. */
   | { readonly kind: 'event'; readonly event: ThreadEvent }
 
-/** Names of the tools that change the text that the model sees. */
+/** Tools whose calls are shown as edits. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
 /**
- * Returns the steps in order. After each step come the edits that its answer called for, then the edits by people, programs and the server.
+ * Returns the steps in order. After each step come the edits by tool calls in its answer, then those by people, programs and the server.
  */
 export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
   const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
@@ -178,7 +177,7 @@ export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'led
   ]
 }
 
-/** Joins neighbouring events of one kind into one item. */
+/** Joins consecutive edits of the same kind into one item. */
 function together(events: readonly ThreadEvent[]): TimelineItem[] {
   const items: TimelineItem[] = []
   for (const event of events) {
@@ -193,8 +192,8 @@ function together(events: readonly ThreadEvent[]): TimelineItem[] {
 }
 
 /**
- * Returns the edits that a step's answer called for. The answer is the last message of the step's entry. Steps that wrote a summary have
- * none, because their messages are not the thread's.
+ * Returns the edits by tool calls in a step's answer. The answer is the last message of the ledger entry. Steps that wrote a summary have
+ * none, because their messages are not in the thread.
  */
 function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): TimelineItem[] {
   const answer = entry.kind === 'answer' ? messages[entry.messages.at(-1)?.index ?? -1]?.message : undefined
@@ -205,8 +204,8 @@ function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): Timeli
 }
 
 /**
- * Says who hid each hidden fragment, by id: the model by its call, a person or a program, or the server and its client with the reason.
- * A fragment that was hidden before the thread branched off has no entry.
+ * Says for each hidden fragment, by id, what hid it: a call of the model, a person or program, or the server, with its reason. A fragment
+ * that was hidden before the thread branched off has no entry.
  */
 export function hiddenBy(thread: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): ReadonlyMap<string, string> {
   const hidden = new Set(fragmentsOf(thread).flatMap(({ id, state }) => (state.kind === 'open' ? [] : [id as string])))
@@ -228,9 +227,9 @@ function hidingOf(item: Exclude<TimelineItem, { kind: 'step' }>): readonly [read
   return [item.event.folded, `by the server: ${excerptOf(item.event.reason, 120)}`]
 }
 
-/** Facts about hidden fragments that the fragments themselves do not contain. */
+/** What the page knows of hidden fragments beyond the fragments themselves. */
 export interface HiddenPieces {
-  /** Who hid each fragment, by the fragment's id. */
+  /** What hid each fragment, by its id. */
   readonly by: ReadonlyMap<string, string>
   /** Ids of the fragments whose edit waits for the end of an answer. */
   readonly waiting: ReadonlySet<string>
@@ -241,7 +240,7 @@ const HIDING = new Set(['fold_fragment', 'summarize_fragment'])
 const valuesIn = (args: object): string[] => writtenEntries(args).map(({ value, text }) => text ?? String(value))
 
 /**
- * Returns a call's arguments as JSON with their original digits and order, or the raw text when they are not a JSON object. `indent`:
+ * Returns a call's arguments as JSON, with their original digits and order. If they are not a JSON object, returns the raw text. `indent`:
  * spaces per level.
  */
 export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall, indent = 0): string =>

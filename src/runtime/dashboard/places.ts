@@ -1,4 +1,4 @@
-/** The place of the page: the content that its address names, and the selection there. Pure. */
+/** What the address of the page names: a new thread, a thread with one of its tabs, or the server. Also what is selected there. Pure. */
 
 export const TABS = ['chat', 'steps', 'attention', 'search'] as const
 export type Tab = (typeof TABS)[number]
@@ -6,10 +6,10 @@ export type Tab = (typeof TABS)[number]
 export type PagePlace =
   | { readonly kind: 'new' }
   | { readonly kind: 'server' }
-  /** `message`: the index of the message to show; null: no particular one. */
+  /** `message`: index of the message to scroll to. Null: none. */
   | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab; readonly message: number | null }
 
-/** Parses `#/threads/ID/TAB`, `#/threads/ID/chat/MESSAGE` and `#/server`; everything else is a new thread. */
+/** Parses the address: `#/threads/ID/TAB`, `#/threads/ID/chat/MESSAGE` or `#/server`. Anything else is the page of a new thread. */
 export function placeIn(hash: string): PagePlace {
   if (hash === '#/server') return { kind: 'server' }
   const [, id, name, message] = /^#\/threads\/([\w.-]+)(?:\/(\w+)(?:\/(\d{1,9}))?)?$/.exec(hash) ?? []
@@ -18,11 +18,11 @@ export function placeIn(hash: string): PagePlace {
   return { kind: 'thread', id, tab, message: message === undefined ? null : Number(message) }
 }
 
-/** Whether the place is in this thread; null: whether it is the page of a new thread. */
+/** Whether `place` is a page of this thread. `thread` null: whether it is the page of a new thread. */
 export const isAt = (place: PagePlace, thread: string | null): boolean =>
   place.kind === 'thread' ? place.id === thread : place.kind === 'new' && thread === null
 
-/** Returns the address of a thread's page; null: of a new thread. */
+/** Returns the address of a thread's page. `thread` null: of the page of a new thread. */
 export const linkTo = (thread: string | null, tab: Tab = 'chat'): string =>
   thread === null ? '#/' : `#/threads/${thread}${tab === 'chat' ? '' : `/${tab}`}`
 

@@ -1,4 +1,4 @@
-/** The steps of a thread: where the tokens came from, the cost of the edits before each step, and the server's notes and findings. */
+/** The tab with a thread's steps: where tokens came from, what the edits before each step cost, helpers' notes and found tools. */
 import { count, plural } from '../figures/numbers.js'
 import { StepCharts } from './charts.js'
 import { Fact } from './overview.js'
@@ -36,7 +36,7 @@ export function Steps({ thread }: { readonly thread: ThreadDetail }) {
   )
 }
 
-/** Shows where the last step's tokens came from, and how many are parked. */
+/** Shows where the tokens of the last step came from, and how many were parked. */
 function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
   const last = ledger.findLast(({ kind }) => kind === 'answer')
   if (last === undefined) return null
@@ -61,8 +61,8 @@ function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
 const COLUMNS = ['shown', 'reused', 'again', 'new', 'approx.', 'submitted', 'parked', 'expected ms', 'measured ms', 'answer ms']
 
 /**
- * The table of steps and edits. Its columns for expected and measured time are about cache and prompt, so they show the cost of the edits
- * before the step. `-` when the machine was not calibrated.
+ * The table of steps and edits. Expected and measured time are those of cache and prompt, so they show what the edits before the step cost.
+ * `-`: the machine is not calibrated.
  */
 function TimelineTable({ items }: { readonly items: readonly TimelineItem[] }) {
   let step = 0
@@ -134,8 +134,8 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
 }
 
 /**
- * Shows the notes of helpers (`acm: u-fold` or `resum`): the summary, the to-do list, and the visible lines of results. It takes them from
- * the server's event for the last fold. Shows nothing when helpers never folded.
+ * Shows the notes of helpers (`acm: u-fold` or `resum`): summary, to-do list and chosen lines. They are taken from the server's event for
+ * the last fold. Shows nothing when helpers have never folded.
  */
 function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
@@ -155,7 +155,7 @@ function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   )
 }
 
-/** Shows the tools that the model found, or nothing when there are none. */
+/** Shows the tools that the model has found; nothing when there are none. */
 function FoundTools({ thread: { found } }: { readonly thread: ThreadDetail }) {
   if (found.length === 0) return null
   const loaded = found.filter((tool) => tool.loaded)

@@ -1,4 +1,4 @@
-/** The page's colours: those of the system, or those that the user chose for this browser. */
+/** The colours of the page: the system's, or those that the user chose in this browser. */
 
 export const THEMES = ['system', 'light', 'dark'] as const
 export type Theme = (typeof THEMES)[number]
@@ -7,7 +7,7 @@ const PLACE = 'kvfold-theme'
 
 export const chosenTheme = (): Theme => THEMES.find((theme) => theme === localStorage.getItem(PLACE)) ?? 'system'
 
-/** Stores the user's choice of colours. For the system's colours it stores nothing. */
+/** Stores the choice of colours. The system's colours are the default, so for them nothing is stored. */
 export function chooseTheme(theme: Theme): void {
   if (theme === 'system') localStorage.removeItem(PLACE)
   else localStorage.setItem(PLACE, theme)

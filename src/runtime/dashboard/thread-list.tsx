@@ -1,4 +1,4 @@
-/** The list of live threads, with the time of last use, a filter, and deletion of several threads at once. */
+/** The list of threads: time of last use, a filter, and deletion of several threads at once. */
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { sentenceOf, threadPath } from './api.js'
@@ -6,9 +6,9 @@ import { linkTo, linkToMessage, type PagePlace } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadsFound, ThreadSummary } from './wire.js'
 
-/** The search field is shown when there are at least this many threads. */
+/** With fewer threads than this, the search field is hidden. */
 const MANY = 2
-/** With at least `LEAST` letters, the texts are searched too, `TYPING` milliseconds after the last key. */
+/** With at least `LEAST` letters, message texts are searched too. The search starts `TYPING` milliseconds after the last key. */
 const LEAST = 2
 const TYPING = 250
 
@@ -16,7 +16,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   const chosen = place.kind === 'thread' ? place.id : null
   const { threads, damaged, names } = useLive()
   const [filter, setFilter] = useState('')
-  /** The ids of the selected threads; null while the user is not selecting. */
+  /** Ids of the selected threads. Null: the user is not selecting. */
   const [selected, setSelected] = useState<ReadonlySet<string> | null>(null)
   const wanted = filter.trim().toLowerCase()
   const listed = threads.filter(({ id, title }) => `${title} ${id}`.toLowerCase().includes(wanted))
@@ -124,7 +124,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   )
 }
 
-/** Shows the threads whose texts contain the words, hidden text included, with the first places in each. */
+/** Shows the threads whose texts contain the words, hidden text included, with the first hits in each. */
 function FoundInTexts({ words }: { readonly words: string }) {
   const { api } = useHouse()
   const [found, setFound] = useState<ThreadsFound | null>(null)
@@ -188,7 +188,7 @@ function FoundInTexts({ words }: { readonly words: string }) {
 }
 
 interface DeleteProps {
-  /** The visible threads. A thread that a filter hides is not deleted. */
+  /** The visible threads. Threads that the filter hides are not deleted. */
   readonly all: readonly string[]
   readonly selected: readonly string[]
   readonly onSelect: (selected: ReadonlySet<string> | null) => void
@@ -241,7 +241,7 @@ function DeleteSelected({ all, selected, onSelect }: DeleteProps) {
   )
 }
 
-/** Writes a time: the time of day for today, the date for earlier days. */
+/** Returns a time for people: the time of day if it is today, else the date. */
 function timeOf(used: number): string {
   const [then, now] = [new Date(used), new Date()]
   if (then.toDateString() === now.toDateString()) return then.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })

@@ -1,4 +1,4 @@
-/** The page of one thread: its conversation with the map beside it, and tabs for its steps, for where answers looked, and for search. */
+/** The page of a thread: its conversation beside the map, and tabs for steps, attention and search. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { writeJson } from '../core/written-json.js'
@@ -22,7 +22,7 @@ interface ThreadPageProps {
   readonly thread: ThreadDetail
   readonly tab: Tab
   readonly chat: Chat
-  /** The index of the message that the address names; null: none. */
+  /** Index of the message in the address; null: none. */
   readonly found: number | null
 }
 
@@ -35,7 +35,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   const [chosen, setChosen] = useState<Selection | null>(null)
   const [told, setTold] = useState('')
   const { id, messages, ledger, count: length } = thread
-  // A notice about the next step is outdated once the step begins.
+  // A notice about the next step is outdated once a step begins.
   useEffect(() => {
     if (isAnswering) setTold('')
   }, [isAnswering])
@@ -53,7 +53,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
     setChosen(null)
     if (chosen !== null) document.querySelector<HTMLElement>(`[data-stop="${keyOf(chosen)}"]`)?.focus()
   }
-  /** Folds or restores a fragment. Tells the user at once that the change waits, and later that it is done. */
+  /** Folds or restores a fragment. Tells the user at once if the change must wait, and later that it is done. */
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
     const done = what === 'fold' ? 'folded' : 'restored'
     edit(fragmentId, async () => {
@@ -110,7 +110,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
         },
   }
   const { until, rest } = mine === null ? { until: messages.length, rest: null } : dividedBetween(thread, mine)
-  // Memoised, so that hundreds of messages are not rendered again for every token and key.
+  // Memoised, so that a long conversation is not rendered again with each token and each key.
   const conversation = useMemo(
     () => <Conversation {...{ thread, until, actions, hidden, found }} />,
     [thread, until, chat.running, chat.done, chat.settings, isAnswering, waiting, found],
@@ -193,10 +193,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   )
 }
 
-/**
- * A box that stays scrolled to its end while the end is visible. A user who has scrolled up is not disturbed. `at` changes with the
- * content.
- */
+/** A box that stays scrolled to its end, unless the user has scrolled up. `at` must change whenever the content does. */
 export function Log({ at, children }: { readonly at: string; readonly children: ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null)
   const isAtEnd = useRef(true)
@@ -219,7 +216,7 @@ export function Log({ at, children }: { readonly at: string; readonly children: 
   )
 }
 
-/** The thread's facts, and the actions on the whole thread: contract, making it exact again, export, deletion. */
+/** Facts of a thread, and actions on all of it: contract, refresh, export, deletion. */
 function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onTold: (text: string) => void }) {
   const { api } = useHouse()
   const { threads } = useLive()
@@ -333,7 +330,7 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
   )
 }
 
-/** Renames the thread. With an empty title, the thread gets its usual title again. */
+/** Renames the thread. An empty title gives it its default title again. */
 function TitleForm({
   thread: { id, title },
   onTold,

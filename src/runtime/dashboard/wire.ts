@@ -1,6 +1,4 @@
-/**
- * The data that the page gets from the server: the server's own types as JSON leaves them, the events of a stream, and samples of figures.
- */
+/** The data from the server: its own types as JSON, the events of a chat stream, and samples of its figures. */
 import type { ChatMessage } from '../chat/message.js'
 import type {
   ExportedThread,
@@ -22,7 +20,7 @@ export type { Acm } from '../server/ask.js'
 export type { ThreadFragment as Fragment, ThreadMessage, ThreadsFound, ThreadSummary } from '../server/threads/thread-api.js'
 export type { ModelStatus, ServiceStatus, ToolServerStatus } from '../server/threads/status.js'
 
-/** A thread that the store cannot return as it was written. */
+/** A thread that the store cannot return. */
 export type DamagedThread = Pick<Damage, 'id' | 'kind' | 'what'>
 
 /** The answer to `GET /kvfold/threads`. */
@@ -40,7 +38,6 @@ export interface ThreadDetail extends Omit<ThreadView, 'all' | 'messages'> {
 /** The answer to `GET /kvfold/threads/:id/attention`. */
 export type Attention = ThreadAttention
 
-/** An event of `/kvfold/events`. */
 export type ChangeEvent = Pick<ThreadChange, 'thread' | 'kind'>
 
 /** The answer to `GET /kvfold/threads/:id/export`. */
@@ -49,7 +46,7 @@ export type Export = ExportedThread
 /** A message in a chat request. */
 export type SentMessage = Readonly<Record<string, unknown>> & { readonly role: ChatMessage['role'] }
 
-/** A chunk of a chat stream, with the fields that are read here. */
+/** A chunk of a chat stream, with only the fields that the page reads. */
 export interface ChatChunk {
   readonly id?: string
   readonly choices?: readonly {
@@ -61,7 +58,7 @@ export interface ChatChunk {
     readonly completion_tokens: number
     readonly prompt_tokens_details?: { readonly cached_tokens: number }
   } | null
-  /** kvfold's own data: an event, or in the last chunk data about the answer. */
+  /** kvfold's own data: an event; in the last chunk, facts about the answer. */
   readonly kvfold?: {
     readonly event?: ChatEvent
     readonly thread?: string
@@ -71,7 +68,7 @@ export interface ChatChunk {
   readonly error?: { readonly message: string; readonly code: string | null }
 }
 
-/** The server's events that the chat shows. */
+/** Those events of the server that the chat shows. */
 export type ChatEvent =
   | { readonly type: 'queued'; readonly position: number }
   | { readonly type: 'started'; readonly thread: string }
@@ -84,8 +81,8 @@ export type ChatEvent =
   | { readonly type: 'search' }
 
 /**
- * Yields the server-sent events of a stream. An event that is cut off at the end of the stream is dropped. Does not iterate over the stream
- * directly, because not all browsers can.
+ * Yields the SSE events of a stream. An event that the end of the stream cuts off is dropped. Reads through a reader, because not all
+ * browsers can iterate over a stream.
  */
 export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<EventSourceMessage> {
   const reader = bytes.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream()).getReader()
@@ -98,29 +95,29 @@ export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>):
 
 // Figures over time: samples of the server, and rates between them. Pure.
 
-/** The server's figures at one moment. Counters count from the server's start. Null: the server does not report the figure. */
+/** The figures of the server at one moment. Counters count from its start. Null: the server does not report the figure. */
 export interface ServerSample {
-  /** When the sample was taken, in milliseconds. Only differences between samples are meaningful. */
+  /** When the sample was taken, in milliseconds. Only the difference to other samples has a meaning. */
   readonly at: number
   readonly running: number
   readonly waiting: number
-  /** Tokens submitted to decode, over all loaded models. */
+  /** Tokens submitted to decode, summed over the loaded models. */
   readonly submitted: number | null
   readonly generated: number | null
   readonly prompt: number | null
   readonly cached: number | null
-  /** Cells, over all loaded models: all, in use, and parked. */
+  /** Cells of all loaded models. `used`: those in use; `parked`: those parked. */
   readonly cells: number
   readonly used: number
   readonly parked: number
-  /** Bytes of the sequences that were offloaded to host memory and to disk. */
+  /** Bytes of offloaded sequences in host memory; `disk`: on disk. */
   readonly host: number
   readonly disk: number
-  /** Bytes of memory that the server's process takes. */
+  /** The server process's memory, in bytes. */
   readonly resident: number | null
 }
 
-/** Returns the sum of a metric's series in Prometheus' text form, or null when it is missing. */
+/** Returns the sum over a metric's series in Prometheus' text format; null when there is none. */
 export function metricIn(text: string, name: string): number | null {
   let sum: number | null = null
   for (const line of text.split('\n')) {
@@ -131,7 +128,7 @@ export function metricIn(text: string, name: string): number | null {
   return sum
 }
 
-/** Takes a sample of the server's figures. @param metrics text of `/metrics` */
+/** Makes a sample of the server's figures. @param metrics the text of `/metrics` */
 export function sampleOf(at: number, { models, running, queue }: ServiceStatus, metrics: string): ServerSample {
   const loaded = models.map((model) => model.loaded).filter((each) => each !== null)
   const caches = loaded.map(({ cache }) => cache).filter((cache) => cache !== null)
@@ -154,7 +151,7 @@ export function sampleOf(at: number, { models, running, queue }: ServiceStatus, 
   }
 }
 
-/** Returns rates per second between neighbouring samples, so one fewer than samples. 0 where the counter was reset or is missing. */
+/** Returns the rates per second between consecutive samples, one fewer than samples. 0 where the counter was reset or is missing. */
 export function rates(samples: readonly ServerSample[], counter: (sample: ServerSample) => number | null): number[] {
   return samples.slice(1).map((sample, at) => {
     const before = samples[at]!

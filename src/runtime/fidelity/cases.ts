@@ -1,6 +1,6 @@
 /**
- * Generated questions whose answers a fold can spoil. A case has a text that the model reads whole, the parts of it that are then folded,
- * and a question with one right answer in the text that stays.
+ * Generated questions that a fold may spoil. The model reads a text whole; then spans of it are folded; then it gets the question. The one
+ * right answer is in the visible text.
  */
 import { KvfoldError } from '../core/errors.js'
 import { Random } from '../core/random.js'
@@ -10,31 +10,31 @@ import type { Stretch } from '../context/stretch.js'
 
 export interface FidelityCase {
   readonly kind: CaseKind
-  /** Number of the text that the case is about. Only cases about different texts are independent samples. */
+  /** Number of the text, from 0. Only cases about different texts are independent samples. */
   readonly text: number
-  /** All messages; the last one is the question. */
+  /** All messages. The last one is the question. */
   readonly messages: readonly ChatMessage[]
-  /** The steps before the question: how many messages the model has read in each, and how many of the folds are made before it. */
+  /** The steps before the question. For each: how many messages the model has read, and how many folds come before it. */
   readonly steps: readonly { readonly messages: number; readonly folded: number }[]
   /**
-   * All folds. Those that are not made before one of the steps are made before the answer. `instead`: the text that is shown in place of
-   * the folded one. Default: a marker.
+   * All folds, in order. Folds that no step mentions come right before the answer. `instead`: the text in place of the folded one; default:
+   * a marker.
    */
   readonly folds: readonly (Stretch & { readonly instead?: string })[]
-  /** The answer's beginning; the next word is the answer. */
+  /** The beginning of the model's answer. The word after it is the answer proper. */
   readonly opening: string
   readonly right: string
-  /** The values that were right earlier in the text. The folds hide them. */
+  /** Values that were right earlier in the text. The folds hide them. */
   readonly outdated: readonly string[]
 }
 
 /**
- * `stale`: the folds hide older values of the thing that the question asks about. `unrelated`: they hide values of other things. `within`:
- * the question stands in the folded message, so its tokens have read the hidden text. `after`: it comes after the fold. `seam`: the answer
- * joins a sentence before the hole with one behind it. `agent`: an agent reads a file six times, and before each turn its client prunes the
- * result before the last. `code`: a program assigns a constant anew. `german`: another language. `2k`, `8k`: longer texts. `edited`: a
- * client changes the values in its system prompt, and the dialogue behind it stays. `tools`: definitions of tools were found, and are
- * removed when newer ones were found. `notes`: notes about a dialogue replace all of it but its last turns.
+ * `stale`: the folds hide older values of what the question asks for. `unrelated`: they hide values of other things. `within`: the question
+ * is in the same message, so its tokens have read the hidden text. `after`: the question comes after the fold.
+ * `seam`: the answer joins a sentence before the hole with one after it. `agent`: an agent reads a file six times; before each turn its
+ * client prunes older results. `code`: a program reassigns constants. `german`: another language. `2k`, `8k`: longer texts.
+ * `edited`: a client changes values in its system prompt and keeps the dialogue after it. `tools`: a search found tool definitions, and
+ * they are removed when a later search finds newer ones. `notes`: notes replace all of a dialogue but its last turns.
  */
 export const CASE_KINDS = [
   'stale, within',
@@ -53,10 +53,10 @@ export const CASE_KINDS = [
 ] as const
 export type CaseKind = (typeof CASE_KINDS)[number]
 
-/** Number of questions about one text. */
+/** How many questions are asked about one text. */
 const QUESTIONS = 3
 
-/** Returns `count` cases of the kind. The same seed gives the same cases. */
+/** Returns `count` cases of this kind. The same seed gives the same cases. */
 export function fidelityCases(kind: CaseKind, count: number, seed: number): readonly FidelityCase[] {
   const texts = Math.ceil(count / QUESTIONS)
   return Array.from({ length: texts }, (_, text) => {
@@ -97,7 +97,7 @@ function casesOf(kind: CaseKind, random: Random): readonly Written[] {
   }
 }
 
-// The logbook has five days. The fifth day overwrites values of the first and third day.
+// The logbook: it has five days, and the fifth overwrites values of the first and the third.
 
 interface Language {
   readonly system: string
@@ -168,13 +168,13 @@ const GERMAN: Language = {
   seen: 'Ich habe das Tagebuch gelesen.',
 }
 
-/** Number of rooms of one day, and number of its words. */
+/** How many rooms one day mentions, each with one word. */
 const DAILY = 4
 
 interface LogbookOptions {
   readonly stale: boolean
   readonly within: boolean
-  /** Number of sentences without a value in each part. */
+  /** How many sentences without a value each day has. */
   readonly filler: number
 }
 
@@ -217,8 +217,8 @@ function logbook(random: Random, language: Language, { stale, within, filler }: 
   })
 }
 
-// The seam: a sentence before the hole names a room, one behind it names that room's password. The hidden text names older passwords of all
-// rooms.
+// The seam: a sentence before the hole names a room, a sentence after it gives that room's password. The hidden text has older passwords of
+// all rooms.
 
 function seam(random: Random): readonly Written[] {
   const [a, b, c, d, e, f] = random.shuffled(ENGLISH.rooms) as [string, string, string, string, string, string]
@@ -247,7 +247,7 @@ function seam(random: Random): readonly Written[] {
   })
 }
 
-// The agent: it reads one settings file again and again; before each turn its client prunes the result before the last.
+// The agent: it reads one settings file again and again. Before each turn, its client prunes the result before the last one.
 
 const KEYS = ['region', 'theme', 'profile', 'channel', 'cluster', 'mirror'] as const
 const READS = 6
@@ -282,7 +282,7 @@ function agent(random: Random): readonly Written[] {
   }))
 }
 
-// Code: constants that a later part of the file assigns anew.
+// Code: a file that assigns the same constants three times.
 
 function code(random: Random): readonly Written[] {
   const names = random.shuffled(['HOST', 'QUEUE', 'TOPIC', 'BUCKET', 'SCHEMA', 'BRANCH'])
@@ -307,9 +307,9 @@ function code(random: Random): readonly Written[] {
   })
 }
 
-// The edited system prompt: it lists the present values, and the client writes that list anew.
+// The edited system prompt: it lists current values, and the client replaces that list.
 
-/** Pairs of messages that name no value. */
+/** Messages and answers that mention no value. */
 const SMALL_TALK: readonly (readonly [user: string, assistant: string])[] = [
   [
     'Good morning. I am at the front desk and take over from the night watch.',
@@ -345,7 +345,7 @@ function edited(random: Random): readonly Written[] {
   }))
 }
 
-// The tools: two searches find definitions of the same tools; the second has newer ones, so the first is removed.
+// The tools: two searches find the same tools. The second finds newer definitions, so the first ones are removed.
 
 const TOOLS = ['get_weather', 'book_table', 'send_parcel', 'find_route', 'play_song', 'rent_bike'] as const
 
@@ -384,7 +384,7 @@ function tools(random: Random): readonly Written[] {
   }))
 }
 
-// The notes: a customer changes an order again and again; then notes state the latest order.
+// The notes: a customer changes an order again and again. Then notes state the latest order.
 
 const FIELDS = ['colour', 'lining', 'collar', 'thread'] as const
 const CHANGES = 3
@@ -419,7 +419,7 @@ function notes(random: Random): readonly Written[] {
   }))
 }
 
-/** Returns the stretch of the message that is this text. @throws KvfoldError internal/invariant when the message does not have it */
+/** Returns the span of this text in the message. @throws KvfoldError internal/invariant when the message does not contain it */
 function placeOf(messages: readonly ChatMessage[], message: number, text: string): Stretch {
   const start = messages[message]!.content.indexOf(text)
   if (start === -1) throw new KvfoldError('internal/invariant', 'A generated case does not contain the text that it folds.')

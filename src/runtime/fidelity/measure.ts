@@ -11,11 +11,11 @@ import type { EngineReply } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import type { FidelityCase } from './cases.js'
 
-/** A way to treat the folded text. `whole` folds nothing. */
+/** One way to treat the text that a case folds. `whole`: fold nothing. */
 export interface FidelityWay {
   readonly name: string
   readonly contract: Contract | 'whole'
-  /** The tokens that `blend` computes again. A function gets the answers of the earlier ways, by name, and returns the choice. */
+  /** Which tokens `blend` recomputes. A function gets the answers of the ways before this one, by name. */
   readonly blend?: BlendChoice | ((before: ReadonlyMap<string, FidelityAnswer>) => BlendChoice)
 }
 
@@ -24,32 +24,32 @@ export interface FidelityWay {
  * likeliest tokens.
  */
 export interface FidelityAnswer {
-  /** The distance of the answer's first token; `form` + `word`. */
+  /** The distance of the answer's first token: `form` + `word`. */
   readonly distance: number
-  /** The part of the distance that comes from the choice of form: a bare word, a word in quotes, or something else. */
+  /** How much of the distance is about the form: a bare word, a word in quotes, or something else. */
   readonly form: number
-  /** The part of the distance that comes from the choice of word, given the form. */
+  /** How much of the distance is about the word, given the form. */
   readonly word: number
   readonly said: string
   readonly isRight: boolean
-  /** Whether the answer names a value that is no longer right. */
+  /** Whether the answer names a value that was right earlier. */
   readonly isOutdated: boolean
-  /** Tokens that the step computed. */
+  /** How many tokens the step computed. */
   readonly computed: number
   /** Why the step fell back to `exact`; null when it did not. */
   readonly fallback: string | null
-  /** Time of the step's edits and its prefill. */
+  /** The time for the step's cache work and its prefill. */
   readonly milliseconds: number
 }
 
-/** The number of likeliest tokens over which distances are measured. */
+/** Distances are measured over this many of the likeliest tokens. */
 const TOP = 500
-/** The most tokens of an answer; a word has at most that many. */
+/** The longest answer, in tokens. One word has no more. */
 const ANSWER = 5
 
 /**
- * Answers the case in every way, and returns the answers by the way's name. `exact` comes first: a prefill of the shown text in a
- * conversation that never saw the hidden text. Every other way reads the whole text and then folds it.
+ * Answers the case in each way. Returns the answers by name. The answer named `exact` comes first: a prefill of the shown text in a
+ * conversation that never saw the hidden text. Each way then reads the whole text and folds it.
  */
 export async function measureCase(
   engine: LlamaEngine,
@@ -59,14 +59,14 @@ export async function measureCase(
 ): Promise<ReadonlyMap<string, FidelityAnswer>> {
   const folded = foldsOf(engine, one)
   const edits = folded.at(-1)!
-  // Cells are shared within a tenant, so the reference has one of its own.
+  // The reference has a tenant of its own, because cells are shared within a tenant.
   const reference = await ask(engine, one, { contract: 'exact', edits, tenant: 'reference', signal })
   const textOf = (token: number) => engine.model.detokenize([token])
   const answers = new Map([['exact', answerOf(one, reference, reference, textOf)]])
   for (const { name, contract, blend } of ways) {
     const choice = typeof blend === 'function' ? blend(answers) : blend
     const isWhole = contract === 'whole'
-    // An exact fold would find the cells of the other ways' answers. With a tenant of its own it has to compute them.
+    // An exact fold would reuse cells of the other ways. With its own tenant it has to compute them.
     const tenant = contract === 'exact' ? 'exact' : 'read'
     const conversation = freshConversation()
     const terms = { contract: isWhole ? 'exact' : contract, ...definedFields({ blend: choice }) } as const
@@ -85,8 +85,8 @@ export async function measureCase(
 }
 
 /**
- * Folds the case's stretches one after another, behind the markers that the context tools write or behind the case's own text. Returns the
- * edits after each fold.
+ * Folds the case's spans one after another, with the context tools' markers or with the case's own replacement. Returns the edits before
+ * the first fold and after each one.
  */
 function foldsOf(engine: LlamaEngine, { messages, folds }: FidelityCase): readonly (readonly Edit[])[] {
   const id = freshConversation()
@@ -152,12 +152,12 @@ function answerOf(
   }
 }
 
-/** Whether the answer names the value, as in "velvet" and in "changed to velvet". */
+/** Whether an answer contains the value, ignoring case: `velvet` is in "changed to Velvet". */
 export const names = (said: string, value: string): boolean => said.toLowerCase().includes(value.toLowerCase())
 
-/** Natural logs of the likelihoods of the answer's first token, by token. */
+/** Returns the log-probabilities of the answer's first token, by token. */
 function likelihoods({ logprobs = [], endLogprob }: EngineReply): ReadonlyMap<number, number> {
-  // An answer may end at once; then the first token is the one that ended it.
+  // If the answer ends at once, the token that ended it counts as the first.
   const first = logprobs[0] ?? endLogprob
   if (first === undefined) throw new KvfoldError('internal/invariant', 'An engine reported no likelihoods.')
   return new Map(first.top.map(({ token, logprob }) => [token, logprob]))
@@ -172,8 +172,8 @@ function formOf(token: string): Form {
 }
 
 /**
- * Splits the distance, by the chain rule, into the distance of the forms and the mean distance of the words within each form. Tokens that
- * `other` does not list count as its least likely one.
+ * Splits the distance by the chain rule: into that of the forms, and the mean distance of the words within each form. A token that `other`
+ * does not list counts as likely as the least likely one listed.
  */
 export function distanceOf(
   exact: ReadonlyMap<number, number>,

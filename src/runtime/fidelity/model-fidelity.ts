@@ -1,4 +1,7 @@
-/** Measures how far folds change one model's answers under each contract. It is measured once, kept, and read back when a server starts. */
+/**
+ * How far folds change one model's answers under each contract. The measurement is made once and kept in a file; a server reads it at its
+ * start.
+ */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
@@ -11,10 +14,10 @@ import type { LlamaEngine } from '../engine/llama.js'
 import { type CaseKind, fidelityCases } from './cases.js'
 import { type FidelityAnswer, type FidelityWay, measureCase } from './measure.js'
 
-/** The version of the records. Raise it when cases, ways or the way of measuring change: records of another version are not used. */
+/** The version of the records. Raise it when cases, ways or the measuring change: records of other versions are ignored. */
 const VERSION = 1
 
-/** The kinds of text: one that a fold may spoil much, one that it should hardly touch, and a session of an agent. */
+/** The kinds of cases: one that folds may spoil badly, one that they should hardly affect, and an agent's session. */
 const KINDS = ['stale, within', 'unrelated, within', 'agent'] as const satisfies readonly CaseKind[]
 
 const WAYS = [
@@ -28,19 +31,19 @@ const Count = Type.Integer({ minimum: 0 })
 const Row = Type.Object({
   way: Type.Enum(['unfolded', 'exact', 'splice', 'blend']),
   right: Count,
-  /** Number of answers that name a value that is no longer right. */
+  /** How many answers name a value that was right earlier. */
   outdated: Count,
-  /** Number of answers that are right under `exact`, but wrong in this way. */
+  /** How many answers are right under `exact` but wrong in this way. */
   lost: Count,
-  /** Mean and largest distance of an answer's first token from an exact prefill's, in nats. */
+  /** Mean and largest distance of an answer's first token from that after an exact prefill, in nats. */
   distance: Type.Object({ mean: Type.Number({ minimum: 0 }), worst: Type.Number({ minimum: 0 }) }),
-  /** Mean number of tokens that the step computes. */
+  /** How many tokens a step computes, on average. */
   computed: Type.Number({ minimum: 0 }),
 })
 const Subject = Type.Object({
   /** The fingerprint of the weights, adapters included. */
   weights: Type.String(),
-  /** The given options of the engine that change the model's answers, by name. */
+  /** The engine's options that change the model's answers, by name. */
   settings: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
 })
 const File = Type.Object({
@@ -52,25 +55,25 @@ const File = Type.Object({
   rows: Type.Array(Row),
 })
 export type FidelityRow = Static<typeof Row>
-/** What a record holds for. */
+/** What a record is valid for: these weights under these settings. */
 export type FidelitySubject = Static<typeof Subject>
 export type ModelFidelity = Static<typeof File>
 
-/** The subject is the engine's own. The record is kept under it. */
+/** The subject must be the engine's own; the record is kept under it. */
 export interface FidelityOptions extends FidelitySubject {
-  /** Number of questions about each kind of text. */
+  /** How many questions of each kind of case to ask. */
   readonly questions: number
   readonly signal?: AbortSignal
   readonly onProgress?: (share: number, what: string) => void
 }
 
 /**
- * Measures the engine's model. The same model gives the same result on the same device.
- * @throws KvfoldError engine/cancelled; model/unsupported when the engine keeps only `exact` with this model
+ * Measures the engine's model. On the same device, the same model gives the same result.
+ * @throws KvfoldError engine/cancelled; model/unsupported when the engine supports only `exact` with this model
  */
 export async function measureFidelity(engine: LlamaEngine, options: FidelityOptions): Promise<ModelFidelity> {
   const { contracts, refusal } = engine.abilities
-  // Steps would fall back to exact, and the record would say that the model bears what it cannot do.
+  // Steps would fall back to `exact`, and the record would praise contracts that this engine does not support.
   if (!contracts.includes('splice') || !contracts.includes('blend'))
     throw new KvfoldError(
       'model/unsupported',
@@ -107,10 +110,10 @@ function rowOf(way: FidelityRow['way'], answers: readonly ReadonlyMap<string, Fi
   }
 }
 
-/** The largest mean distance that counts as near, in nats. */
+/** The largest mean distance, in nats, with which answers count as near. */
 const NEAR = 0.1
 
-/** Whether the model bears the contract: no answer is lost, and answers are near those of an exact prefill. */
+/** Whether the contract is good enough for this model: no answer is lost, and answers are near those after an exact prefill. */
 export const isBorne = ({ lost, distance }: FidelityRow): boolean => lost === 0 && distance.mean <= NEAR
 
 function pathOf({ weights, settings }: FidelitySubject, folder: string): string {
@@ -120,14 +123,14 @@ function pathOf({ weights, settings }: FidelitySubject, folder: string): string 
   return join(folder, `${key.slice(0, 32)}.fidelity.json`)
 }
 
-/** Writes the record, whole or not at all, in place of an earlier one. Returns its path. */
+/** Writes the record atomically, replacing an earlier one. Returns its path. */
 export async function saveFidelity(fidelity: ModelFidelity, folder = calibrationFolder()): Promise<string> {
   const path = pathOf(fidelity, folder)
   await writeMeasured(path, fidelity)
   return path
 }
 
-/** Returns the record of these weights with these settings; null when there is none that can be used. */
+/** Returns the record for these weights and settings; null when there is none or it cannot be used. */
 export async function loadFidelity(subject: FidelitySubject, folder = calibrationFolder()): Promise<ModelFidelity | null> {
   const found = checked(File, await readMeasured(pathOf(subject, folder)))
   const isSame = found.ok && found.value.weights === subject.weights && isDeepStrictEqual(found.value.settings, subject.settings)
@@ -135,8 +138,8 @@ export async function loadFidelity(subject: FidelitySubject, folder = calibratio
 }
 
 /**
- * Returns a sentence for the user of a server whose default contract is not `exact`. It says how the contract changes this model's answers,
- * or that this was not measured. Null for `exact`.
+ * For a server whose default contract is not `exact`: returns a sentence for its user on how far the contract changes this model's answers,
+ * or that this was not measured. Returns null for `exact`.
  */
 export function fidelityNotice(contract: ContractChoice, fidelity: ModelFidelity | null): string | null {
   if (contract === 'exact') return null

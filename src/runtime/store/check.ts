@@ -1,5 +1,5 @@
 /**
- * Checks a store that no server uses. It finds the threads that are stored as the server acknowledged them, and the readable parts of the
+ * Checks a store while no server uses it. Finds the threads that are stored as the server acknowledged them, and what can be read of the
  * others.
  */
 import { existsSync } from 'node:fs'
@@ -25,30 +25,30 @@ import {
 import { THREADS_FILE, THREADS_MANIFEST } from './sqlite-store.js'
 import { StoreFile } from './store-file.js'
 
-/** The result of the check for one thread. */
+/** What the check found of one thread. */
 export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
-  /** The thread. A damaged thread has only the undamaged beginning of its messages here; null when none is left. */
+  /** The thread. Of a damaged thread, only the messages before the damage; null when there are none. */
   readonly record: ThreadRecord | null
-  /** Null when the thread is stored as the server acknowledged it. */
+  /** Null when the thread is stored exactly as the server acknowledged it. */
   readonly damage: Damage | null
 }
 
 export interface FileCheck {
   readonly path: string
-  /** The damage that SQLite finds in the file; null for none. Some rows may still be readable. */
+  /** What SQLite reports about the file; null when it finds no damage. Some rows may still be readable. */
   readonly file: string | null
-  /** How many lines of the manifest are damaged. The facts in them are unknown. */
+  /** How many lines of the manifest are damaged and so unknown. */
   readonly unreadable: number
 }
 
 export interface ThreadsCheck extends FileCheck {
-  /** Reads the threads one by one: first the threads in the file, then the missing ones. */
+  /** Reads the threads one by one: first those in the file, then those that the file has lost. */
   threads(): Iterable<FoundThread>
-  /** Ends the check and closes the store's file. */
+  /** Closes the store's file. */
   close(): void
 }
 
-/** Returns null when there is no store. @throws KvfoldError store/locked, store/older, store/newer */
+/** Opens the check. Returns null when there is no store. @throws KvfoldError store/locked, store/older, store/newer */
 export function checkThreads(folder: string): ThreadsCheck | null {
   const path = join(folder, THREADS_FILE)
   const manifest = Manifest.read(join(folder, THREADS_MANIFEST))
@@ -111,7 +111,7 @@ function judged(
   return what === null ? { tenant, id, record: read.record, damage: null } : damaged(what)
 }
 
-/** Yields the threads that the manifest lists but the file does not have. `what`: the reason, if known. */
+/** Yields the threads that the manifest lists and the file does not have. `what`: the reason, if known. */
 function* missing(manifest: Manifest, there: ReadonlySet<string>, what?: string): Generator<FoundThread> {
   for (const listed of manifest.listed) {
     const { tenant, id } = listed
@@ -119,13 +119,13 @@ function* missing(manifest: Manifest, there: ReadonlySet<string>, what?: string)
   }
 }
 
-/** Returns the known facts of a thread whose own row is lost. */
+/** Returns what the digest and the manifest know of a thread whose own row is lost. */
 const headOf = ({ tenant, id, model, created }: ThreadDigest, listed: Listed | undefined): ThreadHead => ({
   ...{ tenant, id, model, created, used: listed?.used ?? created },
   ...{ parent: null, contract: null, tools: [], held: [] },
 })
 
-/** Finds the rows of threads in a damaged file by scanning the tables, because the indexes may be damaged. */
+/** Finds the rows of each thread in a damaged file. Scans the tables, because indexes may be damaged. */
 function placesIn(file: StoreFile): PartRows {
   const tables = new Map<PartTable, Map<number, { readonly place: number; readonly row: number }[]>>()
   for (const table of PART_TABLES) {

@@ -1,23 +1,23 @@
-/** Describes errors of the store, and damaged threads and responses by name, with advice for the user. */
+/** Errors of the store and damaged threads, named, with advice for the user. */
 import { KvfoldError } from '../core/errors.js'
 import Database from 'libsql'
 
-/** A thread or response that the store cannot give. `damaged`: the store still has a part of it. `lost`: the store has nothing of it. */
+/** A thread or response that the store cannot return. `damaged`: the store still has some of it. `lost`: nothing is left. */
 export interface Damage {
   readonly of: 'thread' | 'response'
   readonly kind: 'damaged' | 'lost'
   readonly tenant: string
   readonly id: string
-  /** The damage in words, without a full stop. */
+  /** What is damaged, in words, without a full stop. */
   readonly what: string
-  /** A copy of the store reported the damage and left the item out. It is reported again only to requests for the item. */
+  /** Set when this store is a copy that left the item out, because the damage was known. Only requests for the item report it again. */
   readonly settled?: true
 }
 
-/** Stands for the tenant of a thread when the tenant is unknown. */
+/** Stands for the tenant of a thread when it is unknown. */
 export const UNNAMED = 'an unknown tenant'
 
-/** The most lines of a report for people. Further damage is only counted. */
+/** The most lines of a report for people. Further items are only counted. */
 const SHOWN = 20
 
 export function damageError({ of, kind, id, what }: Damage): KvfoldError {
@@ -30,7 +30,7 @@ export function damageError({ of, kind, id, what }: Damage): KvfoldError {
   )
 }
 
-/** Returns one line for each damaged or lost item, at most `shown` lines, and a line with the number of the others. */
+/** Returns a line for each damaged or lost item, at most `shown`. One more line then tells the number of the others. */
 export function damageLines(all: readonly Damage[], shown = SHOWN): readonly string[] {
   const lines = all.slice(0, shown).map(({ of, kind, tenant, id, what }) => `${of} ${id} of ${tenant} is ${kind}: ${what}`)
   return all.length <= shown ? lines : [...lines, `and ${all.length - shown} more; kvfold store check lists all of them`]
@@ -38,7 +38,7 @@ export function damageLines(all: readonly Damage[], shown = SHOWN): readonly str
 
 // Messages for users when SQLite fails.
 
-/** Returns kvfold's own errors unchanged. Turns an error of SQLite into one that tells the state of the store and what to do. */
+/** Turns an error of SQLite into one that says what is wrong with the store and what to do. kvfold's own errors are returned unchanged. */
 export function failureOf(error: unknown, path: string): unknown {
   if (!(error instanceof Database.SqliteError)) return error
   const told = (code: 'locked' | 'failed', message: string) => new KvfoldError(`store/${code}`, message, { cause: error })
@@ -67,7 +67,7 @@ export const full = (path: string, cause?: unknown): KvfoldError =>
     cause === undefined ? {} : { cause },
   )
 
-/** Makes the error for a damaged store file. Its message says that the file was not changed. */
+/** Makes the error for a damaged store file. kvfold leaves such a file unchanged, and the message says so. */
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {
   return new KvfoldError(
     'store/damaged',
@@ -76,5 +76,5 @@ export function damaged(path: string, what: string, cause?: unknown): KvfoldErro
   )
 }
 
-/** Returns the general code of a SQLite error: `SQLITE_IOERR_WRITE` becomes `SQLITE_IOERR`. */
+/** Returns the general code of a SQLite error: `SQLITE_IOERR_WRITE` gives `SQLITE_IOERR`. */
 const primary = (code: string): string => /^SQLITE_[A-Z]+/.exec(code)?.[0] ?? code

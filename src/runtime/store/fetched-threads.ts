@@ -1,7 +1,9 @@
-/** Fetches the threads that a piece of work reads. The work itself is synchronous, so no thread changes while it decides. */
+/**
+ * Lets synchronous work read threads that must first be fetched. Because the work itself is synchronous, no thread changes while it runs.
+ */
 import { keyOf } from '../core/ids.js'
 
-/** The error that stops work when it reads a thread that is not fetched yet. */
+/** Thrown by a read of a thread that is not fetched yet. It stops the work, so that `reading` can fetch the thread. */
 class Unread extends Error {
   constructor(
     readonly tenant: string,
@@ -14,14 +16,13 @@ class Unread extends Error {
 export class FetchedThreads<T> {
   #fetched: ReadonlyMap<string, T> | null = null
 
-  /** Whether work runs now inside `reading`. */
   get isReading(): boolean {
     return this.#fetched !== null
   }
 
   /**
-   * Runs the work. When the work reads a thread that is not fetched yet, it is stopped, the thread is fetched, and the work starts again.
-   * So the work must change nothing before its last read. @throws what `work` and `fetch` throw
+   * Runs the work. If the work reads a thread that is not fetched, it is stopped, the thread is fetched, and the work runs again from the
+   * start. So the work must change nothing before its last read. @throws what `work` and `fetch` throw
    */
   async reading<Result>(work: () => Result, fetch: (tenant: string, id: string) => Promise<T>): Promise<Result> {
     const fetched = new Map<string, T>()
@@ -42,8 +43,8 @@ export class FetchedThreads<T> {
   }
 
   /**
-   * Returns the fetched thread if `current` accepts it. Otherwise stops the work; `reading` then fetches the thread and starts the work
-   * again.
+   * Returns the fetched thread. If it is not fetched, or `current` rejects it as outdated, stops the work; `reading` then fetches the
+   * thread and runs the work again.
    */
   of(tenant: string, id: string, current: (fetched: T) => boolean): T {
     const fetched = this.#fetched?.get(keyOf(tenant, id))

@@ -1,4 +1,7 @@
-/** Keeps a list of the store's contents beside its file, because a file that was cut, deleted or replaced cannot report its losses. */
+/**
+ * The manifest: a list of the store's contents in a second file. A database file that was truncated, deleted or replaced cannot tell what
+ * it lost.
+ */
 import {
   appendFileSync,
   closeSync,
@@ -16,30 +19,30 @@ import { keyOf } from '../core/ids.js'
 import type { Damage } from './damage.js'
 import { syncFolder } from './store-file.js'
 
-/** The last acknowledged state of an item in the store. */
+/** An item of the store (a thread or response) in the state last acknowledged to a client. */
 export interface Listed {
   readonly tenant: string
   readonly id: string
-  /** How many changes the item had. An intact store never counts fewer. */
+  /** How many changes the item had. In an intact store the number never goes down. */
   readonly revision: number
-  /** The checksum of the row that represents the whole item. */
+  /** The checksum of the row that stands for the whole item. */
   readonly sum: number
   /** When the item was last used, in Unix milliseconds. */
   readonly used: number
-  /** The id of the item that it belongs to and is deleted with, if any. */
+  /** The id of the item that this one belongs to. The two are deleted together. */
   readonly of?: string
-  /** Why a copy of the store, or a repair by an earlier version, left the item out. */
+  /** Why the item is missing on purpose: a copy of the store, or a repair by an earlier version, left it out. */
   readonly dropped?: string
 }
 
 const FORMAT = 'kvfold-manifest/1'
-/** How many outdated lines the file may have before it is rewritten. */
+/** The file is rewritten when it has this many more lines than twice the number of items. */
 const SLACK = 2000
 
 /**
- * The manifest gets a line with a checksum after each change in the store, and before each deletion from it. So it may lag behind the
- * store, but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the
- * manifest lags. It holds ids and checksums, but no text.
+ * A line with a checksum is appended after each change of the store, and before each deletion. So the manifest may lag behind the store but
+ * never runs ahead of it, even if the process is killed. Lines of changes are not synced to disk: after a power cut the manifest may lag
+ * further. It contains ids and checksums, no text.
  */
 export class Manifest {
   readonly #listed = new Map<string, Listed>()
@@ -51,16 +54,15 @@ export class Manifest {
     readonly path: string,
     /** How many lines of the file are damaged. */
     readonly unreadable: number,
-    /** Whether the file existed. */
     readonly found: boolean,
   ) {}
 
-  /** Reads the file and changes nothing. A torn last line, as a killed process leaves, is ignored. */
+  /** Reads the file without changing it. A torn last line, which a killed process leaves, is ignored. */
   static read(path: string): Manifest {
     const found = existsSync(path)
     const lines = found ? readFileSync(path, 'utf8').split('\n') : []
     const read = lines.map(lineOf)
-    // The last piece is empty or torn.
+    // After the last line break there is an empty string or a torn line. It does not count as damaged.
     const manifest = new Manifest(path, read.slice(0, -1).filter((line) => line === null).length, found)
     for (const line of read) if (line !== null) manifest.#take(line)
     manifest.#lines = lines.length
@@ -75,7 +77,7 @@ export class Manifest {
     return this.#listed.get(keyOf(tenant, id))
   }
 
-  /** Starts to follow the store. Takes the given items as the store's contents, and writes later changes to the file. */
+  /** Takes these items as the contents of the store, and from here on writes all changes to the file. */
   begin(listed: Iterable<Listed>): void {
     for (const each of listed) this.#listed.set(keyOf(each.tenant, each.id), each)
     this.#follows = true
@@ -88,7 +90,7 @@ export class Manifest {
     this.#append([listed])
   }
 
-  /** Removes items from the list. The removal is on the medium when the call returns. */
+  /** Removes items from the list. When the call returns, the removal is synced to disk. */
   forget(gone: readonly Pick<Listed, 'tenant' | 'id'>[]): void {
     const there = gone.filter(({ tenant, id }) => this.#listed.delete(keyOf(tenant, id)))
     if (there.length === 0) return
@@ -96,7 +98,7 @@ export class Manifest {
     if (this.#file !== null) fsyncSync(this.#file)
   }
 
-  /** Stops following the store and closes the file. Further calls do nothing. */
+  /** Closes the file. Later changes are not written to it. */
   close(): void {
     this.#follows = false
     this.#leave()
@@ -111,17 +113,17 @@ export class Manifest {
   #append(lines: readonly ManifestLine[]): void {
     if (!this.#follows) return
     this.#lines += lines.length
-    // The store has priority: changes continue even if the manifest cannot be written.
+    // The store matters more: if the manifest cannot be written, changes of the store go on.
     try {
       if (this.#file === null || this.#lines > 2 * this.#listed.size + SLACK) this.#rewrite()
       else appendFileSync(this.#file, lines.map(textOf).join(''))
     } catch {
-      // The disk is full: the manifest lags until it is rewritten.
+      // The disk may be full. The manifest lags until a later change rewrites it.
       this.#lines = Infinity
     }
   }
 
-  /** Replaces the whole file, or leaves it as it was. */
+  /** Replaces the file atomically. */
   #rewrite(): void {
     const lines = [{ format: FORMAT } as const, ...this.#listed.values()]
     const temporary = `${this.path}.tmp`
@@ -148,23 +150,20 @@ function textOf(line: ManifestLine): string {
   return `${crc32(json).toString(16).padStart(8, '0')} ${json}\n`
 }
 
-/** Parses a line. Returns null when its checksum does not match. */
 function lineOf(text: string): ManifestLine | null {
   const json = text.slice(9)
   return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as ManifestLine) : null
 }
 
-// Comparing the list with the store.
+// Comparing the manifest with the store.
 
-/**
- * Compares an item's stored revision and checksum with the list. Returns the fault; null when the item is as last acknowledged, or newer.
- */
+/** Compares an item in the store with the manifest. Returns what is wrong; null when the item is as acknowledged, or newer. */
 export function behind(listed: Listed, revision: number, sum: number): string | null {
   if (revision < listed.revision) return `it has only the first ${revision} of ${listed.revision} changes`
   return revision === listed.revision && sum !== listed.sum ? 'it differs from the version that was acknowledged' : null
 }
 
-/** Describes an item that is missing. @param what the reason, if known; a reason in the list has priority */
+/** Makes the damage report of a missing item. @param what the reason, if known; a reason in the manifest has priority */
 export const lost = (of: Damage['of'], { tenant, id, revision, dropped }: Listed, what?: string): Damage => ({
   ...{ of, kind: 'lost', tenant, id },
   what: dropped ?? what ?? `nothing is left of it, after ${revision} changes`,

@@ -1,4 +1,4 @@
-/** Defines the store's tables. Later versions add steps, and steps are never changed. */
+/** The tables of the store. A later version appends a migration step; existing steps never change. */
 import type { Migrations } from './store-file.js'
 
 export const migrations: Migrations = {

@@ -1,8 +1,8 @@
-/** Converts values to columns and back. Every row has a checksum, because SQLite has none, and is read in a way that tolerates damage. */
+/** Converts values to table rows and back. SQLite has no checksums, so each row gets its own, and reading tolerates damaged rows. */
 import { crc32 } from 'node:zlib'
 import { atOnce, type Steps } from '../core/turns.js'
 
-/** A value of a column, as SQLite takes it. */
+/** A column's value, in a type that SQLite takes. */
 export type StoredValue = string | number | null | Uint8Array
 
 export type StoredRow = Readonly<Record<string, unknown>>
@@ -10,34 +10,35 @@ export type StoredRow = Readonly<Record<string, unknown>>
 type StoredColumn = 'text' | 'integer' | 'blob'
 
 /**
- * One kind of row: its columns, including the checksum, and the conversions. `keys` give the place of a row, for example its thread and
- * its place in the thread.
+ * One kind of row: its columns (the checksum is one of them) and the conversions. `keys`: integers that say where the row belongs, for
+ * example its thread and its index there.
  */
 export interface RowKind<T> {
   readonly columns: readonly string[]
   /** The SELECT list that `read` needs. */
   readonly selected: string
-  /** Returns the values in the order of the columns. The checksum is the last one. */
+  /** Returns the values in the order of `columns`. The last one is the checksum. */
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
-  /** Does the same as `write`, in steps, for long values. */
+  /** Like `write`, but a generator that yields to the event loop, for long values. */
   writeSteps(value: T, keys?: readonly number[]): Steps<readonly StoredValue[]>
-  /** Returns the row's value; null when the row differs from the written one or is not at its place. */
+  /** Returns the row's value; null when the row is damaged or belongs to other keys. */
   read(row: StoredRow, keys?: readonly number[]): T | null
-  /** Does the same as `read`, in steps, for long values. */
+  /** Like `read`, but a generator that yields to the event loop, for long values. */
   readSteps(row: StoredRow, keys?: readonly number[]): Steps<T | null>
-  /** Does the same as `read`, but takes a list of values in the order of the columns. */
+  /** Like `read`, for a list of values in the order of `columns`. */
   parse(values: readonly StoredValue[], keys: readonly number[]): T | null
 }
 
 /**
- * libsql ends the process when it reads text that is not UTF-8, and cuts text at a NUL. So text is read as bytes, and every value is cast
- * to its type.
+ * libsql ends the process when it reads text that is not UTF-8, and cuts text at a NUL. So text is read as bytes, and each column is cast
+ * to the type that we expect.
  */
 const CASTS: Readonly<Record<StoredColumn, string>> = { text: 'BLOB', blob: 'BLOB', integer: 'INTEGER' }
 
 /**
- * @param of the conversions between a value and a row's values; `read` must return the value that was given to `write`. With a table, the
- * checksum also covers the table's name and the keys, so that no row passes for another.
+ * Makes a kind of row. With `table`, the checksum also covers the table's name and the keys, so that a row in the wrong place counts as
+ * damaged.
+ * @param of the columns and conversions; `read` must invert `write`
  */
 export function rowKind<T>(of: {
   readonly table?: string
@@ -76,16 +77,16 @@ export function rowKind<T>(of: {
   }
 }
 
-/** Converts a value that libsql read. Blobs come as buffers of their own, and texts come as blobs. */
+/** Converts a value as libsql returns it: blobs and texts come as `ArrayBuffer`. */
 function valueOf(value: unknown, type: StoredColumn): StoredValue {
   if (!(value instanceof ArrayBuffer)) return value as StoredValue
   return type === 'text' ? Buffer.from(value).toString() : new Uint8Array(value)
 }
 
-/** Characters of a text that are summed between two yields. */
+/** How many characters of a text are summed between two yields to the event loop. */
 const PART = 256 * 1024
 
-/** Computes the CRC-32 over all values. Texts and numbers count as JSON, so that the end of each value is clear. */
+/** Computes the CRC-32 over all values. Texts and numbers are summed as JSON, so that the sum shows where a value ends. */
 function* sumSteps(values: readonly StoredValue[]): Steps<number> {
   let sum = 0
   for (const value of values) {
@@ -94,7 +95,7 @@ function* sumSteps(values: readonly StoredValue[]): Steps<number> {
     else {
       sum = crc32('"', sum)
       for (let at = 0; at < value.length;) {
-        // A part must not end between the halves of a surrogate pair.
+        // Do not cut between the halves of a surrogate pair.
         const last = value.charCodeAt(at + PART - 1)
         const end = last >= 0xd800 && last <= 0xdbff ? at + PART + 1 : at + PART
         sum = crc32(JSON.stringify(value.slice(at, end)).slice(1, -1), sum)

@@ -1,7 +1,4 @@
-/**
- * Converts threads to rows: JSON for structured parts, a blob for sampled tokens. Verifies that a thread is read completely and as
- * written.
- */
+/** Threads as rows: JSON for structured fields, a blob for sampled tokens. Reading verifies that a thread is complete and as written. */
 import { endianness } from 'node:os'
 import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
@@ -15,7 +12,7 @@ import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, T
 import { rowKind, type RowKind, type StoredRow, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
 
-/** SQLite cannot store half a surrogate pair; JSON escapes it. */
+/** JSON escapes lone surrogates, which SQLite cannot store. */
 const json = (value: unknown): string => writeJson(value)
 const parsed = (text: unknown): unknown => readJson(text as string)
 
@@ -25,7 +22,7 @@ export const headRows = rowKind<ThreadHead>({
     ...{ tenant: 'text', id: 'text', model: 'text', created: 'integer', used: 'integer' },
     ...{ parent: 'text', contract: 'text', tools: 'text', held: 'text' },
   },
-  // A salt stands behind the held messages in one list: tables of earlier versions have no column for it.
+  // The salt is a last element in the list `held`, because tables of earlier versions have no column for it.
   write: ({ tenant, salt, id, model, created, used, parent, contract, tools, held }) => [
     tenant,
     id,
@@ -50,7 +47,7 @@ export const headRows = rowKind<ThreadHead>({
 export const editRows = rowKind<ThreadEdits>({
   table: 'edits',
   columns: { fragments: 'text', searches: 'text', ids: 'integer' },
-  // Omissions stand behind the fragments in one list: tables of earlier versions have no column for them.
+  // Omissions are further elements in the list `fragments`, because tables of earlier versions have no column for them.
   write: ({ fragments, searches, ids, omissions = [] }) => [json([...fragments, ...omissions]), json(searches), ids],
   read: ({ fragments, searches, ids }) => {
     const all = parsed(fragments) as readonly (Fragment | Omission)[]
@@ -62,14 +59,14 @@ export const editRows = rowKind<ThreadEdits>({
   },
 })
 
-/** A message without its sampled tokens. */
+/** A message as stored: the sampled tokens are in a column of their own. */
 type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: string
-  /** The generation prompt of the sampled tokens, if it was not the template's own. */
+  /** The generation prompt that the answer was sampled after, if not the template's own. */
   readonly sampledAfter?: string
 }
 
-/** Writes a message as JSON, like `json`, but in one step for each tool call. */
+/** Like `json`, but a generator that yields to the event loop after each tool call. */
 function* messageJson(message: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
   const { toolCalls } = message
   if (toolCalls === undefined) return json(message)
@@ -92,7 +89,7 @@ export const messageRows = rowKind<StoredMessage>({
     const shown = sampled === undefined ? message : { ...message, sampled: sampled.text, sampledAfter: sampled.prompt }
     return [
       yield* messageJson(shown),
-      // libsql reads an empty blob as NULL.
+      // An empty blob becomes NULL too: libsql would read it as NULL anyway.
       sampled === undefined || sampled.tokens.length === 0 ? null : bytesOf(sampled.tokens),
       json(typeof seen === 'string' ? seen : plain(seen)),
     ]
@@ -141,10 +138,10 @@ export const cardRows = rowKind<ThreadCard>({
   }),
 })
 
-/** The kind of row of each table in `PART_TABLES`. */
+/** The kind of row in each table of `PART_TABLES`. */
 export const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
-/** A message in the form that JSON can hold: its token numbers are a list. */
+/** A message as plain JSON: sampled tokens are a list of numbers. */
 type PlainMessage = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: { readonly text: string; readonly tokens: readonly number[] }
 }
@@ -160,29 +157,29 @@ const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Uint8Array => 
 }
 const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Uint8Array(bytes ?? []).buffer)
 
-// Writes the rows of one thread, and verifies on reading that they are complete.
+// The rows of one thread: writing them, and verifying on reading that none is missing.
 
 export type PartRow<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
 
-/** The damage of a thread whose rows SQLite cannot read. */
+/** What is reported of a thread whose rows SQLite cannot read. */
 export const UNREADABLE = 'its part of the file cannot be read'
 
-/** Ends the reading of a damaged thread; `ThreadRows.read` catches it. */
+/** Thrown while a damaged thread is read; `ThreadRows.read` catches it. */
 class DamagedRows extends Error {}
 
 type ReadThread = { readonly record: ThreadRecord } | { readonly damage: string }
 
-/** Returns a thread's rows in a table, by place. @throws KvfoldError store/damaged, store/failed */
+/** Returns a thread's rows in a table, by index. @throws KvfoldError store/damaged, store/failed */
 export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 
-/** Writes and reads the rows of threads. Methods that write must be called within a transaction of the file. */
+/** Writes and reads the rows of threads. Call methods that write only within a transaction. */
 export class ThreadRows {
   constructor(
     private readonly file: StoreFile,
     private readonly partRows: PartRows = (table, thread) => inBatches(file, table, thread),
   ) {}
 
-  /** Appends new rows to the thread's tables, in steps. Returns the thread's digest with the new rows. */
+  /** Appends rows to the thread's tables. Returns the thread's digest, new rows included. A generator that yields to the event loop. */
   *added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): Steps<ThreadDigest> {
     const whole: Record<PartTable, DigestChain> = { messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS }
     for (const table of PART_TABLES) {
@@ -196,7 +193,7 @@ export class ThreadRows {
     return { ...digest, ...whole }
   }
 
-  /** Deletes the rows of one table from place `from` on. Returns the table's part of the thread's digest without them. */
+  /** Deletes a table's rows of the thread from index `from` on. Returns the digest of the rows that are left. */
   cut(thread: number, table: PartTable, from: number): Partial<ThreadDigest> {
     this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
     const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
@@ -204,7 +201,6 @@ export class ThreadRows {
     return { [table]: chained(NO_ROWS, sums) }
   }
 
-  /** Inserts a row. Returns its checksum. */
   insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
     return atOnce(this.#inserting(table, kind, value, keys))
   }
@@ -218,7 +214,7 @@ export class ThreadRows {
     return values.at(-1) as number
   }
 
-  /** Overwrites the row whose `key` is `is`. Returns its new checksum. */
+  /** Overwrites the row whose column `key` equals `is`. Returns the new checksum. */
   replace<T>(table: string, kind: RowKind<T>, value: T, key: 'number' | 'thread', is: number): number {
     const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
     const values = kind.write(value, [is])
@@ -226,12 +222,12 @@ export class ThreadRows {
     return values.at(-1) as number
   }
 
-  /** Returns the thread if it matches the digest, else the damage. @throws KvfoldError store/failed */
+  /** Returns the thread, or what is wrong when its rows do not match the digest. @throws KvfoldError store/failed */
   read(number: number, digest: ThreadDigest): ReadThread {
     return atOnce(this.readSteps(number, digest))
   }
 
-  /** Does the same as `read`, in steps. The thread must not be changed in between. */
+  /** Like `read`, but a generator that yields to the event loop. The thread must not change until it is done. */
   *readSteps(number: number, digest: ThreadDigest): Steps<ReadThread> {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
@@ -242,13 +238,13 @@ export class ThreadRows {
       return { record: { ...head, messages, edits, ledger, events } }
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
-      // A file too long to be checked whole may turn out damaged only here.
+      // A file too long for a whole check may turn out to be damaged only here.
       if (error instanceof KvfoldError && error.code === 'store/damaged') return { damage: UNREADABLE }
       throw error
     }
   }
 
-  /** Returns the undamaged beginning of a thread: of each part, the rows before the first damaged one. */
+  /** Returns what can be read of a damaged thread: in each table, the rows before the first damaged one. */
   beginning(number: number, head: ThreadHead): ThreadRecord {
     const parts = <T extends PartTable>(table: T): readonly PartRow<T>[] => {
       const values: PartRow<T>[] = []
@@ -310,7 +306,7 @@ export class ThreadRows {
 const LONG_BATCH = 128 * 1024
 const BATCH = 64
 
-/** Yields a thread's rows by place. Reads them in batches, so that no query holds the event loop for long. */
+/** Yields a thread's rows in order. Reads them in batches, so that no query blocks the event loop for long. */
 function* inBatches(file: StoreFile, table: PartTable, thread: number): Generator<StoredRow> {
   const sql = `SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? AND place > ? ORDER BY place LIMIT ?`
   for (let last = -1, limit = 1; ;) {
@@ -327,7 +323,7 @@ const bytesIn = (rows: readonly StoredRow[]): number =>
     .flatMap((row) => Object.values(row))
     .reduce<number>((sum, value) => sum + (value instanceof ArrayBuffer ? value.byteLength : 0), 0)
 
-/** Runs work that reads rows. Returns null when the file turns out unreadable; rows that were read before stay with the caller. */
+/** Runs work that reads rows. Returns null if the file turns out to be unreadable; the caller keeps what was read until then. */
 export function asFarAsRead<T>(work: () => T): T | null {
   try {
     return work()
@@ -337,20 +333,23 @@ export function asFarAsRead<T>(work: () => T): T | null {
   }
 }
 
-// A digest of a whole thread. It reveals a missing or outdated row, although each row that is there is whole.
+// The digest of a thread. It detects missing and outdated rows, which a row's own checksum cannot.
 
-/** Tables with a row for each part of a thread. Rows are only appended or cut off at the end. */
+/** The tables with many rows per thread. Rows are only appended, or cut off at the end. */
 export const PART_TABLES = ['messages', 'entries', 'events'] as const
 export type PartTable = (typeof PART_TABLES)[number]
 
-/** The number of rows, and one checksum over the rows' checksums in order. */
+/** The number of rows in a table, and one checksum over their checksums in order. */
 export type DigestChain = readonly [rows: number, sum: number]
 
-/** The digest of a thread after its `revision`-th change. It repeats name and model in case the thread's own row is lost. */
+/** The digest of a thread after change number `revision`. It repeats name and model, for the case that the thread's own row is lost. */
 export interface ThreadDigest
   extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, DigestChain>> {
   readonly revision: number
-  /** Checksums of the thread's single rows, which changes replace. `card` null: there is no card yet; the next `index` makes it. */
+  /**
+   * The checksum of the thread's row in `threads`. `edits` and `card`: of its rows in those tables; `card` is null until `index` has made
+   * the card.
+   */
   readonly head: number
   readonly edits: number
   readonly card: number | null
@@ -363,12 +362,12 @@ export const digestRows = rowKind<ThreadDigest>({
   read: ({ digest }) => JSON.parse(digest as string) as ThreadDigest,
 })
 
-/** Returns one checksum for the whole digest. */
+/** Returns a single checksum for the whole digest. */
 export const digestSum = (digest: ThreadDigest, number: number): number => digestRows.write(digest, [number]).at(-1) as number
 
 export const NO_ROWS: DigestChain = [0, 0]
 
-/** Extends a chain by the checksums of more rows. */
+/** Extends the digest of a table by more rows, given their checksums. */
 export function chained([rows, sum]: DigestChain, sums: readonly number[]): DigestChain {
   const bytes = Buffer.alloc(4)
   const all = sums.reduce((before, each) => {

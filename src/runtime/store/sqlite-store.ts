@@ -1,4 +1,4 @@
-/** Stores threads in one SQLite file, so that they survive a restart. The file is changed before a client gets an acknowledgement. */
+/** Stores threads in one SQLite file, so that they survive a restart. A change is in the file before a client gets its acknowledgement. */
 import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
 import { keyOf } from '../core/ids.js'
@@ -26,51 +26,51 @@ import type { ListedThread, SavedThreads, ThreadCard, ThreadHead, ThreadRecord, 
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
 
 export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes'> {
-  /** The folder of the store, created if missing; the store is its file `threads.db`. */
+  /** The store's folder; created if missing. The store is its file `threads.db`. */
   readonly folder: string
-  /** The cells that engines saved on disk. `deleteUnusedSince` deletes those of its threads. Default: none. */
+  /** The cells that engines saved on disk. `deleteUnusedSince` deletes those of its threads, too. Default: none. */
   readonly cells?: SavedThreads
-  /** The most milliseconds for checking threads when the store is opened. Default 1000. */
+  /** How long to check threads when the store is opened, in milliseconds. Default 1000. */
   readonly patience?: number
 }
 
 export const THREADS_FILE = 'threads.db'
 export const THREADS_MANIFEST = 'threads.manifest'
 
-/** The tables besides `threads` that have rows for a thread, by its number. */
+/** All tables but `threads` that have rows of a thread, under its number. */
 const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 
-/** A change with at least this many characters and values is written in several turns of the event loop. */
+/** A change of at least this size (in characters and values) is written in several turns of the event loop. */
 const LONG = 64 * 1024
 
-/** How many rows are deleted in one step. */
+/** How many rows are deleted in one statement. */
 const AT_A_TIME = 128
 
-/** A change of a thread: `steps` writes it, then `done` or `failed` is called. */
+/** A planned change of a thread. `steps` writes it; then `done` or `failed` is called. */
 interface PlannedChange {
   readonly steps: () => Steps<ThreadDigest>
   readonly done: (digest: ThreadDigest) => void
   readonly failed?: (error: unknown) => void
 }
 
-/** A thread whose own row and digest are whole. */
+/** A thread whose own row and digest are undamaged. */
 interface KnownDigest {
   readonly number: number
   readonly digest: ThreadDigest
   readonly used: number
 }
 
-/** A thread as it was read, with its digest at the time. */
+/** A fetched thread, and its digest at that time. */
 interface FetchedThread {
   readonly known: KnownDigest
   readonly record: ThreadRecord
 }
 
 /**
- * A failed change leaves the stored thread as it was. The caller then has more in memory than is stored. So every later change of that
- * thread fails with the same error, until the thread is read again or deleted.
+ * A failed change leaves the stored thread as it was, while the caller has more in memory. So all later changes of that thread fail with
+ * the same error, until the thread is read again or deleted.
  *
- * A thread that differs from its written state is neither listed nor read, but reported (`damage`) until it is deleted.
+ * A thread that differs from its acknowledged state is neither listed nor read. `damage` reports it until it is deleted.
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()
@@ -79,9 +79,9 @@ export class SqliteStore implements ThreadStore {
   readonly #notes: string[] = []
   readonly #rows: ThreadRows
   readonly #fetched = new FetchedThreads<FetchedThread | null>()
-  /** The next thread's number, larger than that of every row, so that no two threads get the same number. */
+  /** The number for the next thread. Larger than any number in the file, so no two threads share one. */
   #next = 1
-  /** The end of the queue of changes: fulfilled when the last of them is written. Null when none is being written in turns. */
+  /** The end of the queue of changes: fulfilled when the last change is written. Null when no change is being written in turns. */
   #last: Promise<void> | null = null
 
   private constructor(
@@ -93,7 +93,8 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Opens the store, or makes it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; then nothing was changed
+   * Opens the store, or creates it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; the file is
+   * then unchanged
    */
   static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']
@@ -156,7 +157,7 @@ export class SqliteStore implements ThreadStore {
     return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
   }
 
-  /** Reads a thread in turns of the event loop. No change is written meanwhile. Returns null when the thread is missing or damaged. */
+  /** Reads a thread in turns of the event loop, while no change is written. Returns null when the thread is missing or damaged. */
   async #fetch(tenant: string, id: string): Promise<FetchedThread | null> {
     let fetched: FetchedThread | null = null
     await this.#inOrder(async () => {
@@ -170,7 +171,7 @@ export class SqliteStore implements ThreadStore {
     return fetched
   }
 
-  /** Stores a new thread. Without a card, the next `index` makes it. */
+  /** Stores a new thread. If `card` is null, the next `index` makes it. */
   create(thread: ThreadRecord, card: ThreadCard | null): Promise<void> {
     const { tenant, id, used, messages, edits, ledger, events } = thread
     const rows = this.#rows
@@ -186,7 +187,7 @@ export class SqliteStore implements ThreadStore {
       rows.insert('digests', digestRows, whole, { thread: number })
       return whole
     }
-    // If the creation fails, there is no thread, so no later change needs to be refused.
+    // If this fails, the thread does not exist, so there are no later changes to refuse.
     return this.#changed(thread, () => {
       const number = this.#next
       return {
@@ -234,7 +235,7 @@ export class SqliteStore implements ThreadStore {
     return changing
   }
 
-  /** Writes a change of a thread, a long one in turns of the event loop. @param plan called once all earlier changes are written */
+  /** Writes a change of a thread; a long one in turns of the event loop. @param plan called once all earlier changes are written */
   #changed(change: Pick<ThreadUpdate, 'messages' | 'ledger'>, plan: () => PlannedChange): Promise<void> {
     const isLong = weightOf([change.messages, change.ledger], LONG) >= LONG
     return this.#inOrder(() => {
@@ -252,7 +253,7 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Runs work after all earlier work. It runs at once, unless a change is being written in turns. */
+  /** Runs work after all earlier work: at once, unless a change is being written in turns. */
   #inOrder(work: () => void | Promise<void>): Promise<void> {
     if (this.#last !== null) return this.#follow(this.#last.then(work))
     try {
@@ -274,8 +275,8 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Deletes the thread from the file and the WAL. It is not an error if there is no such thread. A damaged or lost thread is not reported
-   * any more.
+   * Deletes a thread from the file and the WAL; does nothing when it does not exist. If it was damaged or lost, that is not reported any
+   * more.
    */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
@@ -287,7 +288,10 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Returns the latest use before `before` (both Unix milliseconds), else the latest use of all. Null: there are no threads. */
+  /**
+   * Returns the latest use before `before` (both in Unix milliseconds). If all uses are later, returns the latest of all; null without
+   * threads.
+   */
   lastUse(before: number): EarlierTime | null {
     const uses = [...this.#known.values()].map(({ used }) => used)
     const latest = (of: readonly number[]) => of.reduce((last, used) => Math.max(last, used), -Infinity)
@@ -300,7 +304,9 @@ export class SqliteStore implements ThreadStore {
     return this.#heads('WHERE used < ? ORDER BY used', time).map(({ head }) => head)
   }
 
-  /** Deletes the threads last used before `time`, from every tier, and returns how many. Call it before any of them is in memory. */
+  /**
+   * Deletes the threads last used before `time` from every tier. Returns their number. Call it before any of them is loaded into memory.
+   */
   async deleteUnusedSince(time: number): Promise<number> {
     const unused = this.#heads('WHERE used < ? ORDER BY used', time)
     const lost = [...this.#damage.values()].filter(
@@ -312,7 +318,7 @@ export class SqliteStore implements ThreadStore {
     return unused.length
   }
 
-  /** Writes all pending changes, then closes the store. Calling it again does nothing. */
+  /** Closes the store once all pending changes are written. Calling it again does nothing. */
   close(): Promise<void> {
     return this.#inOrder(() => {
       this.manifest.close()
@@ -320,7 +326,7 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Compares the rows in the file with the manifest. */
+  /** Compares the rows in the file with each other and with the manifest. */
   #survey(patience: number): void {
     const { manifest } = this
     for (const table of OTHER_TABLES) this.#count(`SELECT max(thread) AS max FROM ${table}`)
@@ -346,7 +352,7 @@ export class SqliteStore implements ThreadStore {
     this.#verify(patience)
     if (manifest.unreadable > 0)
       this.#notes.push(`${manifest.unreadable} lines of ${manifest.path} were damaged; kvfold wrote them again from the store`)
-    // For damaged threads the manifest keeps its earlier line.
+    // A damaged thread keeps its old line in the manifest, so that it is still reported after the next start.
     manifest.begin([...this.#known.values()].map(listedOf))
   }
 
@@ -363,7 +369,7 @@ export class SqliteStore implements ThreadStore {
     else this.#known.set(keyOf(head.tenant, head.id), { number, digest, used: head.used })
   }
 
-  /** Compares the threads with the manifest of acknowledged changes. */
+  /** Reports the threads that the manifest lists but the file lost, or has in an older or different state. */
   #compare(): void {
     for (const listed of this.manifest.listed) {
       const key = keyOf(listed.tenant, listed.id)
@@ -375,7 +381,7 @@ export class SqliteStore implements ThreadStore {
     }
   }
 
-  /** Checks threads for up to `patience` milliseconds, most recently used first. The other threads are checked when they are read. */
+  /** Checks threads for up to `patience` milliseconds, most recently used first. The rest is checked when read. */
   #verify(patience: number): void {
     const end = performance.now() + patience
     const all = [...this.#known.values()].sort((a, b) => b.used - a.used)
@@ -394,7 +400,7 @@ export class SqliteStore implements ThreadStore {
       )
   }
 
-  /** Records the thread as damaged from now on. */
+  /** Counts the thread as damaged from here on, and returns the error for it. */
   #damaged({ tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>, number: number, what: string): KvfoldError {
     const key = keyOf(tenant, id)
     const damage: Damage = { of: 'thread', kind: 'damaged', tenant, id, what }
@@ -419,7 +425,7 @@ export class SqliteStore implements ThreadStore {
   *#forgetting(all: readonly { readonly number: number | null }[]): Steps<void> {
     for (const { number } of all) {
       if (number === null) continue
-      // A damaged thread may have no row of its own whose deletion would cascade.
+      // The own row of a damaged thread may be missing. Then no delete cascades, so each table is emptied explicitly.
       for (const table of OTHER_TABLES) {
         const some = `DELETE FROM ${table} WHERE rowid IN (SELECT rowid FROM ${table} WHERE thread = ? LIMIT ${AT_A_TIME})`
         while (this.file.run(some, number) === AT_A_TIME) yield
@@ -432,7 +438,7 @@ export class SqliteStore implements ThreadStore {
     for (const { tenant, id } of all) for (const map of [this.#known, this.#damage, this.#failed]) map.delete(keyOf(tenant, id))
   }
 
-  /** Returns the heads of threads that are not known to be damaged. */
+  /** Returns the threads that are not known to be damaged, without their messages. */
   #heads(rest: string, ...values: number[]): readonly { readonly number: number; readonly head: ThreadHead }[] {
     return this.file.rows(`SELECT number, ${headRows.selected} FROM threads ${rest}`, ...values).flatMap((row) => {
       const number = row['number'] as number
@@ -445,7 +451,10 @@ export class SqliteStore implements ThreadStore {
     return cardRows.read(row, [number])
   }
 
-  /** Makes all missing cards or none; the next start tries again. Cards are derived from threads, so a damaged card loses nothing. */
+  /**
+   * Makes all missing cards in one transaction. If it fails, the next start tries again. A damaged card loses nothing, because cards are
+   * made from threads.
+   */
   #makeCards(
     heads: readonly { readonly number: number; readonly head: ThreadHead }[],
     cardOf: (thread: ThreadRecord) => ThreadCard,
@@ -460,7 +469,7 @@ export class SqliteStore implements ThreadStore {
         try {
           card = cardOf(this.#record(known))
         } catch (error) {
-          // The thread is recorded as damaged now.
+          // `#record` has already counted the thread as damaged.
           if (error instanceof KvfoldError && error.code === 'store/damaged-thread') continue
           throw error
         }
@@ -488,7 +497,7 @@ export class SqliteStore implements ThreadStore {
     throw this.#damaged(digest, number, read.damage)
   }
 
-  /** Returns the thread's digest. After a failed change, that is the digest in the file. */
+  /** Returns the thread's digest. After a failed change, reads it from the file again. */
   #latest(known: KnownDigest): KnownDigest {
     const { tenant, id } = known.digest
     if (!this.#failed.has(keyOf(tenant, id))) return known

@@ -1,7 +1,4 @@
-/**
- * Opens and writes the store's SQLite file. Checks that the file is whole, was made by kvfold and has a known version, locks it, and makes
- * writes durable.
- */
+/** The store's SQLite file: opens, checks, locks and migrates it, and makes writes durable. */
 import {
   chmodSync,
   closeSync,
@@ -22,36 +19,33 @@ import { damaged, failureOf, full } from './damage.js'
 import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
-/** The application id that SQLite writes into kvfold's files: `kvfd`. */
+/** The SQLite application id of kvfold's files: `kvfd`. */
 const APPLICATION = 0x6b766664
-/** Milliseconds to wait for the lock, in case another server that holds it is about to end. */
+/** How many milliseconds to wait for the lock: another server that holds it may be about to end. */
 const PATIENCE = 500
-/** Pages in the WAL before they are copied to the file: 1 MiB. A longer change makes the WAL as long as itself. */
+/** The WAL is copied into the file at this many pages (1 MiB). During one long change it may grow further. */
 const WAL_PAGES = 256
-/** Milliseconds without a change after which the WAL is emptied. */
+/** After this many milliseconds without a change, the WAL is emptied. */
 const IDLE = 500
-/** Bytes that must be free on the disk for any write. */
+/** With fewer free bytes on the disk, the store reports that it is full. */
 const ROOM = 2 ** 18
-/** Milliseconds between two attempts to write after a failure, while there are no other writes. */
+/** After a failed write, `problem` tries to write again once this many milliseconds have passed. */
 const TRY_AGAIN = 1000
-/** Bytes up to which a file is checked whole when it is opened, which takes about a second. */
+/** A file of up to this many bytes is checked whole when it is opened. That takes about a second. */
 export const CHECKED_BYTES = 2 ** 26
 
-/**
- * How many keys are tried one by one after an unreadable page. It is more than the rows of a page, and more than the keys that are deleted
- * in a row.
- */
+/** How many keys to try one by one behind an unreadable page. More than a page has rows, and more than are deleted in a row. */
 const REACH = 20_000
 
-/** Errors that `look` reports as damage instead of throwing them. */
+/** Errors that `look` reports as damage instead of throwing. */
 const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed', 'store/unusable'])
 
-/** Errors that prevent writes and can be noticed only by writing. */
+/** Errors that only a write reveals. */
 const FAILURES: ReadonlySet<ErrorCode> = new Set(['store/full', 'store/failed'])
 
-/** The tables of a file, version by version, as SQL. */
+/** The tables of a file as SQL, version by version. */
 export interface Migrations {
-  /** The version of a new file without `steps`. Files of earlier versions are refused. */
+  /** The version that `tables` creates, and the oldest that can be opened. */
   readonly first: number
   readonly tables: string
   /** Step n turns a file of version `first + n` into the next version. */
@@ -59,54 +53,54 @@ export interface Migrations {
 }
 
 export interface StoreFileOptions {
-  /** The file. It and its folder are created if missing, readable by this user only. */
+  /** The file's path. File and folder are created if missing, readable only for this user. */
   readonly path: string
   readonly migrations: Migrations
-  /** Tables whose pages are checked in a file that is too long to be checked whole. Default: none. */
+  /** The tables to check in a file that is too long for a whole check. Default: none. */
   readonly first?: readonly string[]
-  /** Bytes up to which a file is checked whole. Default 64 MiB. */
+  /** Files of up to this many bytes are checked whole. Default 64 MiB. */
   readonly checkedBytes?: number
 }
 
-/** A file opened for reading only. */
+/** A file opened only for reading. */
 export interface LookedAt {
   /** The opened file; null when nothing in it can be read. */
   readonly file: StoreFile | null
-  /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
+  /** What damage SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
-  /** Closes the file. A damaged file and its WAL stay as they were. */
+  /** Closes the file. A damaged file and its WAL stay unchanged. */
   readonly close: () => void
 }
 
 /**
- * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its opening
- * to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted text in the
- * WAL. As there are no readers while we write, the WAL starts anew at every checkpoint. So it never holds more than the last mebibyte of
- * changes, and it is empty shortly after the last change.
+ * Calls are synchronous: when a call returns, its change is on disk (WAL, `synchronous=FULL`). The file is locked until `close` or the end
+ * of the process. So no stale lock remains, and no other process can keep deleted text in the WAL by reading.
+ * Without other readers, each checkpoint starts the WAL anew. It holds at most the last MiB of changes, and is emptied shortly after the
+ * last one.
  *
- * No other code in this process may open and close the file while it is in use, because POSIX would drop the lock.
+ * While the file is in use, no other code in this process may open and close it: POSIX would drop the lock.
  */
 export class StoreFile {
   #open = true
   /** Whether a change is being written in turns of the event loop. Until it is done, nothing else may write. */
   #isChanging = false
   #idle: NodeJS.Timeout | null = null
-  /** The error of the last failed change, and its time by `performance.now`; null after a success. */
+  /** The error of the last failed change, and when it happened (`performance.now`). Null after a success. */
   #failure: { readonly error: KvfoldError; readonly at: number } | null = null
-  /** The device and inode of the opened file. They tell whether another file is at its path now. */
+  /** Device and inode of the opened file. They reveal that another file was put at its path. */
   readonly #inode: string | null
 
   private constructor(
     readonly path: string,
     private readonly database: Database.Database,
-    /** Whether the whole file was checked; false for a file that is too long. */
+    /** Whether the file was checked as a whole. False for a file that is too long. */
     readonly checked: boolean,
   ) {
     this.#inode = inodeAt(path)
   }
 
   /**
-   * Opens the file and checks it, only in part if it is long. Migrates a file of an earlier version.
+   * Opens the file, checks it (a long file only in part), and migrates a file of an earlier version.
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/older, store/newer; the file is then unchanged
    */
   static open(options: StoreFileOptions): StoreFile {
@@ -120,7 +114,7 @@ export class StoreFile {
   }
 
   /**
-   * Opens a file for reading, even if SQLite finds it damaged. The file is not changed, except that a sound file of an earlier version is
+   * Opens a file for reading, even if SQLite finds damage. Changes nothing, except that an undamaged file of an earlier version is
    * migrated.
    * @throws KvfoldError store/locked, store/older, store/newer
    */
@@ -154,7 +148,7 @@ export class StoreFile {
     }
   }
 
-  /** Returns a damaged file for reading, if it has the current version. */
+  /** Returns a damaged file for reading, if its version is the current one. */
   #asItIs(wrong: string, version: number, putBack: () => void): LookedAt {
     const close = () => {
       this.#leave()
@@ -187,8 +181,8 @@ export class StoreFile {
   }
 
   /**
-   * Why the store cannot write now; null when no problem is known. Checks that the file is in its place and the disk has room. After a
-   * failed change it attempts a write that changes nothing.
+   * Why the store cannot write at the moment; null when no problem is known. Checks that the file is at its path and that the disk has
+   * room. After a failed write it also tries a write that changes nothing.
    */
   get problem(): KvfoldError | null {
     if (!this.#open) return null
@@ -200,14 +194,14 @@ export class StoreFile {
       try {
         this.erase(() => this.database.pragma(`user_version=${this.#number('user_version')}`))
       } catch {
-        // Returned below.
+        // The error is returned below.
       }
     return this.#failure?.error ?? null
   }
 
   /**
-   * Yields the rows of a table in the order of an integer key. Each row also has the key in its field `key`. After an unreadable page,
-   * searches for the next readable key. Yields nothing when the table cannot be found.
+   * Yields the rows of a table in the order of an integer column, which each row also has as `key`. Behind an unreadable page, searches for
+   * the next readable key. Yields nothing when the table cannot be found.
    */
   *readable(table: string, key: string, selected: string): Generator<StoredRow> {
     const sql = `SELECT ${key} AS key, ${selected} FROM ${table}`
@@ -223,7 +217,7 @@ export class StoreFile {
     for (let last = -1; ;) {
       let row = tried(`WHERE ${key} > ? ORDER BY ${key} LIMIT 1`, last)
       if (row === undefined) return
-      // A damaged tree may lead back to earlier keys.
+      // A damaged B-tree may lead back to earlier keys.
       if (row !== null && (row['key'] as number) <= last) row = null
       for (let ahead = 1; row == null && ahead <= REACH; ahead++) row = tried(`WHERE ${key} = ?`, last + ahead)
       if (row == null) return
@@ -236,12 +230,11 @@ export class StoreFile {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
 
-  /** Runs one statement. Returns how many rows it changed. */
   run(sql: string, ...values: readonly StoredValue[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
 
-  /** Writes everything that `work` writes, or nothing when it throws. */
+  /** Runs `work` in a transaction: everything that it writes is stored, or nothing if it throws. */
   write<T>(work: () => T): T {
     invariant(!this.#isChanging, 'a change was written while another one is written in turns')
     try {
@@ -253,12 +246,12 @@ export class StoreFile {
     }
   }
 
-  /** Does the same as `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
+  /** Like `write`, in turns of the event loop. Until it is done, the caller may read but not write. */
   writeInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, false)
   }
 
-  /** Does the same as `erase`, in turns of the event loop. */
+  /** Like `erase`, in turns of the event loop. */
   eraseInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, true)
   }
@@ -278,8 +271,8 @@ export class StoreFile {
   }
 
   /**
-   * Runs a change in one transaction. Afterwards it copies the WAL to the file, in a step of its own, because a long change makes both
-   * slow.
+   * Runs a change in one transaction. Copies the WAL to the file afterwards, in a step of its own, because after a long change each of the
+   * two takes long.
    */
   *#changing<T>(work: () => Steps<T>, isErased: boolean): Steps<T> {
     this.#refuseMoved()
@@ -316,31 +309,31 @@ export class StoreFile {
       try {
         const done = work()
         this.database.exec('COMMIT')
-        // Restart the timer with every change, so that it does not fire within a series of changes.
+        // Restart the timer at every change, so that the WAL is not emptied in the middle of a series of changes.
         if (this.#idle === null)
           this.#idle = setTimeout(() => {
             this.#idle = null
-            // A change in turns empties the WAL at its own end.
+            // A change in turns empties the WAL itself at its end.
             if (!this.#isChanging) this.#empty()
           }, IDLE).unref()
         else this.#idle.refresh()
         return done
       } catch (error) {
-        // After some errors, such as a full disk, SQLite has already rolled back.
+        // After some errors, such as a full disk, SQLite has rolled back already.
         if (this.database.inTransaction) this.database.exec('ROLLBACK')
         throw error
       }
     })
   }
 
-  /** Writes like `write`. Afterwards the data that `work` deletes are neither in the file nor in its WAL. */
+  /** Like `write`, for deletions: afterwards the deleted data are neither in the file nor in its WAL. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
     return done
   }
 
-  /** Throws when another file, or none, is at the store's path. Writes to the moved file would be lost with the process. */
+  /** Throws when the store's file is not at its path any more. Writes to a moved or deleted file would be lost with the process. */
   #refuseMoved(): void {
     const moved = this.#moved()
     if (moved !== null) throw moved
@@ -354,20 +347,20 @@ export class StoreFile {
     )
   }
 
-  /** Closes the file and removes the WAL. Further calls do nothing. */
+  /** Closes the file and removes the WAL. Calling it again does nothing. */
   close(): void {
     if (!this.#open) return
     try {
       this.database.pragma('journal_mode=DELETE')
     } catch {
-      // The disk is full. Acknowledged changes are in the WAL, which the next opening reads.
+      // The disk may be full. Acknowledged changes are still in the WAL, and the next opening reads them.
     }
     this.#leave()
   }
 
   /**
-   * Closes without writing. A closed connection of libsql stays alive, with its lock, as long as any of its statements; so release the
-   * lock first.
+   * Closes without writing. Releases the lock first: libsql keeps a closed connection, with its lock, as long as one of its statements
+   * lives.
    */
   #leave(): void {
     this.#open = false
@@ -376,26 +369,27 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // The file is not a database, or is in WAL mode. Its lock then lasts until the process ends.
+      // The file is no database, or is in WAL mode. Its lock then stays until the process ends.
     }
     this.database.close()
   }
 
   #lock(): void {
-    // This comes before the first use of the WAL. So the WAL's index is in our memory, and not in a file that other processes can map.
+    // Must come before the first use of the WAL. Then the WAL's index is in this process's memory, not in a file that other processes can
+    // map.
     this.database.pragma('locking_mode=EXCLUSIVE')
     this.database.pragma(`busy_timeout=${PATIENCE}`)
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Prepares the file for writes. Called once the file is known to be whole and kvfold's own. The file must not change before. */
+  /** Prepares the file for writing. Must not run before the file is known to be undamaged and kvfold's own. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
     this.database.pragma(`wal_autocheckpoint=${WAL_PAGES}`)
   }
 
-  /** Moves the whole WAL into the file. */
+  /** Copies the whole WAL into the file. */
   #checkpoint(): void {
     this.#told(() => {
       const [state] = this.database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
@@ -403,12 +397,12 @@ export class StoreFile {
     })
   }
 
-  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, and reads still find them there. */
+  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, where reads still find them. */
   #empty(): void {
     try {
       if (this.#open) this.#checkpoint()
     } catch {
-      // The next change tries again and reports the error.
+      // The next change tries again, and reports the error.
     }
   }
 
@@ -431,7 +425,7 @@ export class StoreFile {
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
-      // The finding is read as bytes. Damaged data may be invalid text, and libsql would end the process over it.
+      // Read as bytes: the finding may quote damaged data that is not valid text, and libsql would end the process over it.
       const [row] = this.rows(`SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(${what})`)
       const found = Buffer.from(row?.['found'] as ArrayBuffer).toString()
       if (found !== 'ok') throw damaged(path, found)
@@ -442,14 +436,14 @@ export class StoreFile {
     return this.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table).length > 0
   }
 
-  /** Runs all migrations that the file lacks, or none. */
+  /** Runs all migrations that the file lacks, in one transaction. */
   #migrate(migrations: Migrations): void {
     const version = this.#number('user_version')
     const latest = latestOf(migrations)
     if (version === latest) return
     const { first, tables, steps } = migrations
     this.write(() => {
-      // `#check` let only an empty file pass with a version before the first.
+      // `#check` refuses such an old version unless the file is empty.
       for (const sql of version < first ? [tables, ...steps] : steps.slice(version - first)) this.database.exec(sql)
       this.database.exec(`PRAGMA application_id=${APPLICATION}; PRAGMA user_version=${latest}`)
     })
@@ -493,8 +487,8 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * Returns a function that puts the WAL back. SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted
- * too, and may be the only copy. Pages that SQLite already copied to the file are the same in both.
+ * Remembers the WAL. The returned function puts it back if SQLite deleted it: SQLite deletes the WAL when it closes a file, even data in it
+ * that it could not read and that may be the only copy. Pages that are already in the file are the same in both.
  */
 function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
@@ -522,7 +516,7 @@ function roomAt(folder: string): number | null {
   }
 }
 
-/** Writes a folder to the medium, so that the name of a new file in it survives a crash. */
+/** Syncs a folder to disk, so that the name of a new file in it survives a crash. */
 export function syncFolder(folder: string): void {
   const handle = openSync(folder, 'r')
   try {
@@ -532,15 +526,13 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** Runs `work` at once and turns its result, or its error, into a promise. */
+/** Runs `work` at once, and returns its result or error as a promise. */
 export const now = <T>(work: () => T): Promise<T> =>
   new Promise((resolve) => {
     resolve(work())
   })
 
-// The default place of the store.
-
-/** Returns `$XDG_STATE_HOME/kvfold`, by default `~/.local/state/kvfold`. */
+/** Returns the default folder of the store: `$XDG_STATE_HOME/kvfold`, or `~/.local/state/kvfold` without that variable. */
 export function stateFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_STATE_HOME']
   // The XDG specification says to ignore relative paths.

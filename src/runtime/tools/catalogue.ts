@@ -1,4 +1,4 @@
-/** The catalogue of all tools, of any number: finds the tools that match a few words. Also a file that keeps the vectors of texts. */
+/** The catalogue: finds the tools that match a few words, among any number. Also an embedder that keeps its vectors in a file. */
 import { createHash } from 'node:crypto'
 import { runInNewContext } from 'node:vm'
 import Database from 'libsql'
@@ -6,38 +6,38 @@ import type { ToolDefinition } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { cosine } from '../core/vectors.js'
 
-/** Makes vectors of texts. Each vector has length 1. */
+/** Makes embedding vectors of texts. Each vector has length 1. */
 export interface ToolEmbedder {
   readonly name: string
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
 }
 
-/** The ways to rank tools: by words, by meaning, or by both rankings joined by reciprocal rank (`fused`). */
+/** How a search ranks tools. `bm25`: by words. `embeddings`: by meaning. `fused`: both, joined by reciprocal rank fusion. */
 export const rankings = ['bm25', 'embeddings', 'fused'] as const
 export type SearchRanking = (typeof rankings)[number]
 
 export interface CatalogueOptions {
-  /** An SQLite file for this catalogue alone; it must not contain a catalogue yet. Default: in memory. */
+  /** An SQLite file for this catalogue alone. The file must not contain a catalogue yet. Default: in memory. */
   readonly path?: string
-  /** Makes the vectors for the search by meaning. Without an embedder, tools are found only by their words (BM25). */
+  /** The embedding model for searches by meaning. Without one, tools are found only by words (BM25). */
   readonly embedder?: ToolEmbedder
-  /** Called after each batch with the number of tools that have vectors, and the number of all tools. */
+  /** Called after each batch with the number of tools embedded so far and the number of all tools. */
   readonly onEmbedded?: (done: number, total: number) => void
   readonly signal?: AbortSignal
 }
 
-/** How many of the best tools of each ranking are fused. Lower ranks say nothing about a tool. */
+/** How many of the best tools of each ranking are fused. Lower ranks carry no information. */
 const DEPTH = 50
-/** The constant of reciprocal rank fusion: it keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
+/** The constant of reciprocal rank fusion. It keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60
-/** How many texts are embedded in one call. */
+/** How many texts one call to the embedding model gets. */
 const BATCH = 64
-/** Weights of a word found in the name, the description and the arguments. */
+/** BM25 weights of a match in a tool's name, its description and its arguments. */
 const WEIGHTS = [4, 2, 1] as const
 
-/** Milliseconds that a regular expression from a client or a model may take. */
+/** The time limit for a regular expression from a client or a model, in milliseconds. */
 const PATIENCE = 250
-/** The search by a regular expression. It runs in its own VM context, so that a timeout can stop it. */
+/** The code of the regular-expression search. It runs in a VM context, because only there a timeout can stop it. */
 const FITTING = 'texts.flatMap((list) => list.flatMap((text, place) => (new RegExp(source, "i").test(text) ? [place] : [])))'
 
 export class Catalogue {
@@ -56,7 +56,7 @@ export class Catalogue {
     )
   }
 
-  /** Fills a new catalogue. @throws KvfoldError tool/bad-arguments for two tools of one name; what the embedder throws */
+  /** Fills a new catalogue. @throws KvfoldError tool/bad-arguments when two tools have the same name; what the embedder throws */
   static async of(tools: readonly ToolDefinition[], options: CatalogueOptions = {}): Promise<Catalogue> {
     const { path = ':memory:', embedder, onEmbedded, signal } = options
     const catalogue = new Catalogue(new Database(path), embedder ?? null)
@@ -77,7 +77,7 @@ export class Catalogue {
     return this.#names.length
   }
 
-  /** The rankings that `search` supports: only BM25 without an embedder. */
+  /** The rankings that `search` supports. Without an embedder that is only `bm25`. */
   get rankings(): readonly SearchRanking[] {
     return this.#vectors === null ? ['bm25'] : rankings
   }
@@ -87,8 +87,8 @@ export class Catalogue {
   }
 
   /**
-   * Returns the `k` tools that match the words best, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25`
-   * without an embedder.
+   * Returns the `k` best tools for the words, best first. There are fewer if fewer match. Default ranking: `fused`, or `bm25` without an
+   * embedder.
    */
   async search(
     words: string,
@@ -101,8 +101,8 @@ export class Catalogue {
   }
 
   /**
-   * Returns the first `k` tools that the regular expression matches, matches by name before those by description or arguments. Case is
-   * ignored. For an invalid or too slow pattern, returns a sentence for the model.
+   * Returns up to `k` tools that match the regular expression, ignoring case. Matches in a name come before matches in a description or
+   * arguments. If the pattern is invalid or too slow, returns a sentence for the model.
    */
   matching(
     pattern: string,
@@ -163,7 +163,7 @@ export class Catalogue {
       ),
     ]
     if (terms.length === 0) return []
-    // Words are quoted, so that none is read as an operator of SQLite's query language.
+    // Each word is quoted, so that SQLite's query language reads none as an operator.
     const query = terms.map((term) => `"${term}"`).join(' OR ')
     return (this.#search.all(query, k) as { readonly rowid: number }[]).map(({ rowid }) => rowid)
   }
@@ -182,12 +182,12 @@ export class Catalogue {
   }
 }
 
-/** An embedder that keeps its vectors in an SQLite file. No text is embedded twice, and an interrupted run can continue. */
+/** An embedder that keeps its vectors in an SQLite file. It embeds no text twice, and an interrupted run can continue. */
 export class KeptVectors implements ToolEmbedder {
   readonly name: string
   readonly #database: Database.Database
 
-  /** @param path a file for this embedder alone; it is created when it does not exist */
+  /** @param path a file for this embedder alone; created if it does not exist */
   constructor(
     private readonly embedder: ToolEmbedder,
     path: string,
@@ -198,7 +198,7 @@ export class KeptVectors implements ToolEmbedder {
     this.#database.exec('CREATE TABLE IF NOT EXISTS vectors (text TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID')
   }
 
-  /** Embeds texts and saves new vectors at once. @throws KvfoldError what the embedder throws */
+  /** Embeds texts. New vectors are saved before it returns. @throws KvfoldError what the embedder throws */
   async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
     const known = this.#database.prepare('SELECT vector FROM vectors WHERE text = ?')
     const keys = texts.map((text) => createHash('sha256').update(text).digest('hex'))
@@ -211,33 +211,35 @@ export class KeptVectors implements ToolEmbedder {
     )
     invariant(made.length === missing.length, `${this.name} made ${made.length} vectors of ${missing.length} texts.`)
     const keep = this.#database.prepare('INSERT OR REPLACE INTO vectors (text, vector) VALUES (?, ?)')
-    this.#database.exec('BEGIN IMMEDIATE')
-    missing.forEach((place, at) => {
-      const { buffer, byteOffset, byteLength } = (vectors[place] = made[at]!)
-      keep.run(keys[place]!, Buffer.from(buffer, byteOffset, byteLength))
-    })
-    this.#database.exec('COMMIT')
+    this.#database
+      .transaction(() => {
+        missing.forEach((place, at) => {
+          const { buffer, byteOffset, byteLength } = (vectors[place] = made[at]!)
+          keep.run(keys[place]!, Buffer.from(buffer, byteOffset, byteLength))
+        })
+      })
+      .immediate()
     return vectors as Float32Array[]
   }
 
-  /** Closes the file. The embedder is not closed; its owner does that. */
+  /** Closes the file, but not the embedder that it wraps. */
   close(): void {
     this.#database.close()
   }
 }
 
-/** Copies the bytes, because a buffer from the database may begin at an unaligned address. */
+/** Copies the bytes: a buffer from SQLite may begin at an address that is not aligned for floats. */
 function numbersOf(bytes: Buffer | undefined): Float32Array | null {
   return bytes === undefined ? null : new Float32Array(Uint8Array.from(bytes).buffer)
 }
 
-/** Splits a name into words, so that `get_stockPrice` matches "get stock price". */
+/** Splits a name into words: `get_stockPrice` becomes `get stock Price`. */
 export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p{Lu})/gu, '$1 $2').replace(/[_./:-]+/g, ' ')
 
-/** Returns the text of a tool that is embedded. */
+/** Returns the text that is embedded for a tool. */
 const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
 
-/** Returns the names and descriptions of the arguments; other parts of the schema are ignored. */
+/** Returns the names and descriptions of a tool's arguments. The rest of the schema is ignored. */
 function argumentsOf({ parameters }: ToolDefinition): string {
   const { properties } = parameters
   if (typeof properties !== 'object' || properties === null) return ''

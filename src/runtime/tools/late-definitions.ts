@@ -1,6 +1,6 @@
 /**
- * Shows tool definitions in the conversation instead of in the list at the top of the prompt. It formats them, folds them away, and shows
- * them again.
+ * Late definitions: tool definitions that search results show, in place of the list at the top of the prompt. This file writes, folds and
+ * restores them.
  */
 import { pythonJson } from '../chat/conversation.js'
 import type { ToolDefinition } from '../chat/message.js'
@@ -11,22 +11,25 @@ import { contains, span } from '../core/span.js'
 import { readJson } from '../core/written-json.js'
 
 export interface LateOptions {
-  /** The contract under which definitions are folded away. Default: the contract of the step. */
+  /** The cache contract for folding a definition. Default: the contract of the step. */
   readonly contract?: Contract
   /**
-   * Whether a tool that is loaded again is restored at its old place instead of being shown anew at the end. Under `splice` the restore
-   * costs nothing, because cells are kept although the text before them changed. Under `exact` all text after it would be computed again.
+   * Whether a tool that is loaded again gets its old definition restored. If false, the new search result shows the definition once more.
+   * Under `splice` a restore costs nothing, because it keeps the cells after the definition. Under `exact` they would be recomputed.
    */
   readonly restores: boolean
 }
 
-/** Formats a definition as templates do in their list, without the wrapping that all definitions share. */
+/** Writes a definition as chat templates do in their list, without the wrapping that all definitions share. */
 export const lineOf = ({ name, description, parameters }: ToolDefinition): string => pythonJson({ name, description, parameters })
 
-/** The markers of a removed tool. The second is for a tool that was called: the conversation still mentions it, so the marker names it. */
+/**
+ * The two markers of a removed tool. The second names the tool; it is for tools that were called, because the conversation still mentions
+ * those.
+ */
 const markersOf = ({ name }: ToolDefinition) => ['(removed)', `(${name} removed)`] as const
 
-/** Parses a line made by `lineOf`. Returns null when the line is not a definition. */
+/** Parses a definition that `lineOf` wrote. Returns null when the line is not a definition. */
 export function definitionIn(line: string): ToolDefinition | null {
   if (!line.startsWith('{"name"')) return null
   try {
@@ -46,8 +49,8 @@ export class LateDefinitions {
   ) {}
 
   /**
-   * Folds the definitions away. Each gets a marker that says that the tool was removed. A definition that shares a token with another may
-   * stay visible; the tool counts as removed either way.
+   * Folds the definitions of removed tools, each behind a marker that says so. A definition that shares a token with another fold may stay
+   * visible; its tool counts as removed all the same.
    */
   hide(tools: readonly ToolDefinition[]): void {
     const called = new Set(this.conversation.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ name }) => name)))
@@ -64,8 +67,8 @@ export class LateDefinitions {
   }
 
   /**
-   * Restores the definitions that `hide` folded, at their old places. Leaves every other fold as it is. @returns the tools that could not be
-   * restored and must be shown anew
+   * Restores definitions that `hide` folded, and no other folds. @returns the tools whose definitions could not be restored, which the new
+   * search result must show
    */
   show(tools: readonly ToolDefinition[]): readonly ToolDefinition[] {
     if (!this.options.restores) return tools

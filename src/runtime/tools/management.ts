@@ -11,29 +11,29 @@ import type { SearchedTools, ToolMemory } from './tool-memory.js'
 export const SEARCH_TOOLS = 'search_tools'
 export const REMOVE_TOOLS = 'remove_tools'
 
-/** The most keywords of one search. */
+/** The most keywords in one search. */
 const MOST = 32
 
-/** The word that, in place of names, removes all loaded tools. */
+/** As a name in a `remove_tools` call, this word stands for all loaded tools. */
 const ALL = 'all'
 
-/** Makes the JSON schema of a name in a list of tools to remove. */
+/** Makes the JSON schema of one name in a `remove_tools` call. */
 export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] })
 
 export interface ManagedTools {
   readonly memory: ToolMemory
-  /** Shows definitions in the conversation. Null when they are in the list at the top of the prompt. */
+  /** Null when the list at the top of the prompt has the definitions of loaded tools. */
   readonly late: LateDefinitions | null
   /**
-   * Removes tools that are not needed. Called when the found tools would pass a limit, before the search is refused. Default: nothing is
+   * Removes tools that are not needed. Called when the found tools would exceed a limit, before the search is refused. Default: nothing is
    * removed.
    */
   readonly makeRoom?: (found: SearchedTools, signal?: AbortSignal) => Promise<void>
 }
 
 /**
- * Makes the two tools. The search never finds them, and they cannot be removed. `listed`: whether the list at the top of the prompt has the
- * definitions of loaded tools. Default: the results of searches have them.
+ * Makes `search_tools` and `remove_tools`. A search never finds these two, and they cannot be removed. `listed`: whether the list at the
+ * top of the prompt has the definitions of loaded tools. Default false: search results show them.
  */
 export function managementTools(
   managed: () => ManagedTools,
@@ -72,7 +72,10 @@ export function managementTools(
   return { search, remove }
 }
 
-/** Narrows the definition of `remove_tools`, so that its calls can name only loaded tools. Returns an empty list when no tool is loaded. */
+/**
+ * Returns `remove_tools` with its names limited to loaded tools. Returns an empty list when no tool is loaded, because no call could
+ * succeed.
+ */
 export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): readonly ToolDefinition[] {
   if (names.length === 0) return []
   const list = { type: 'array', minItems: 1, items: removable(names) }
@@ -81,8 +84,8 @@ export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): 
 }
 
 /**
- * Loads the tools that the keywords find, and returns the text for the model. When the tools would pass a limit, it loads none. A keyword
- * with commas is split into several.
+ * Loads the tools that the keywords find, and returns the result text for the model. If the tools would exceed a limit, it loads none and
+ * the text says so. A keyword with commas counts as several keywords.
  * @throws KvfoldError what the embedder and `makeRoom` throw
  */
 export async function searchFor(
@@ -92,7 +95,7 @@ export async function searchFor(
 ): Promise<{ readonly loaded: boolean; readonly text: string }> {
   const before = await memory.find(keywords.flatMap(apart), signal)
   if (memory.excess(before.added) !== null) await makeRoom?.(before, signal)
-  // What made room may have removed tools that the search found.
+  // `makeRoom` may have removed tools that the search found already loaded. Those must be loaded again.
   const found = memory.sorted(before)
   const excess = memory.excess(found.added)
   if (excess !== null) {
@@ -103,16 +106,18 @@ export async function searchFor(
   return { loaded: true, text: shown(found, memory, late) }
 }
 
-/** The beginning of a list item, such as `(a) ` or `2. `. */
+/** The number or letter before a list item, such as `(a) ` or `2. `. */
 const ITEM = /^(?:\((?:[a-z]|\d{1,2})\)|[a-z]\)|\d{1,2}[.)])\s+/iu
 
-/** Splits a keyword at commas and semicolons, and removes list numbers or letters. Returns the keyword itself when no text is left. */
+/**
+ * Splits a keyword at commas and semicolons, and drops list numbers and letters. Returns the keyword unchanged when nothing would be left.
+ */
 function apart(keyword: string): readonly string[] {
   const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim().replace(ITEM, '') || [])
   return several.length === 0 ? [keyword] : several
 }
 
-/** Removes the named tools, or all, and returns the text for the model. Skips the two managing tools. */
+/** Removes the named tools, or all of them, and returns the result text for the model. `search_tools` and `remove_tools` stay. */
 export function removeTools({ memory, late }: ManagedTools, named: readonly string[]): string {
   const all = named.includes(ALL) && !memory.has(ALL)
   const names = all ? memory.names : named
@@ -126,13 +131,13 @@ export function removeTools({ memory, late }: ManagedTools, named: readonly stri
   return said.join(' ')
 }
 
-/** Says how many tools are loaded, for results and for the note on a user's message. */
+/** Says how many tools are loaded. Search results and the note on a user's message contain this sentence. */
 export const standing = ({ size, limits }: ToolMemory): string => `${size} of at most ${limits.tools} tools loaded.`
 
 function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, late: LateDefinitions | null): string {
   const anew = late === null ? [] : late.show(added)
   const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
-  // The definitions contain the tools' names. When none is shown here, the names are listed instead.
+  // A shown definition contains its tool's name. Without definitions, the result lists the names.
   const names = late === null && added.length > 0 ? `: ${namesOf(added)}` : ''
   const lines = [`${counted(added.length)} added${names}. ${standing(memory)}`]
   if (again.length > 0) lines.push(`Shown above again: ${namesOf(again)}.`)
@@ -141,7 +146,7 @@ function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, lat
   return [...lines, ...anew.map(lineOf)].join('\n')
 }
 
-/** Lists the tools that searches of a conversation found, in order. A tool counts as loaded when its definition is visible now. */
+/** Lists the tools that searches in a conversation found, in the order found. A tool counts as loaded if its definition is visible now. */
 export function toolsFoundIn(
   conversation: Pick<Conversation, 'messages' | 'shownAll'>,
 ): readonly { readonly name: string; readonly loaded: boolean }[] {

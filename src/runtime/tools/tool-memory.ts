@@ -1,36 +1,36 @@
-/** The tool memory of a conversation: which tools of a catalogue are loaded, and within which limits. */
+/** The tool memory of a conversation: which tools of a catalogue are loaded, and the limits on them. */
 import type { ToolDefinition } from '../chat/message.js'
 import { listed } from '../context/refusal.js'
 import type { Catalogue } from './catalogue.js'
 
-/** The share of the context that loaded definitions may take by default. */
+/** The share of the context that loaded definitions may take, unless the caller sets another limit. */
 export const LOADED_SHARE = 1 / 4
 
 export interface ToolLimits {
-  /** How many tools may be loaded, without the two managing tools (MemTool, algorithms 1-3). Default 128. */
+  /** The most loaded tools, not counting `search_tools` and `remove_tools` (MemTool, algorithms 1-3). Default 128. */
   readonly tools?: number
-  /** How many tokens the loaded definitions may take together. Default: no limit. */
+  /** The most tokens of all loaded definitions together. Default: no limit. */
   readonly tokens?: number
 }
 
 export interface ToolMemoryOptions extends ToolLimits {
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
-  /** How many tools a search returns for each keyword (MemTool, algorithms 1-3). Default 5. */
+  /** The most tools that a search returns for each keyword (MemTool, algorithms 1-3). Default 5. */
   readonly perKeyword?: number
-  /** Returns how many tokens a definition takes in the prompt. Default: a quarter of its number of characters. */
+  /** Returns the tokens of a definition in the prompt. Default: an estimate, a quarter of its characters. */
   readonly measure?: (definition: ToolDefinition) => number
 }
 
-/** A tool that may be called now. */
+/** A loaded tool: the model may call it. */
 export interface LoadedTool {
   readonly definition: ToolDefinition
   readonly tokens: number
-  /** The turn in which the tool was loaded (`since`), and the turn in which it was last called or found (`used`), counted from 0. */
+  /** The turn in which the tool was loaded, counted from 0. `used`: the last turn in which it was called or found. */
   readonly since: number
   readonly used: number
 }
 
-/** The result of a search: tools to load, tools that were loaded already, and keywords without a result. */
+/** What a search found: tools that are not loaded yet, tools that already are, and keywords without a result. */
 export interface SearchedTools {
   readonly added: readonly ToolDefinition[]
   readonly known: readonly ToolDefinition[]
@@ -39,11 +39,11 @@ export interface SearchedTools {
 
 export interface Removal {
   readonly removed: readonly ToolDefinition[]
-  /** The given names of tools that were not loaded. */
+  /** Names in the call that no loaded tool has. */
   readonly unknown: readonly string[]
 }
 
-/** Totals of the session. `refused`: searches that would have passed a limit, each refused as a whole. */
+/** Totals of the session. `refused` counts searches that were refused because their tools would have exceeded a limit. */
 export interface ToolCounts {
   readonly added: number
   readonly removed: number
@@ -51,7 +51,7 @@ export interface ToolCounts {
   readonly calledUnloaded: number
 }
 
-/** The memory as plain JSON. */
+/** The state of the tool memory as plain JSON. */
 export interface ToolMemoryState {
   readonly turn: number
   readonly loaded: readonly { readonly name: string; readonly since: number; readonly used: number }[]
@@ -76,12 +76,12 @@ export class ToolMemory {
     }
   }
 
-  /** The loaded tools, in the order in which they were loaded. */
+  /** The loaded tools, in the order of loading. */
   get loaded(): readonly LoadedTool[] {
     return [...this.#loaded.values()]
   }
 
-  /** The names of the loaded tools, in the order in which they were loaded. */
+  /** The names of the loaded tools, in the order of loading. */
   get names(): readonly string[] {
     return [...this.#loaded.keys()]
   }
@@ -90,7 +90,7 @@ export class ToolMemory {
     return this.#loaded.size
   }
 
-  /** Tokens of all loaded definitions. */
+  /** The tokens of all loaded definitions together. */
   get tokens(): number {
     return this.loaded.reduce((sum, { tokens }) => sum + tokens, 0)
   }
@@ -108,7 +108,7 @@ export class ToolMemory {
     return { turn: this.#turn, loaded, counts: this.#counts }
   }
 
-  /** Continues from the state of an earlier memory. Tools that the catalogue no longer has are left out. */
+  /** Continues from a saved state. Tools that the catalogue does not have any more are left out. */
   resume({ turn, loaded, counts }: ToolMemoryState): void {
     this.#turn = turn
     this.#counts = counts
@@ -119,12 +119,12 @@ export class ToolMemory {
     }
   }
 
-  /** Begins a new turn. Calls and finds count as uses in the current turn. */
+  /** Begins a turn. From here on, a call or a search hit marks a tool as used in this turn. */
   beginTurn(): void {
     this.#turn++
   }
 
-  /** Finds tools for the keywords without loading them. @throws KvfoldError what the embedder throws */
+  /** Finds tools for the keywords, but does not load them. @throws KvfoldError what the embedder throws */
   async find(keywords: readonly string[], signal?: AbortSignal): Promise<SearchedTools> {
     const { catalogue, perKeyword = 5 } = this.options
     const found = new Map<string, ToolDefinition>()
@@ -137,13 +137,13 @@ export class ToolMemory {
     return this.sorted({ added: [...found.values()], known: [], nothing })
   }
 
-  /** Returns a search's result as it is now, after tools were loaded or removed. */
+  /** Sorts a search's tools again into `added` and `known`, after tools were loaded or removed. */
   sorted({ added, known, nothing }: SearchedTools): SearchedTools {
     const all = [...known, ...added]
     return { added: all.filter(({ name }) => !this.has(name)), known: all.filter(({ name }) => this.has(name)), nothing }
   }
 
-  /** Checks the limits. Returns a sentence for the model when loading `added` would pass one, else null. */
+  /** Returns a sentence for the model when loading `added` would exceed a limit, else null. */
   excess(added: readonly ToolDefinition[]): string | null {
     const { tools, tokens } = this.limits
     const count = this.size + added.length
@@ -156,8 +156,8 @@ export class ToolMemory {
   }
 
   /**
-   * Returns how many loaded tools must go at least, so that the found ones can be loaded. Returns null when no removal makes enough room.
-   * Tools that the search found do not count, because they would be loaded again.
+   * Returns the smallest number of loaded tools to remove so that the found ones fit. Returns null when no removal makes enough room. Tools
+   * in `known` are not removed, because the search wants them loaded.
    */
   over({ added, known }: SearchedTools): number | null {
     const found = new Set(known.map(({ name }) => name))
@@ -174,7 +174,7 @@ export class ToolMemory {
     return count
   }
 
-  /** Loads the added tools. Known tools count as used in this turn. Precondition: `excess` is null. */
+  /** Loads the `added` tools, and marks `known` ones as used in this turn. Precondition: `excess(added)` is null. */
   load({ added, known }: Pick<SearchedTools, 'added' | 'known'>): void {
     for (const definition of added)
       this.#loaded.set(definition.name, { definition, tokens: this.#measure(definition), since: this.#turn, used: this.#turn })
@@ -182,7 +182,7 @@ export class ToolMemory {
     this.#count('added', added.length)
   }
 
-  /** Counts a search that was refused for its size. */
+  /** Counts a search that was refused because of a limit. */
   refused(): void {
     this.#count('refused', 1)
   }
@@ -195,13 +195,13 @@ export class ToolMemory {
     return { removed, unknown: known.filter((name) => !removed.some((tool) => tool.name === name)) }
   }
 
-  /** Notes that a loaded tool was called or found. */
+  /** Marks a loaded tool as used in this turn. */
   used(name: string): void {
     const tool = this.#loaded.get(name)
     if (tool !== undefined) this.#loaded.set(name, { ...tool, used: this.#turn })
   }
 
-  /** Returns the error text for a call of a tool that is not loaded, and counts it. Returns null when the tool is loaded. */
+  /** Returns null when the tool is loaded. If not, returns the error for the model and counts the call. */
   refusal(name: string): string | null {
     if (this.has(name)) return null
     this.#count('calledUnloaded', 1)
@@ -214,12 +214,12 @@ export class ToolMemory {
     return `there is no tool called ${JSON.stringify(name)}. ${known}`
   }
 
-  /** Names of loaded tools that were neither called nor found in the last `turns` turns, the current one included. */
+  /** Returns the names of loaded tools that were neither called nor found in the last `turns` turns, counting the current one. */
   unusedFor(turns: number): readonly string[] {
     return this.loaded.filter(({ used }) => this.#turn - used >= turns).map(({ definition }) => definition.name)
   }
 
-  /** Returns the names of the least recently used tools that must go so that the others fit in `tokens`. */
+  /** Returns the names of the least recently used tools to remove so that the rest fits in `tokens`. */
   leastUsedOver(tokens: number): readonly string[] {
     let over = this.tokens - tokens
     const names: string[] = []

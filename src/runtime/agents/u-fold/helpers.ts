@@ -1,18 +1,18 @@
 /**
- * The two helpers of U-Fold: their prompts (after appendix B of the paper, in our words) and the parsing of their answers. Also formats
+ * The two helpers of U-Fold: their prompts (after appendix B of the paper, in our words) and the parsing of their answers. Also writes
  * the notes for the agent. Pure.
  */
 import Type, { type Static, type TSchema } from 'typebox'
 import { checked, inWords } from '../../core/schema.js'
 import type { Range } from './view.js'
 
-/** The summary of a dialogue (U-Fold, 3.2), and the steps still to do, in order. */
+/** The notes: a summary of the dialogue (U-Fold, 3.2), and the steps still to do, in order. */
 export interface Memory {
   readonly summary: string
   readonly todo: readonly string[]
 }
 
-/** Lines of tool results that a helper chose because they matter now, with their summary, constraints and hint. */
+/** Lines of tool results that a helper chose to stay visible, and what it wrote about them. */
 export interface ChosenLines {
   readonly lines: Range
   readonly summary: string
@@ -22,17 +22,20 @@ export interface ChosenLines {
 
 export interface Extraction {
   readonly blocks: readonly ChosenLines[]
-  /** Ranges that name no lines, as the helper wrote them: reversed, beyond the end, or not numbers. Their blocks are left out. */
+  /**
+   * Line ranges that could not be used, as the helper wrote them: reversed, beyond the last line, or not numbers. Their blocks are
+   * dropped.
+   */
   readonly refused: readonly string[]
 }
 
-/** A helper's answer parsed into its expected form, or the reason why it could not be parsed. */
+/** A helper's answer, parsed; or the reason why it could not be parsed. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string }
 
-/** Longer lists are refused: no notes need that many items, and a model may repeat itself without end. */
+/** The longest list accepted in an answer. A model that repeats itself may write an endless one. */
 const MOST = 100
 
-/** The schema of a string that is not only white space. */
+/** A string that is not only white space. */
 const line = Type.String({ pattern: '\\S' })
 
 const MemoryJson = Type.Object({ summary: line, todo: Type.Array(line, { maxItems: MOST, default: [] }) })
@@ -54,7 +57,7 @@ const objectOf = (properties: Readonly<Record<string, unknown>>) => ({
   additionalProperties: false,
 })
 
-/** JSON schemas of the two answers, for engines that can enforce a schema. */
+/** JSON schemas of the helpers' two answers, for engines that can enforce a schema. */
 export const memorySchema = objectOf({ summary: text, todo: { type: 'array', items: text } })
 export const extractionSchema = objectOf({
   blocks: {
@@ -70,9 +73,9 @@ export function memoryOf(said: string): Parsed<Memory> {
   return { ok: true, value: { summary: summary.trim(), todo: todo.map((step) => step.trim()) } }
 }
 
-/** Parses the answer of the helper that chooses lines. @param last number of the last line of the dialogue */
+/** Parses the answer of the helper that chooses lines. @param last number of the dialogue's last line */
 export function extractionOf(said: string, last: number): Parsed<Extraction> {
-  // The paper's form for "nothing relevant".
+  // In the paper, an empty answer means that no line is relevant.
   if (said.trim() === '') return { ok: true, value: { blocks: [], refused: [] } }
   const parsed = jsonIn(said, ExtractionJson)
   if (!parsed.ok) return parsed
@@ -85,7 +88,7 @@ export function extractionOf(said: string, last: number): Parsed<Extraction> {
   return { ok: true, value: { blocks, refused } }
 }
 
-/** Parses `12-40` or `12`. Returns null for anything else, and when one of the lines is not in the dialogue. */
+/** Parses a range of lines, `12-40` or `12`. Returns null for anything else, and for lines that the dialogue does not have. */
 function rangeOf(given: string, end: number): Range | null {
   const found = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(given)
   if (found === null) return null
@@ -94,7 +97,7 @@ function rangeOf(given: string, end: number): Range | null {
   return first >= 1 && first <= last && last <= end ? { first, last } : null
 }
 
-/** Parses the JSON object in a text, which may have words or a code fence around it. */
+/** Parses the JSON object in an answer. Words or a code fence around it are ignored. */
 function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
   if (said.trim() === '') return { ok: false, why: 'the helper answered nothing' }
   const [from, to] = [said.indexOf('{'), said.lastIndexOf('}')]
@@ -109,14 +112,14 @@ function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
   return parsed.ok ? parsed : { ok: false, why: `the JSON of the helper has the wrong form (${inWords(parsed.faults[0])})` }
 }
 
-/** Whether two to-do lists are the same, ignoring case and differences in white space. */
+/** Whether two to-do lists are equal, ignoring case and white space. */
 export const sameTodo = (a: Memory | null, b: Memory): boolean => a !== null && plainly(a.todo) === plainly(b.todo)
 
 const plainly = (todo: readonly string[]): string => todo.map((step) => step.toLowerCase().replace(/\s+/g, ' ')).join('\n')
 
-// The helpers' prompts (after appendix B of the paper, in our words), and the notes as the agent reads them.
+// The helpers' prompts (after appendix B of the paper, in our words), and the notes as text.
 
-/** The beginning of every question to a helper. It says that the question is no part of the dialogue. */
+/** Every question to a helper begins with this. It says that the question is not part of the dialogue. */
 const ASIDE =
   'Leave the user waiting for a moment: call no tool and answer nobody. This is about your notes on the conversation above.'
 
@@ -131,14 +134,14 @@ One block for each stretch: lines ("12-40" or "12"), summary (what it is and whi
 Answer with one JSON object alone: {"blocks": [{"lines": "12-40", "summary": "...", "constraints": ["..."], "hint": "..."}]}, with no blocks when nothing matters.`
 
 /**
- * The principles that the paper's authors drew from errors on VitaBench (U-Fold, B.2). They concern the tasks, not folding, so they are an
- * option.
+ * The principles that the paper's authors drew from errors on VitaBench (U-Fold, B.2). They are about tasks, not about folding, so they
+ * are optional.
  */
 const PRINCIPLES = `Heed when you write constraints and hints:
 An earlier order, booking or person is named for certain or asked about, never guessed. Ids come from tools: say which one. Dates are written in full, and time spans have both ends. What is missing is asked for. How many is said by the user alone. A structured field is used as one and not written into a note. To change something: look it up, cancel or update it, then create. "The same as last time" has its parameters looked up. Places become coordinates by a tool, and a way with changes comes from tool results alone. Questions lead to no answer. A step that was left out is named. What a record's tags do not list it does not have. Times of dispatch and of arrival are told apart, and closing times are looked at.`
 
 export interface MemoryAsk {
-  /** The notes to update. Null: the helper writes notes from the log that it sees. */
+  /** The notes to update. Null: the helper writes them from the messages that it sees. */
   readonly before: Memory | null
   /** The user's new message. */
   readonly query: string
@@ -155,9 +158,9 @@ export const memoryPrompt = ({ before, query }: MemoryAsk): string =>
     .join('\n')
 
 export interface ExtractionAsk {
-  /** The notes; absent when the helper itself has written them in this conversation. */
+  /** The notes. Absent when the helper wrote them itself, earlier in this conversation. */
   readonly memory?: Memory
-  /** The lines with their numbers; absent when the dialogue itself shows the numbers. */
+  /** The lines with their numbers. Absent when the tool results already show line numbers. */
   readonly lines?: string
   readonly principles: boolean
 }
@@ -172,7 +175,7 @@ export const extractionPrompt = ({ memory, lines, principles }: ExtractionAsk): 
     .flat(2)
     .join('\n')
 
-/** The notes that the agent sees in place of hidden text. */
+/** Writes the notes as the agent sees them in place of hidden text. */
 export function notesText({ summary, todo }: Memory, blocks: readonly ChosenLines[]): string {
   const constraints = [...new Set(blocks.flatMap((block) => block.constraints))]
   const hints = [...new Set(blocks.map(({ hint }) => hint).filter(Boolean))]

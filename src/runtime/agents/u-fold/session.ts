@@ -1,4 +1,4 @@
-/** The agent `u-fold`: a session that may fold its context before every user input. */
+/** The agent `u-fold`: a session that folds old text before a user's message when that pays. */
 import type { ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { restoreFragment, searchContext } from '../../context/tools.js'
@@ -12,19 +12,19 @@ import { type FoldReport, UFold, type UFoldOptions, type UFoldState } from './u-
 
 export interface UFoldSessionOptions extends Omit<SessionOptions, 'contextTools'> {
   readonly fold?: Omit<UFoldOptions, 'numbered'>
-  /** Another model for the two helpers (U-Fold, "better folder"). */
+  /** Another model for the two helpers (U-Fold, "better folder"). Default: the session's own. */
   readonly folder?: Engine
-  /** Whether the model has tools to restore and search folded text. Default true. */
+  /** Whether the model has tools to restore and to search folded text. Default true. */
   readonly restores?: boolean
 }
 
-/** One line in ten of a result carries its number. A number on every line would be a quarter of the fetched text. */
+/** Every tenth line of a tool result carries its number. Numbers on all lines would make up a quarter of the text. */
 const NUMBERED = 10
 
 export class UFoldSession {
   readonly session: Session
   readonly folding: UFold
-  /** The reports of all calls of `fold`, oldest first. */
+  /** The reports of all calls of `UFold.fold`, oldest first. */
   readonly reports: FoldReport[] = []
 
   constructor({ fold, folder, restores = true, ...options }: UFoldSessionOptions, state?: UFoldState) {
@@ -49,12 +49,12 @@ export class UFoldSession {
     return this.session.toolbox.definitions
   }
 
-  /** Entries of all steps and helpers so far. Entries of a separate folder model are only in `reports`. */
+  /** Ledger entries of all steps and helpers. Those of a separate folder model are only in `reports`. */
   get ledger(): readonly LedgerEntry[] {
     return this.session.ledger
   }
 
-  /** Folds the context when needed, then runs the turn. @throws KvfoldError what the engine throws */
+  /** Folds the context if needed, then adds the user message and runs a turn. @throws KvfoldError what the engine throws */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const report = await this.folding.fold(content, options.signal)
     this.reports.push(report)
@@ -63,7 +63,7 @@ export class UFoldSession {
   }
 }
 
-/** Wraps a tool so that its results carry line numbers for the helpers. */
+/** Wraps a tool so that its results carry line numbers. The helpers name lines by them. */
 const numberedTool = (tool: ClientTool, conversation: () => Conversation): ClientTool => ({
   definition: tool.definition,
   execute: async (args, signal) => written(await tool.execute(args, signal), linesOf(conversation().messages).length, NUMBERED),

@@ -1,6 +1,6 @@
 /**
- * Folds the context when the user says something new (U-Fold). Before a turn, two helpers read the log and write notes. Of the earlier
- * text only the notes and the chosen lines stay visible.
+ * U-Fold: before a turn, two helpers read the conversation; one writes notes, the other chooses lines of tool results. Then the agent
+ * sees only the notes and the chosen lines of the earlier text.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
@@ -37,60 +37,60 @@ import {
 import { hiddenIn, linesOf, numbered, type Range } from './view.js'
 
 export interface UFoldOptions {
-  /** Folds only when at least this many tokens are shown. Default 8,192, or a quarter of the context where that is less. */
+  /** The smallest number of shown tokens at which to fold. Default 8,192, or a quarter of the context if that is less. */
   readonly foldFrom?: number
   /**
-   * `changed`: fold only when the to-do list differs from that of the last fold, or the context is three quarters full. Default `changed`;
-   * the paper folds at every turn.
+   * `changed`: fold only if the to-do list differs from that of the last fold, or the context is three quarters full. `every-turn`: as in
+   * the paper. Default `changed`.
    */
   readonly when?: 'changed' | 'every-turn'
-  /** After this many folds, the helper writes new notes from the whole log. Default 4; 1: at every fold. */
+  /** Every how many folds the helper writes the notes anew, from the original messages. Default 4; with 1, at every fold. */
   readonly rebuildEvery?: number
   /**
-   * `lines`: the lines of results that a helper chooses stay visible. `all`: results stay as they are. `none`: all results are hidden (as
-   * ReSum does). Default `lines`.
+   * What to hide of tool results. `lines`: everything but the lines that a helper chooses. `all`: nothing. `none`: everything, as ReSum
+   * does. Default `lines`.
    */
   readonly results?: 'lines' | 'all' | 'none'
-  /** False: messages stay visible, and only tool results are folded. Default true. */
+  /** Whether other messages are folded and replaced by notes. False: only tool results are folded. Default true. */
   readonly notes?: boolean
-  /** Whether the extractor's prompt includes the paper's principles about tasks. Default false. */
+  /** Whether the prompt of the helper that chooses lines has the paper's principles about tasks. Default false. */
   readonly principles?: boolean
   /**
-   * Whether results in the log carry their line numbers (`written`). If not, the helpers get all lines once more, with numbers. Default
-   * true.
+   * Whether tool results in the conversation carry line numbers (`written`). If not, the question to the helper repeats all lines, with
+   * numbers. Default true.
    */
   readonly numbered?: boolean
 }
 
-/** The state of folding as plain JSON. A session that continues from it behaves the same. */
+/** The state of folding as plain JSON. A session restored from it behaves the same. */
 export interface UFoldState {
   /** The notes that the agent sees now; null before the first fold. */
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly own: readonly FragmentId[]
-  /** How many of the conversation's first messages the notes cover. */
+  /** How many messages, from the first on, the notes cover. */
   readonly upTo: number
   readonly folds: number
-  /** How many ranges were refused so far because they name no lines. */
+  /** How many line ranges from helpers could not be used so far. */
   readonly refused: number
-  /** Until this many tokens are shown, no helper is asked, because the last questions cost more tokens than the fold hid. Default 0. */
+  /** Below this many shown tokens no helper is asked. Set after a fold whose questions took more tokens than it hid. Default 0. */
   readonly patience?: number
 }
 
 /**
- * The result of a look at the context. `small`: the context is below the threshold or below `patience`, or has no answer yet; no helper
- * was asked. `same`: the to-do list is that of the last fold. `kept`: the helpers' answer could not be used or the new view would not be
- * shorter, so the last view stays; `why` says which.
+ * The result of one call of `UFold.fold`. `small`: no helper was asked; the context is below `foldFrom` or `patience`, or has no answer
+ * yet. `same`: the to-do list has not changed since the last fold. `folded`: the view is new. `kept`: the old view stays; `why` says
+ * whether the answer was unusable or the new view would not be shorter.
  */
 export interface FoldReport {
   readonly kind: 'small' | 'same' | 'folded' | 'kept'
   readonly why: string | null
-  /** The helpers' ranges of this fold that name no lines. */
+  /** The line ranges of this fold that could not be used. */
   readonly refused: readonly string[]
-  /** Tokens shown before and after the fold. */
+  /** Tokens shown before the fold; `after`: those after it. */
   readonly before: number
   readonly after: number
-  /** The helpers' ledger entries: on the agent's own engine, and on the separate folder engine. */
+  /** Ledger entries of the helpers on the agent's own engine; `folder`: those on the separate folder engine. */
   readonly ledger: readonly LedgerEntry[]
   readonly folder: readonly LedgerEntry[]
 }
@@ -98,15 +98,15 @@ export interface FoldReport {
 export interface UFoldSetting {
   readonly engine: Engine
   readonly conversation: Conversation
-  /** The definitions that every request of the conversation carries. */
+  /** The tool definitions of the conversation's requests. */
   readonly tools: readonly ToolDefinition[]
   readonly generation?: Pick<GenerationOptions, 'sampling' | 'contract' | 'blend'>
-  /** The facts that every request of the conversation carries. */
+  /** The request fields of the conversation that change the prompt or who owns its cells. */
   readonly scope?: RequestScope
-  /** Another model for the helpers. Default: the agent's own engine, on forks of its cache. */
+  /** Another model for the helpers. Default: the agent's own engine, on forks of the conversation. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
-  /** Ids of tool calls whose results always stay visible. */
+  /** Ids of tool calls whose results are never folded. */
   readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
   /** Called with the ledger entry of each question to a helper, as soon as it is answered. */
@@ -115,11 +115,11 @@ export interface UFoldSetting {
 
 const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds: 0, refused: 0 }
 
-/** Stretches with fewer characters are not hidden, because a marker alone has about 70. */
+/** The shortest text, in characters, that is hidden. A marker alone has about 70. */
 const LEAST = 160
-/** Above this share of the context, `changed` folds even when the to-do list is the same. */
+/** Above this share of the context, `changed` folds even if the to-do list has not changed. */
 const URGENT = 0.75
-/** The most tokens of a helper's answer. */
+/** The longest answer of a helper, in tokens. */
 const HELPER_TOKENS = 1024
 
 export class UFold {
@@ -134,17 +134,17 @@ export class UFold {
     return this.#state
   }
 
-  /** The chosen lines, which stay visible. */
+  /** The line ranges that a helper chose at the last fold. They stay visible. */
   get selected(): readonly Range[] {
     return this.#state.blocks.map(({ lines }) => lines)
   }
 
   /**
-   * Looks at the context before `query` is answered, and folds it when needed. `upTo`: how many messages to look at, without `query`;
-   * default all. `question`: index of the message with `query`, if it is one of these; it stays visible. The conversation can continue
-   * whatever the helpers answer.
+   * Decides before `query` is answered whether to fold, and folds. Whatever the helpers answer, the conversation can continue.
    *
-   * @throws KvfoldError what the engine throws, except when the log leaves no room for a helper's question
+   * @param upTo how many messages to count and to fold, from the first one on. Default: all
+   * @param question index of the message with `query`, if it is among these messages; it stays visible
+   * @throws KvfoldError what the engine throws, except when a helper's question does not fit the context
    */
   async fold(
     query: string,
@@ -183,16 +183,16 @@ export class UFold {
         ? report('folded', null, refused)
         : report('kept', 'The view would not be shorter than the text that it hides.', refused)
       const cost = [...done.ledger, ...done.folder].reduce((sum, { submitted }) => sum + submitted, 0)
-      // The helpers computed more tokens than the fold hid, so the next look waits.
+      // The helpers took more tokens than the fold hid. So the next fold waits until the context has grown.
       const patience = before - done.after < cost ? done.after + Math.ceil(foldFrom / 4) : 0
       this.#state = { ...this.#state, patience }
       return done
     } catch (error) {
       if (!isContextFull(error)) throw error
-      // A later look may have the room, so the text stays.
+      // The cells may be free at the next call, so the text stays visible for now.
       if (error instanceof CellsBusy) return report('kept', 'Other conversations hold the cells that a helper needs.')
       const why = 'The context has no room for the question to the helper'
-      // No helper could read the new text. It is hidden all the same, so that the conversation can continue.
+      // No helper could read the new text. It is hidden without notes about it, because the conversation could not continue otherwise.
       const { memory, blocks } = this.#state
       const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, question, before })
       return fits ? report('folded', `${why}. The agent hid the new text; it can be restored.`) : report('kept', `${why}.`)
@@ -201,25 +201,25 @@ export class UFold {
     }
   }
 
-  /** The notes as the agent sees them, or null when there are none. */
+  /** The notes as the agent sees them; null when there are none. */
   get notes(): string | null {
     const { memory, blocks } = this.#state
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
   }
 
-  /** Whether this agent folded the fragment and may change it. It leaves what was restored or forgotten meanwhile as it is. */
+  /** Whether this agent made the fold and may change it. A fragment that was restored or forgotten since then is left alone. */
   #isOwn(fragment: Fragment): boolean {
     return this.#state.own.includes(fragment.id) && fragment.state.kind !== 'open' && !isForgotten(fragment)
   }
 
-  /** Counts the tokens of the first `upTo` messages as the model sees them. */
+  /** Counts the tokens of the first `upTo` messages under the edits. */
   #count(upTo: number, edits = this.setting.conversation.edits()): number {
     const { engine, conversation, tools, scope } = this.setting
     const shown = edits.filter(({ message }) => message < upTo)
     return engine.count(noted(conversation.messages.slice(0, upTo), tools), tools, shown, scope?.variables)
   }
 
-  /** Returns the edits of the first `upTo` messages that this agent did not make. */
+  /** Returns the edits in the first `upTo` messages that this agent did not make. */
   #others(upTo: number): readonly Edit[] {
     const { fragments, omissions } = this.setting.conversation
     const folds = fragments.filter((one) => !this.#isOwn(one)).flatMap((one) => editOf(one) ?? [])
@@ -227,9 +227,9 @@ export class UFold {
   }
 
   /**
-   * Returns the log for the helpers. It is whole when it fits and one of these holds: the helpers have their own engine, the contract keeps
-   * the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a whole log is
-   * computed again from the first fold on.
+   * Returns the messages that the helpers read. They see the original text if it fits and if that is cheap or needed: the helpers have
+   * their own engine, the contract keeps hidden cells, or the notes are written anew. In all other cases they see what the agent sees:
+   * under `exact`, showing the original text would recompute everything from the first fold on.
    */
   #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
@@ -242,7 +242,7 @@ export class UFold {
   }
 
   async #memory(aside: Aside, query: string, anew: boolean): Promise<Parsed<Memory>> {
-    // A log that is not whole already contains the last notes.
+    // If the log shows what the agent sees, it contains the last notes already. The question need not repeat them.
     const before = anew || !aside.whole ? null : this.#state.memory
     return memoryOf(await aside.ask(memoryPrompt({ before, query }), memorySchema))
   }
@@ -268,7 +268,7 @@ export class UFold {
     return extractionOf(said, lines.length)
   }
 
-  /** Makes the new view. Returns false and changes nothing when the view would not be shorter. */
+  /** Hides and shows text so that the agent sees the new view. Returns false and changes nothing when the view would not be shorter. */
   #show({ memory, blocks, upTo, question, before }: WantedView): boolean {
     const { engine, conversation, tools, scope, options = {}, pinned } = this.setting
     const messages = conversation.messages
@@ -290,7 +290,7 @@ export class UFold {
       .flatMap((stretch) => outside(stretch, others))
     const last = hidden.at(-1)
     if (last === undefined || memory === null) return false
-    // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
+    // The notes replace the last hidden span, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
     const edits = [...this.#others(upTo), ...wanted.map(editLike)].sort(inOrder)
@@ -302,7 +302,7 @@ export class UFold {
   }
 }
 
-/** The edit of a stretch that is not a fragment yet. Its placeholder id is as long as a real one, so the count is right. */
+/** The edit of a span that is not a fragment yet. Its placeholder id is as long as a real id, so that token counts are about right. */
 const editLike = ({ message, span, summary }: Hidden): Edit =>
   editOf({
     id: fragmentId('f00000'),
@@ -311,7 +311,7 @@ const editLike = ({ message, span, summary }: Hidden): Edit =>
     state: summary === undefined ? { kind: 'folded' } : { kind: 'summarised', summary, focus: '' },
   })!
 
-/** Returns the parts of a stretch beside these fragments that are long enough to be hidden. The fragments are in order. */
+/** Cuts the given fragments out of a span. Returns the remaining spans that are long enough to hide. The fragments must be in order. */
 function outside({ message, span: { start, end } }: Stretch, fragments: readonly Fragment[]): readonly Stretch[] {
   const within = fragments.filter((one) => one.message === message && overlaps(one.span, { start, end }))
   const starts = [start, ...within.map((one) => one.span.end)]
@@ -330,13 +330,13 @@ interface WantedView extends Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> {
 interface FoldLog {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
-  /** True when the log shows all text that this agent folded earlier. */
+  /** Whether the log shows all text that this agent has folded. */
   readonly whole: boolean
 }
 
 /**
- * The conversation with the helpers. On the agent's engine it is one fork for each look. On a separate folder engine it is one lasting
- * conversation, whose cache keeps the log so far.
+ * A dialogue with the helpers. On the agent's own engine, each call of `fold` gets a new fork. On a separate folder engine, all calls use
+ * one conversation, whose cache keeps the earlier messages.
  */
 class Aside {
   readonly #ledger: LedgerEntry[] = []
@@ -363,7 +363,7 @@ class Aside {
     this.#messages = log.messages
   }
 
-  /** Asks the helper a question and returns its answer. @throws KvfoldError what the engine throws; engine/cancelled */
+  /** Asks a helper a question and returns its answer. @throws KvfoldError what the engine throws; engine/cancelled */
   async ask(content: string, schema: unknown): Promise<string> {
     const { engine, folder, conversation, tools, generation = {}, scope } = this.setting
     const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]
@@ -409,5 +409,5 @@ const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
 
 const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
 
-/** Notes for the case without a helper's notes: the user's words serve as summary and to-do list. */
+/** Notes for when there are none from a helper: the user's message is both summary and to-do list. */
 const nothingNoted = (query: string): Memory => ({ summary: query, todo: [query] })

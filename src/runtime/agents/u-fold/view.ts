@@ -1,29 +1,29 @@
-/** The view of a dialogue: numbers the lines of tool results, and decides which stretches of the log to hide. Pure. */
+/** Line numbers of tool results, and which spans of the conversation to hide. Pure. */
 import type { ChatMessage } from '../../chat/message.js'
 import type { Stretch } from '../../context/stretch.js'
 import { span, type Span } from '../../core/span.js'
 
 // Lines of tool results and their numbers.
 
-/** A line of a tool result. */
+/** One line of a tool result. */
 interface ResultLine {
-  /** The line's number. Lines are counted from 1, over all tool results of the dialogue. */
+  /** The line's number. Counted from 1 over all tool results of the conversation. */
   readonly number: number
-  /** Index of the message. */
+  /** Index of the message, from 0. */
   readonly message: number
-  /** Characters of the message's content, line end included. The lines of a message together cover its content. */
+  /** Characters of the message's content, line end included. The lines of one message together cover its content. */
   readonly span: Span
 }
 
-/** A range of line numbers, `first` and `last` included. */
+/** A range of line numbers, both ends included. */
 export interface Range {
   readonly first: number
   readonly last: number
 }
 
 /**
- * Returns the lines of all tool results, in order. Text is split at its line ends. JSON on one line is split into one line for each field,
- * without changing a character, so that a helper can choose parts of it.
+ * Returns the lines of all tool results, in order. JSON that is all on one line is split after each field, so that a helper can choose
+ * single fields; no character changes.
  */
 export function linesOf(messages: readonly ChatMessage[]): readonly ResultLine[] {
   const lines: ResultLine[] = []
@@ -38,15 +38,15 @@ export function linesOf(messages: readonly ChatMessage[]): readonly ResultLine[]
   return lines
 }
 
-/** Returns the line's text without its line end. */
+/** Returns a line's text without the line end. */
 export const textOf = (messages: readonly ChatMessage[], { message, span: { start, end } }: ResultLine): string =>
   (messages[message]?.content ?? '').slice(start, end).replace(/\r?\n$/, '')
 
-/** Formats lines for a helper, each after its number. */
+/** Writes lines for a helper, each after its number. */
 export const numbered = (messages: readonly ChatMessage[], lines: readonly ResultLine[]): string =>
   lines.map((line) => `${line.number}| ${textOf(messages, line)}`).join('\n')
 
-/** Returns where each line ends; the last line ends at the end of the content. */
+/** Returns the end offset of each line. The last one is the end of the content. */
 function endsOf(content: string): number[] {
   const ends = content.includes('\n') || !isJson(content) ? lineEnds(content) : fieldEnds(content)
   return ends.at(-1) === content.length ? ends : [...ends, content.length]
@@ -54,7 +54,10 @@ function endsOf(content: string): number[] {
 
 const lineEnds = (content: string): number[] => Array.from(content.matchAll(/\n/g), ({ index }) => index + 1)
 
-/** Returns the places after every comma and opening bracket outside strings, and after the white space that follows. */
+/**
+ * Returns the offsets after each comma and opening bracket of JSON text. Strings are skipped; white space after the mark belongs to the
+ * line before.
+ */
 function fieldEnds(content: string): number[] {
   const ends: number[] = []
   for (const { 0: token, index } of content.matchAll(/"(?:[^"\\]|\\.)*"|[,{[]\s*/g))
@@ -73,10 +76,10 @@ function isJson(text: string): boolean {
 }
 
 /**
- * Formats a tool result for a log that helpers read. JSON is written with one field a line, without an indent, which would cost tokens.
- * The first line carries its number, and so does every line whose number is a multiple of `every`; a reader counts the lines between.
+ * Writes a tool result with line numbers, for helpers to name lines by. JSON gets one field per line, not indented, because indents cost
+ * tokens. The first line carries its number, and so does every line whose number is a multiple of `every`.
  *
- * @param before how many lines the dialogue has so far
+ * @param before how many lines the conversation's tool results have so far
  */
 export function written(result: string, before: number, every: number): string {
   const onOneLine = !result.includes('\n') && isJson(result)
@@ -91,22 +94,22 @@ export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
   /** Ranges of lines that stay visible. */
   readonly selected: readonly Range[]
-  /** Indexes of messages that are not shown at all. */
+  /** Indexes of messages that are hidden as a whole already. */
   readonly omitted: ReadonlySet<number>
-  /** Index of the message that is being answered, if it is among those that may be hidden. It stays visible. Default: none. */
+  /** Index of the message that is being answered, if it comes before `before`. It stays visible. Default: none. */
   readonly question?: number
-  /** Index of the first message that stays as it is, with all messages after it. */
+  /** Index of the first message that may not be hidden. Later messages may not be hidden either. */
   readonly before: number
-  /** Stretches with fewer characters are not hidden, because a marker takes some itself. */
+  /** The shortest span, in characters, that is hidden. A marker takes characters itself. */
   readonly least: number
-  /** Widens characters of a message to the token borders around them. */
+  /** Widens a span of a message to the token borders around it. */
   readonly snap: (message: number, chars: Span) => Span
 }
 
 /**
- * Returns the stretches to hide, in order. Of tool results it hides all lines that were not selected. Of other messages it hides all but
- * system messages, the last answer and the question. Visible lines are widened to token borders and the text between them is hidden, so no hidden stretch
- * takes a character of a visible line.
+ * Returns the spans to hide, in order. Of tool results, all lines that were not selected. Of other messages, all but system messages, the
+ * last answer and the question.
+ * Visible lines are widened to token borders first, so no hidden span takes a character of a visible line.
  */
 export function hiddenIn(
   lines: readonly ResultLine[],
@@ -136,7 +139,7 @@ export function hiddenIn(
   return hidden
 }
 
-/** Returns the selected stretches of a message. Adjacent ones are joined. */
+/** Returns the spans of a message's selected lines. Adjacent lines become one span. */
 function seenIn(lines: readonly ResultLine[], message: number, selected: readonly Range[]): Span[] {
   const spans: Span[] = []
   for (const line of lines) {

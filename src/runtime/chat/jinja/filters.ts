@@ -1,4 +1,4 @@
-/** Jinja filters that keep track of the origin of text, and filters that the template library lacks. */
+/** Jinja filters: versions of the library's filters that keep the origin of text, and filters that the library lacks. */
 import { Tracked } from '../tracked.js'
 import {
   ArrayValue,
@@ -22,8 +22,8 @@ import {
 } from './values.js'
 
 /**
- * Applies a filter. Returns null when the library's own filter is sufficient.
- * @throws Error on wrong operands, in the template author's terms
+ * Applies a filter. Returns null when the library's own filter does the job.
+ * @throws Error on wrong operands, worded for the author of the template
  */
 export function applyFilter(
   name: string,
@@ -86,7 +86,10 @@ export function applyFilter(
   }
 }
 
-/** The filters that take the text of any value, as in Jinja2. The schemas of tools have lists and gaps where templates expect text. */
+/**
+ * Filters that accept a value of any type and use its text, as in Jinja2. Tool schemas may have lists, or nothing, where templates expect
+ * text.
+ */
 const OF_ANY_VALUE = new Set(['trim', 'upper', 'lower', 'capitalize', 'title', 'replace'])
 
 function textFilter(name: string, text: Tracked, argument: (index: number, key: string) => Value | undefined): Value | null {
@@ -112,7 +115,7 @@ function textFilter(name: string, text: Tracked, argument: (index: number, key: 
   }
 }
 
-/** Applies a filter to one item of a list, for `map('tojson')` and `map('trim')`. */
+/** Applies a filter to one list item, for `map('tojson')` and `map('trim')`. */
 function mapped(item: Value, [filter, ...args]: readonly Value[], named: ReadonlyMap<string, Value>): Value {
   const name = filter === undefined ? '' : String(filter.value)
   const made = applyFilter(name, item, args, named)
@@ -132,7 +135,7 @@ function indent(text: Tracked, width: Value | undefined, first: Value | undefine
   return Tracked.join(parts)
 }
 
-/** Sorts the pairs of a mapping by their keys, ignoring case. When all keys are whole numbers, they are sorted as numbers. */
+/** Sorts a mapping's pairs by key, ignoring case. If all keys are whole numbers, sorts by number. */
 function sortedPairs(mapping: ReadonlyMap<string, Value>): Value {
   const numeric = [...mapping.keys()].every((key) => /^-?\d+$/.test(key))
   const order = (a: string, b: string) => (numeric ? Number(a) - Number(b) : a.toLowerCase() < b.toLowerCase() ? -1 : 1)
@@ -158,13 +161,13 @@ function jsonStyle(indent: Value | undefined, named: ReadonlyMap<string, Value>)
   }
 }
 
-/** Returns the text of a value as the template prints it. */
+/** Returns the text that the template prints for a value. */
 export function textOf(value: Value): Tracked {
   if (value instanceof UndefinedValue) return Tracked.empty
   return isString(value) ? trackedOf(value) : pythonic(value)
 }
 
-/** Writes a list or mapping as Python's str() does. */
+/** Writes a value as Python's str() does inside a list or mapping: strings quoted, None, True, False. */
 function pythonic(value: Value): Tracked {
   const literal = (text: string) => Tracked.of(text, 'template')
   if (isString(value)) {
@@ -187,15 +190,15 @@ function pythonic(value: Value): Tracked {
   return trackedOf(value)
 }
 
-// The filter `tojson`: writes a value as JSON, in which every string keeps its origin.
+// The filter `tojson`: JSON in which every string keeps its origin.
 
 export interface JsonStyle {
-  /** Spaces for each level; null to write the JSON on one line. */
+  /** Spaces of indent per level; null: all on one line. */
   readonly indent: number | null
-  /** Whether to escape all characters beyond ASCII. */
+  /** Whether characters beyond ASCII are escaped. */
   readonly ascii: boolean
   readonly sorted: boolean
-  /** The texts between items, and between key and value; null: Python's defaults. */
+  /** The text between two items, and the text between key and value. Null: Python's defaults. */
   readonly separators: readonly [string, string] | null
 }
 
@@ -208,14 +211,14 @@ const literal = (text: string) => Tracked.of(text, 'template')
 const QUOTE = literal('"')
 const unit = (char: string) => '\\u' + char.charCodeAt(0).toString(16).padStart(4, '0')
 
-/** Writes a value as JSON, as Python's json.dumps does. @throws Error for functions */
+/** Writes a value as JSON, as Python's json.dumps does. @throws Error for values that JSON cannot hold, such as functions */
 export function trackedJson(value: Value, style: JsonStyle = plainJson): Tracked {
   const parts: Tracked[] = []
   write(value, style, 0, parts)
   return Tracked.join(parts)
 }
 
-/** Appends the JSON of a value to `parts`. The caller joins the parts once, because a value may have thousands. */
+/** Appends the JSON of a value to `parts`. The caller joins them once at the end, because a value may have thousands of parts. */
 function write(value: Value, style: JsonStyle, depth: number, parts: Tracked[]): void {
   if (isNothing(value)) parts.push(literal('null'))
   else if (isString(value)) quote(trackedOf(value), style.ascii, parts)
@@ -270,9 +273,9 @@ function quote(text: Tracked, ascii: boolean, parts: Tracked[]): void {
   parts.push(QUOTE, body, QUOTE)
 }
 
-// Python's list methods that templates call: append, extend, pop, insert, index and count. They work on the list itself, not on a copy.
+// Python's list methods that templates call: append, extend, pop, insert, index, count. The first four change the list itself.
 
-/** Returns the method of a list with this name; null for a name that is not one of these six. */
+/** Returns the list method of this name; null for any other name. */
 export function listMethod(items: Value[], name: string): Value | null {
   switch (name) {
     case 'append':
@@ -303,13 +306,13 @@ export function listMethod(items: Value[], name: string): Value | null {
   }
 }
 
-// Python's strftime in the C locale, for templates that print today's date.
+// Python's strftime in the C locale, for templates that print the date.
 
 const MONTHS = 'January February March April May June July August September October November December'.split(' ')
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
 const two = (number: number) => String(number).padStart(2, '0')
 
-/** Formats a date in local time. Unknown directives stay as they are. */
+/** Formats a date in local time. Unknown directives are left in the text. */
 export function strftime(date: Date, format: string): string {
   const month = MONTHS[date.getMonth()] ?? ''
   const day = DAYS[date.getDay()] ?? ''

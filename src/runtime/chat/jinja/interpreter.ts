@@ -1,6 +1,6 @@
 /**
- * Runs a parsed template so that the result knows which characters of which message it shows. It extends the library's interpreter, and
- * replaces every operation that makes text by one that keeps track of origins.
+ * Runs a parsed template so that each character of the result knows which message it shows. Extends the library's interpreter: every
+ * operation that makes text keeps track of origins.
  */
 import { atOnce, type Steps } from '../../core/turns.js'
 import { type Owner, Tracked } from '../tracked.js'
@@ -28,32 +28,32 @@ import {
   type Value,
 } from './values.js'
 
-/** A running loop, with the text that each round wrote. */
+/** A loop that is running, with the text of each iteration so far. */
 interface LoopFrame {
   readonly body: readonly Node[]
   readonly otherwise: readonly Node[]
   readonly rounds: Tracked[]
   readonly variable: string | null
   /**
-   * The message that this round belongs to, or the generation prompt. Literals of the round belong to it, even if the template stores them
-   * in a variable first.
+   * The message that the current iteration belongs to, or the generation prompt. Literals evaluated in the iteration belong to the owner,
+   * even if the template first stores them in a variable.
    */
   owner: Owner | null
 }
 
-/** Statements that print nothing. Their value is none, but unlike an expression with the value none they do not print `None`. */
+/** Statements that print nothing. Their value is none too, but an expression whose value is none prints `None`. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
-/** The methods of a mapping that templates call. */
+/** Methods of mappings that templates call. */
 const METHODS = new Set(['get', 'items', 'keys', 'values'])
-/** Returns a value as the key of a mapping. Keys are strings, so numbers become strings. */
+/** Converts a value to a mapping key. Keys are strings, so a number becomes a string. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
 
 export class TrackingInterpreter extends Interpreter {
   readonly #loops: LoopFrame[] = []
-  /** The text that blocks had written when `break` or `continue` left them, innermost first. */
+  /** Text that blocks had written when `break` or `continue` left them, innermost block first. The loop adds it to its iteration. */
   #abandoned: Tracked[] = []
 
-  /** `messageOf` returns the index of the message that a value represents, or null. */
+  /** `messageOf` returns the index of the message that a value represents; null for other values. */
   constructor(
     environment: TemplateScope,
     private readonly messageOf: (value: Value) => number | null,
@@ -61,7 +61,7 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
-  /** Runs a whole template. It lets other work run after every round of a loop. */
+  /** Runs a whole template. A generator that yields to the event loop after each iteration of a loop. */
   program(node: Node, environment: TemplateScope): Steps<Value> {
     return this.#block((node as NodeFields).body ?? [], environment)
   }
@@ -194,7 +194,7 @@ export class TrackingInterpreter extends Interpreter {
       if (typeof key.value === 'number') return object.value.get(String(key.value)) ?? new UndefinedValue()
       if (!isString(key)) return new UndefinedValue()
     }
-    // As in Python, a method of a mapping comes before a key of the same name.
+    // In Python, `mapping.items` is the method even if the mapping has a key `items`.
     if (isMapping(object) && fields.computed !== true && METHODS.has(String(property.value)))
       return object.builtins.get(String(property.value))!
     if (isArray(object) && fields.computed === true && property.type === 'Identifier')
@@ -206,7 +206,7 @@ export class TrackingInterpreter extends Interpreter {
     return super.evaluate(changed({ ...fields, object: constant(object) }), environment)
   }
 
-  /** Finds the owner of a round in a loop over indices. The round belongs to the message that it looks up with the loop variable. */
+  /** In a loop over indices, sets the owner of the iteration to the message that the template looks up with the loop variable. */
   #indexed(items: readonly Value[], variable: Node, environment: TemplateScope): void {
     const frame = this.#loops.findLast(({ variable: name }) => name === variable.value)
     const index = environment.lookupVariable(String(variable.value)).value
@@ -232,7 +232,9 @@ export class TrackingInterpreter extends Interpreter {
     return new TrackedString(Tracked.join(frame.rounds))
   }
 
-  /** Runs the rounds as the library does. A round that `continue` ends does not count, so the `else` block may still run. */
+  /**
+   * Runs the iterations like the library's interpreter. If `continue` ends all of them, the loop counts as empty and its `else` block runs.
+   */
   *#rounds(node: LoopNode, variable: string, items: readonly Value[], environment: TemplateScope): Steps<undefined> {
     const scope = new Environment(environment)
     let isEmpty = true
@@ -251,16 +253,17 @@ export class TrackingInterpreter extends Interpreter {
     if (isEmpty) yield* this.#block(node.defaultBlock, scope)
   }
 
-  /** Gives the text of a round to the message that the round loops over, else to the only message whose text it shows. */
+  /**
+   * Gives an iteration's text to the message that the loop variable is. If it is none, to the message whose text the iteration shows, if
+   * there is only one.
+   */
   #round(frame: LoopFrame, made: Tracked, environment: TemplateScope): Tracked {
     const item = frame.variable === null ? null : environment.lookupVariable(frame.variable)
     const owner = (item === null ? null : this.messageOf(item)) ?? soleSource(made)
     return owner === null ? made : made.owned(owner)
   }
 
-  /**
-   * Runs a condition or a branch. When the test asks for the generation prompt, the text of the branch belongs to the generation prompt.
-   */
+  /** Runs an `if`. If its test asks for the generation prompt, the text of the branch belongs to the generation prompt. */
   *#conditional(node: Node, test: Node | undefined, environment: TemplateScope): Steps<Value> {
     const prompted =
       mentionsPrompt(test) &&
@@ -290,14 +293,15 @@ export class TrackingInterpreter extends Interpreter {
 }
 
 /**
- * Returns the items over which a loop runs. Returns null for values that are no list or mapping; the library reports the error for them.
+ * Returns the items that a loop iterates over. Returns null for a value that is neither list nor mapping; the library then reports the
+ * error.
  */
 function itemsOf(value: Value): readonly Value[] | null {
   if (isArray(value)) return value.value
   return isMapping(value) ? [...value.value.keys()].map((key) => new TrackedString(Tracked.of(key, 'unknown'))) : null
 }
 
-/** Returns the value of the variable `loop` in a round. */
+/** Returns the value of the variable `loop` in one iteration; `index` counts from 0. */
 const loopValue = (items: readonly Value[], index: number): Value =>
   new MappingValue(
     new Map<string, Value>([
@@ -313,14 +317,14 @@ const loopValue = (items: readonly Value[], index: number): Value =>
     ]),
   )
 
-/** Whether a list has an item that equals the value, or a mapping has the value as a key. */
+/** Python's `in`: whether a list has an equal item, or a mapping has the key. */
 function isIn(value: Value, container: Value): boolean {
   if (isArray(container)) return container.value.some((item) => areEqual(item, value))
   const isKey = isString(value) || typeof value.value === 'number'
   return isMapping(container) && isKey && container.value.has(keyOf(value))
 }
 
-/** Converts a value as Python's Jinja does for a loop: a string to its characters, an undefined value to an empty list. */
+/** Converts a value as Python's Jinja does for a loop: a string to its characters, undefined to an empty list. */
 function iterableOf(value: Value): Value {
   if (value instanceof UndefinedValue) return new ArrayValue([])
   if (!isString(value)) return value
@@ -331,7 +335,7 @@ function iterableOf(value: Value): Value {
   return new ArrayValue(chars)
 }
 
-/** Slices a text as Python's `text[start:stop]` does. */
+/** Python's `text[start:stop]`. */
 function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
   const bound = (value: Value | undefined, otherwise: number) => {
     if (value === undefined || isNothing(value)) return otherwise
@@ -351,12 +355,12 @@ function soleSource(made: Tracked): Owner | null {
   return sole
 }
 
-// The fields that we read of the library's syntax tree, and nodes with values that we computed, for the library to continue with.
+// Access to the library's syntax tree: the fields that we read, and nodes made from values that we computed ourselves.
 
-/** The template variable that asks for a generation prompt. */
+/** The template variable that says whether to write a generation prompt. */
 export const PROMPT = 'add_generation_prompt'
 
-/** The fields that we read from nodes of the library's syntax tree. */
+/** The fields of syntax tree nodes that we read. */
 export interface NodeFields extends Node {
   readonly operator?: { readonly value: string }
   readonly left?: Node
@@ -385,11 +389,11 @@ export interface LoopNode extends Node {
   readonly defaultBlock: readonly Node[]
 }
 
-/** Makes a node that holds a computed value, so that the library can continue with it. */
+/** Makes a node with a computed value, for handing it back to the library. */
 export const constant = (value: Value): Node => ({ type: 'Constant', value })
-/** Makes a node of these fields: those of an existing node, some of them replaced. */
+/** Makes a node from fields: usually those of another node, some of them replaced. */
 export const changed = (fields: Partial<NodeFields>): Node => fields as Node
-/** Makes a node for an argument of a filter. A string becomes a literal, because some filters of the library insist on literals. */
+/** Makes a node for an argument of a filter. A string becomes a literal, because some library filters accept only literals. */
 export const argument = (value: Value): Node =>
   isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value)
 /** Makes nodes for keyword arguments with computed values. */
@@ -400,7 +404,7 @@ export const namedArguments = (named: Map<string, Value>): Node[] =>
     value: constant(value),
   }))
 
-/** Whether a condition can hold only with the generation prompt: it is the variable itself, or has it as a part of an `and`. */
+/** Whether a test can only be true with a generation prompt: it is `add_generation_prompt` itself, or an `and` that contains it. */
 export function mentionsPrompt(test: Node | undefined): boolean {
   if (test === undefined) return false
   const fields = test as NodeFields

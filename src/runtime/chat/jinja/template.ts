@@ -1,4 +1,4 @@
-/** A parsed chat template. Renders messages to text in which every character knows its origin. */
+/** A parsed chat template. It renders messages to text in which every character has an origin. */
 import { KvfoldError } from '../../core/errors.js'
 import { atOnce, type Steps } from '../../core/turns.js'
 import { Tracked } from '../tracked.js'
@@ -19,7 +19,7 @@ import {
   type Value,
 } from './values.js'
 
-/** A message as the template sees it, with the index of that message in the conversation. */
+/** A message as the template sees it, with the index of the original message. */
 export interface TemplateMessage {
   readonly index: number
   readonly value: Value
@@ -27,14 +27,14 @@ export interface TemplateMessage {
 
 export interface TemplateInput {
   readonly messages: readonly TemplateMessage[]
-  /** The value of the variable `tools`. Null: the template sees an undefined variable. */
+  /** The value of the template variable `tools`. Null: the variable is undefined. */
   readonly tools: Value | null
   readonly generationPrompt: boolean
-  /** Further variables of the template, for names that `reads` accepts. */
+  /** Values of further template variables. Only names that `reads` accepts have an effect. */
   readonly variables?: readonly (readonly [string, Value])[]
 }
 
-/** Variables that every template has, so a caller cannot set them. */
+/** Variables that kvfold itself gives every template. Callers cannot set them. */
 const RESERVED = new Set([
   ...['messages', 'tools', 'functions', 'add_generation_prompt', 'bos_token', 'eos_token', 'datetime', 'strftime_now'],
   ...['raise_exception', 'namespace', 'range', 'dict', 'loop', 'true', 'True', 'false', 'False', 'none', 'None'],
@@ -50,7 +50,7 @@ export class Template {
   readonly #program: Node
   readonly #names: ReadonlySet<string>
 
-  /** Parses a template. @throws KvfoldError chat/template-failed when the source does not parse */
+  /** Parses a template's source. @throws KvfoldError chat/template-failed when it does not parse */
   constructor(
     readonly source: string,
     private readonly options: TemplateOptions,
@@ -70,14 +70,14 @@ export class Template {
   }
 
   /**
-   * Renders messages to text. @throws KvfoldError chat/template-failed when the template refuses the messages or uses an unsupported
+   * Renders messages to text. @throws KvfoldError chat/template-failed when the template refuses the messages or needs an unsupported
    * feature
    */
   render(input: TemplateInput): Tracked {
     return atOnce(this.steps(input))
   }
 
-  /** Does the same as `render`, but lets other work run after every round of the template's loops, so usually after each message. */
+  /** Like `render`, but a generator that yields to the event loop after each iteration of a template loop, so about once per message. */
   *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)
@@ -86,7 +86,7 @@ export class Template {
     environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
     environment.set('add_generation_prompt', generationPrompt)
     if (tools !== null) environment.setVariable('tools', tools)
-    // The variable `functions` is long, so it is made only for the few templates that read it.
+    // `functions` is a long text, so only the few templates that read it get it.
     const isRead = this.#names.has('functions') && tools !== null && isArray(tools)
     const functions = isRead ? trackedJson(tools, { ...plainJson, indent: 2 }) : Tracked.empty
     environment.setVariable('functions', new TrackedString(functions))
@@ -98,7 +98,7 @@ export class Template {
     }
   }
 
-  /** Whether a variable with this name can make a difference: the template reads it, and its name is not reserved. */
+  /** Whether a caller's variable of this name has an effect: the template reads it, and it is not reserved. */
   reads(name: string): boolean {
     return this.#names.has(name) && !RESERVED.has(name)
   }
@@ -129,8 +129,8 @@ export class Template {
 }
 
 /**
- * For each type of node: the field whose name is not a variable that the template reads. Names of keys, filters and tests belong to the
- * language; the template itself sets the other names.
+ * For each node type, the field whose identifier is not a variable read: names of filters, tests and keyword arguments, and names that the
+ * template itself sets.
  */
 const NAMED: Readonly<Record<string, string>> = {
   FilterExpression: 'filter',
@@ -142,7 +142,7 @@ const NAMED: Readonly<Record<string, string>> = {
   TestExpression: 'test',
 }
 
-/** Yields the names of variables that a syntax tree reads. */
+/** Yields the names of variables that the syntax tree may read. */
 function* namesIn(node: unknown): Generator<string> {
   if (node instanceof Map) yield* namesIn([...node].flat())
   else if (Array.isArray(node)) for (const each of node) yield* namesIn(each)
@@ -164,7 +164,9 @@ function range(start: number, stop?: number, step = 1): number[] {
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error)).replace(/\.$/, '')
 
-/** Returns the first line up to which the template fails in the same way as the whole template. The library does not report positions. */
+/**
+ * Returns the line with the error, because the library reports no positions: the first line up to which the template fails in the same way.
+ */
 function where(source: string): string {
   const failure = (text: string): string | null => {
     try {

@@ -1,10 +1,10 @@
-/** The parts of the template library that we use: its run-time values, and a string value that tracks the origin of its characters. */
+/** What we use of the template library: types of its run-time values, and a string value that keeps the origin of its characters. */
 import * as library from '@huggingface/jinja'
 import { Tracked } from '../tracked.js'
 
-// The library's declarations do not resolve under NodeNext, so the parts that we use are declared here.
+// The library's type declarations do not resolve under NodeNext, so this file declares what we use.
 
-/** A value of the template library at run time. Its field `value` is the JavaScript value. */
+/** A run-time value of the template library. Its field `value` is the JavaScript value. */
 export interface Value {
   readonly type: string
   readonly value: unknown
@@ -14,19 +14,21 @@ export interface Value {
 }
 
 export interface TemplateScope {
-  /** Converts a JavaScript value and declares a variable with it. */
+  /** Converts a JavaScript value and sets a variable to it. */
   set(name: string, value: unknown): Value
   setVariable(name: string, value: Value): Value
   lookupVariable(name: string): Value
 }
 
-/** A syntax tree node. Its fields depend on `type`. */
+/** A node of the syntax tree. Which fields it has depends on `type`. */
 export interface Node {
   readonly type: string
   readonly value?: unknown
 }
 
-/** The methods that the interpreter calls on itself. Some are private in the library's declarations, so its release is pinned. */
+/**
+ * Methods that the interpreter calls on itself, so that we can override them. Some are private in the library, hence its release is pinned.
+ */
 export interface Evaluator {
   evaluate(node: Node | undefined, environment: TemplateScope): Value
   evaluateBlock(nodes: readonly Node[], environment: TemplateScope): Value
@@ -42,13 +44,13 @@ interface Library {
 
 export const { Environment, Interpreter, tokenize, parse } = library as unknown as Library
 
-// The classes of the library's run-time values, and our own string value.
+// The library's value classes, and our own string class.
 
 type Holding<T> = Value & { readonly value: T }
 type Constructor<T, Args extends unknown[]> = new (...args: Args) => Holding<T>
 type Body = (args: readonly Value[], scope: TemplateScope) => Value
 
-/** The library does not export its value classes, so they are taken from values that it makes. */
+/** Returns the class of a library value. The library does not export these classes, so we take them from values that it makes. */
 function classOf<T, Args extends unknown[] = [T]>(example: unknown): Constructor<T, Args> {
   return new Environment().set('example', example).constructor as Constructor<T, Args>
 }
@@ -63,14 +65,14 @@ export const TruthValue = classOf<boolean>(true)
 export const NullValue = classOf<null, []>(null)
 export const UndefinedValue = classOf<undefined, []>(undefined)
 
-/** Makes a number for a template. `text` is the text to print, when it differs from JavaScript's text of the value. */
+/** Makes a number value. `text`: how the template prints it, if not as JavaScript would. */
 export function numberValue(value: number, text?: string): Value {
   const isWhole = text === undefined ? Number.isInteger(value) : !/[.eE]/.test(text)
   const number = isWhole ? new IntegerValue(value) : new FloatValue(value)
   return text === undefined ? number : Object.assign(number, { toString: () => text })
 }
 
-/** Returns the library's error class for a statement that leaves a loop round, taken from an error that it throws. */
+/** Returns the error class that the library throws for `break` or `continue`. It is not exported, so we take it from a thrown error. */
 function thrownFor(type: string): abstract new () => Error {
   const environment = new Environment()
   try {
@@ -90,7 +92,7 @@ export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Va
 /** Whether a value is undefined or none. */
 export const isNothing = (value: Value): boolean => value instanceof NullValue || value instanceof UndefinedValue
 
-/** Whether two values are equal, as in Python: lists and mappings are equal when their items are. */
+/** Python's `==`: lists and mappings are equal when their items are. */
 export function areEqual(a: Value, b: Value): boolean {
   if (isNothing(a) || isNothing(b)) return a.type === b.type
   if (isArray(a) && isArray(b))
@@ -105,7 +107,7 @@ export function areEqual(a: Value, b: Value): boolean {
   return plain(a) === plain(b)
 }
 
-/** A string value that keeps the origin of its characters through the methods that templates call. */
+/** A string value whose characters keep their origins through all methods that templates call. */
 export class TrackedString extends StringValue {
   #methods: Map<string, Value> | null = null
 
@@ -118,7 +120,7 @@ export class TrackedString extends StringValue {
   }
 }
 
-/** Returns a value's text with its origins. Text that the library made without tracking has the origin `unknown`. */
+/** Returns a value's text with its origins. Text that the library made without tracking gets the origin `unknown`. */
 export function trackedOf(value: Value): Tracked {
   if (value instanceof TrackedString) return value.tracked
   return Tracked.of(isString(value) ? value.value : value.toString(), 'unknown')
@@ -126,7 +128,7 @@ export function trackedOf(value: Value): Tracked {
 
 const WHITESPACE = /\s/u
 
-/** Removes characters at the ends of a text, as Python's strip, lstrip and rstrip do: the characters of `set`, or whitespace without it. */
+/** Python's strip, lstrip and rstrip: removes the characters of `set` at the ends of a text; white space without `set`. */
 export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: string): Tracked {
   const { value } = text
   const drop = (char: string | undefined) =>
@@ -138,7 +140,7 @@ export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: stri
   return text.slice(start, end)
 }
 
-/** Returns the methods of a string: ours, whose results are tracked, and the library's own for the rest. */
+/** Returns a string's methods: tracked versions where we have them, else the library's. */
 function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<string, Value> {
   const method = (body: (args: readonly Value[]) => Value) => new FunctionValue((args) => body(args))
   const string = (made: Tracked) => new TrackedString(made)
@@ -216,7 +218,7 @@ export function capitalize(text: Tracked): Tracked {
 
 export const title = (text: Tracked): Tracked => text.replace(/\b\w/g, (char) => char.toUpperCase())
 
-/** Joins a list's items as Python's `separator.join(items)` does. */
+/** Python's `separator.join(items)`. */
 export function join(separator: Tracked, items: Value | undefined): Tracked {
   if (items === undefined || !isArray(items)) throw new Error('join() needs a list')
   return Tracked.join(items.value.flatMap((item, index) => (index === 0 ? [trackedOf(item)] : [separator, trackedOf(item)])))
@@ -248,7 +250,7 @@ export function replace(text: Tracked, [from, to, count]: readonly (Value | unde
   })
 }
 
-/** Fills in a text as Python's `'{} {}'.format(a, b)` does, with plain fields only. */
+/** Python's `'{} {}'.format(a, b)`, but only with `{}` and `{0}` fields. */
 function format(text: Tracked, args: readonly Value[]): Tracked {
   let next = 0
   return text.replace(/\{(\d*)\}/g, (field) => {

@@ -1,4 +1,4 @@
-/** Decides whether a value that the grammar writes for one alternative of a oneOf can also satisfy another alternative. */
+/** For oneOf: decides whether a value that the grammar writes for one alternative may also satisfy another. */
 import { definedFields } from '../../core/json.js'
 import { compareNumbers, isSchemaNumber } from './exact.js'
 import {
@@ -15,14 +15,14 @@ import {
   type SchemaRoot,
 } from './merge.js'
 
-/** How many levels of two schemas are compared. */
+/** The most levels of nesting at which two schemas are compared. */
 const DEEPEST = 6
 
 /**
- * Returns true when no value that the grammar writes for the schema `written` satisfies the schema `other`. That holds for different types,
- * values or ranges, and for a required property that the other schema excludes or whose schemas are apart. The grammar writes only the
- * properties that an object's schema names, unless the schema allows more or is only a part of the requirements (`isOpen`). Returns false
- * when it cannot tell.
+ * Returns true when no value that the grammar writes for `written` can satisfy `other`: their types, values or ranges differ, or one
+ * requires a property that the other forbids or restricts differently. Returns false when it cannot tell.
+ * The grammar writes only properties that a schema names, unless the schema allows others or `isOpen` (the schema is only one of several
+ * requirements).
  */
 function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
   if (depth > DEEPEST) return false
@@ -39,7 +39,7 @@ function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen
   return plain(written).every((a) => plain(other).every((b) => plainApart(root, a, b, isOpen, depth)))
 }
 
-/** Returns the alternatives behind a reference. An alternative that is a reference again counts as any value. */
+/** Returns the alternatives behind a reference. An alternative that is itself a reference counts as any value. */
 function depthless(root: SchemaRoot, reference: string): readonly Plain[] {
   return alternatives(root, resolve(root, reference, '#'), '#').map((each) => (each['$ref'] === undefined ? each : {}))
 }
@@ -58,7 +58,7 @@ function plainApart(root: SchemaRoot, a: Plain, b: Plain, isOpen: boolean, depth
   return types[0] === 'object' && objectsApart(root, a, b, isOpen, depth)
 }
 
-/** Returns the types of a schema's values, with integers as numbers; null for any type. */
+/** Returns the types of a schema's values, with integers counted as numbers; null when any type is allowed. */
 function kindsOf(schema: Plain): readonly string[] | null {
   const values = listed(schema)
   if (values !== null) return [...new Set(values.map(kindOf))]
@@ -72,7 +72,7 @@ function kindOf(value: unknown): string {
 
 const number = (value: unknown, missing: number): number => (typeof value === 'number' ? value : missing)
 
-/** Whether an upper bound of `a` is below a lower bound of `b`. */
+/** Whether an upper bound of `a` excludes a lower bound of `b`. */
 function rangeApart(a: Schema, b: Schema): boolean {
   const isBelow = (upper: unknown, lower: unknown, isOpen: boolean) => {
     if (!isSchemaNumber(upper) || !isSchemaNumber(lower)) return false
@@ -102,9 +102,9 @@ function objectsApart(root: SchemaRoot, a: Schema, b: Schema, isOpen: boolean, d
   })
 }
 
-/** Refuses a oneOf whose alternatives overlap. @throws KvfoldError engine/bad-grammar when a value may satisfy several of them */
+/** Refuses a oneOf whose alternatives may overlap. @throws KvfoldError engine/bad-grammar when one value may satisfy two of them */
 export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, isPart: boolean): void {
-  // `unevaluatedProperties` depend on the properties of the choice, so they stay outside `rest`.
+  // `unevaluatedProperties` depends on the properties of the chosen alternative. So it is not part of `rest`.
   const { oneOf, unevaluatedProperties, ...rest } = schema
   const choices = oneOf as readonly AnySchema[]
   const beside = Object.keys(schema).length === 1

@@ -1,7 +1,9 @@
-/** Keeps numbers of a schema that JavaScript would change: listed values keep their text, and bounds beyond 2^53 are exact. */
+/**
+ * Exact numbers in a schema: const and enum values keep their text, and bounds beyond 2^53 keep all digits. JavaScript would change both.
+ */
 import { comparable, isNoted, objectOf, wholeNumber, writtenEntries } from '../../core/written-json.js'
 
-/** A number whose text JavaScript would not keep. */
+/** A number whose text a JavaScript number would not keep. */
 export class ExactNumber {
   /** The nearest JavaScript number. */
   readonly value: number
@@ -10,12 +12,12 @@ export class ExactNumber {
     this.value = Number(text)
   }
 
-  /** All digits of the number as an integer; null when it is not written as a whole number. */
+  /** The number as an integer with all digits; null when it is not written as an integer. */
   get whole(): bigint | null {
     return /^-?\d+$/.test(this.text) ? BigInt(this.text) : null
   }
 
-  /** Returns a form for `JSON.stringify` in which equal numbers have the same text. */
+  /** Returns a form for `JSON.stringify` in which equal numbers have equal text. */
   toJSON(): unknown {
     return comparable(this.value, this.text)
   }
@@ -30,21 +32,21 @@ export const isSchemaNumber = (value: unknown): value is SchemaNumber =>
 /** Returns the nearest JavaScript number. */
 export const nearest = (number: SchemaNumber): number => (typeof number === 'number' ? number : number.value)
 
-/** Returns a negative number when `a` is smaller, 0 when both are equal, else a positive one. */
+/** Returns a negative number when `a` is smaller than `b`, 0 when they are equal, else a positive one. */
 export function compareNumbers(a: SchemaNumber, b: SchemaNumber): number {
   const [one, other] = [wholeOf(a), wholeOf(b)]
   if (one === null || other === null) return nearest(a) - nearest(b)
   return one < other ? -1 : one > other ? 1 : 0
 }
 
-/** Returns a whole number with all its digits; null when the number is not whole. */
+/** Returns an integer with all its digits; null when the number is not an integer. */
 export const wholeOf = (number: SchemaNumber): bigint | null =>
   typeof number === 'number' ? (Number.isInteger(number) ? wholeNumber(number) : null) : number.whole
 
 export const negative = (number: SchemaNumber): SchemaNumber =>
   typeof number === 'number' ? -number : new ExactNumber(number.text.startsWith('-') ? number.text.slice(1) : `-${number.text}`)
 
-/** The role of an object or list within a schema: it is a schema, it has schemas by name, or it is a listed value. */
+/** What a JSON value within a schema is: a schema, a mapping from names to schemas, or a plain value (of const or enum). */
 type Part = 'schema' | 'names' | 'value'
 
 const PARTS: Readonly<Record<string, Part>> = {
@@ -52,10 +54,10 @@ const PARTS: Readonly<Record<string, Part>> = {
   ...{ properties: 'names', patternProperties: 'names', $defs: 'names', definitions: 'names' },
 }
 const BOUNDS = new Set(['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'])
-/** The most digits of a bound that is kept exactly. Bounds with more digits are useless and slow to compare. */
+/** The longest bound that is kept exactly, in digits. Longer ones serve no purpose and are slow to compare. */
 const MOST_DIGITS = 400
 
-/** Returns the schema with exact numbers, and with its properties in the order in which they were written. */
+/** Returns the schema with exact numbers, its properties in the order in which they were written. */
 export const exactSchema = <T>(schema: T): T => (isNoted(schema) ? (exactIn(schema, 'schema') as T) : schema)
 
 function exactIn(value: unknown, part: Part): unknown {
@@ -71,8 +73,8 @@ function exactIn(value: unknown, part: Part): unknown {
 }
 
 /**
- * Returns a value or schema with the nearest JavaScript numbers. A number that would become infinite becomes the largest finite number,
- * because schemas do not accept infinity as a number.
+ * Returns a value or schema with the nearest JavaScript numbers. A number too large for JavaScript becomes the largest finite one, because
+ * a schema check does not accept Infinity.
  */
 export function roundedNumbers(value: unknown): unknown {
   if (value instanceof ExactNumber) return Math.max(-Number.MAX_VALUE, Math.min(value.value, Number.MAX_VALUE))
@@ -81,12 +83,12 @@ export function roundedNumbers(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, roundedNumbers(inner)]))
 }
 
-/** Keywords that refuse values which satisfy their parts, or several of them. */
+/** Keywords that may refuse more values once the patterns inside them are dropped. */
 const REFUSING = ['not', 'if', 'then', 'else', 'oneOf']
 
 /**
- * Returns the schema without its regular expressions, for checks that need only types: one that backtracks may never end. Where
- * expressions choose the properties, every further property is accepted. Keywords that would refuse more without them go, too.
+ * Returns the schema without regular expressions, for type checks: an expression that backtracks might run for ever. Where expressions
+ * choose properties, any further property is accepted. Keywords that would refuse more values without their patterns are dropped too.
  */
 export function withoutPatterns(value: unknown, part: Part = 'schema'): unknown {
   if (typeof value !== 'object' || value === null || value instanceof ExactNumber || part === 'value') return value

@@ -1,6 +1,6 @@
 /**
- * Combines all parts of a JSON schema: follows references, merges allOf, and lists alternatives. Refuses the parts that no grammar can
- * express.
+ * Reduces a JSON schema to plain alternatives: follows references, merges allOf, splits anyOf and oneOf. Refuses keywords that no grammar
+ * can express.
  */
 import { createContext, Script } from 'node:vm'
 import { Check } from 'typebox/schema'
@@ -14,7 +14,7 @@ export type AnySchema = Schema | boolean
 
 export const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Throws the error that a schema cannot be used, with the reason and the place. @throws KvfoldError engine/bad-grammar */
+/** Throws the error for a schema that cannot be used. `path` is the position in the schema. @throws KvfoldError engine/bad-grammar */
 export function refuse(what: string, path: string): never {
   throw new KvfoldError('engine/bad-grammar', `The JSON schema at ${path} ${what}.`)
 }
@@ -22,7 +22,7 @@ export function refuse(what: string, path: string): never {
 export const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'] as const
 export type TypeName = (typeof TYPES)[number]
 
-/** Keywords that do not restrict values. */
+/** Keywords that do not restrict values, so grammars ignore them. */
 const REMARKS = new Set([
   ...['title', 'description', 'default', 'example', 'examples', 'deprecated', 'readOnly', 'writeOnly', 'nullable'],
   ...['$schema', '$id', 'id', '$comment', '$anchor', '$vocabulary', 'discriminator', 'xml', 'externalDocs'],
@@ -30,20 +30,18 @@ const REMARKS = new Set([
 ])
 
 /**
- * The most steps of work that one schema may take: one or two tenths of a second. A schema with a thousand properties takes some ten
+ * The most steps of work that one schema may take: one or two tenths of a second. A schema with a thousand properties takes about ten
  * thousand.
  */
 export const MOST_WORK = 200_000
 
-/** Thrown when a schema takes more steps than `within` allows. */
+/** Thrown inside `within` when the work takes more steps than allowed. The caller then moves it to another thread. */
 export class TooMuchHere extends Error {}
 
-/** The steps that the running `within` may still take; null while none runs, so that only `Work` sets a limit. */
+/** How many steps the running `within` has left; null while none runs. */
 let allowance: number | null = null
 
-/**
- * Runs `work`, which may take at most `steps` steps. @throws TooMuchHere when it takes more, or reaches a single step that may take long
- */
+/** Runs `work` with a limit of `steps` steps. @throws TooMuchHere when it takes more, or when a single step may take long */
 export function within<T>(steps: number, work: () => T): T {
   allowance = steps
   try {
@@ -53,7 +51,7 @@ export function within<T>(steps: number, work: () => T): T {
   }
 }
 
-/** Counts and limits the work on a schema. */
+/** Counts the steps of work on a schema, and limits them. Without a limit, a small schema could expand to a huge grammar. */
 export class Work {
   #spent = 0
 
@@ -66,12 +64,12 @@ export class Work {
     return this.#spent
   }
 
-  /** Returns a share of this work, for one attempt at the schema. The steps of the attempt also count as steps of this work. */
+  /** Makes a counter for one attempt at the schema. Its limit is a share of this one's; its steps count here, too. */
   part(share: number): Work {
     return new Work(this.most * share, this)
   }
 
-  /** Counts steps of work. @throws KvfoldError engine/bad-grammar when the limit is passed */
+  /** Counts steps of work. @throws KvfoldError engine/bad-grammar when they exceed the limit */
   spend(steps: number, path: string): void {
     this.#spent += steps
     if (this.of !== null) this.of.#spent += steps
@@ -84,15 +82,15 @@ export class Work {
   }
 }
 
-/** A whole schema, in which references are resolved. */
+/** A whole schema, within which references are resolved. */
 export interface SchemaRoot {
   readonly schema: unknown
   readonly work: Work
-  /** The alternatives of schemas, kept from earlier calls (apart.ts). */
+  /** A cache of schemas' alternatives (apart.ts). */
   readonly plains: WeakMap<object, readonly Plain[]>
 }
 
-/** Whether a value satisfies the schema. False when that cannot be judged. */
+/** Whether a value satisfies a schema. False also when the check fails with an error. */
 export function satisfies(schema: AnySchema, value: unknown): boolean {
   try {
     return Check(roundedNumbers(schema) as never, roundedNumbers(value)) && isWithin(schema, value)
@@ -101,7 +99,7 @@ export function satisfies(schema: AnySchema, value: unknown): boolean {
   }
 }
 
-/** Whether a value satisfies the schema's bounds, also a whole number beyond 2^53. It is a part of `satisfies`. */
+/** Whether a number satisfies the schema's bounds, integers beyond 2^53 included, which the library's check would round. */
 function isWithin(schema: AnySchema, value: unknown): boolean {
   if (typeof schema === 'boolean' || !isSchemaNumber(value)) return true
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = boundsOf(schema)
@@ -113,7 +111,7 @@ function isWithin(schema: AnySchema, value: unknown): boolean {
   )
 }
 
-/** Returns the schema with its bounds as later drafts write them. In draft 4 `exclusiveMinimum: true` makes `minimum` exclusive. */
+/** Returns the schema with its bounds in the form of later drafts. In draft 4, `exclusiveMinimum: true` makes `minimum` exclusive. */
 function boundsOf(schema: Schema): Schema {
   const bound = (plain: string, exclusive: string) => {
     const isExclusive = schema[exclusive] === true
@@ -125,12 +123,12 @@ function boundsOf(schema: Schema): Schema {
   return definedFields({ ...schema, ...bound('minimum', 'exclusiveMinimum'), ...bound('maximum', 'exclusiveMaximum') })
 }
 
-/** The most milliseconds for testing all values of a schema with regular expressions. A pattern that backtracks may never end. */
+/** The most milliseconds to test all values of a schema against regular expressions. A pattern that backtracks might run for ever. */
 const LONGEST_MATCH = 100
 const room = createContext({ judge: () => [] as readonly unknown[] })
 const judging = new Script('judge()')
 
-/** Returns the values that satisfy the schema. @throws KvfoldError engine/bad-grammar when its regular expressions take too long */
+/** Returns the values that satisfy the schema. @throws KvfoldError engine/bad-grammar when a regular expression in it takes too long */
 export function satisfying<T>(schema: AnySchema, values: readonly T[], path: string): readonly T[] {
   const judge = () => values.filter((value) => satisfies(schema, value))
   if (!JSON.stringify(schema).includes('attern')) return judge()
@@ -150,7 +148,7 @@ const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (val
 const isText = (value: unknown): value is string => typeof value === 'string'
 const isList = (value: unknown): value is readonly unknown[] => Array.isArray(value)
 
-/** For each keyword: a test of its value, and the words that describe a right value. */
+/** For each keyword: a test whether its value is valid, and words for a valid value, for error messages. */
 const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, string]>> = {
   ...Object.fromEntries(
     ['minLength', 'maxLength', 'minItems', 'maxItems', 'minProperties', 'maxProperties'].map((name) => [
@@ -160,7 +158,7 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
   ),
   minimum: [isSchemaNumber, 'a number'],
   maximum: [isSchemaNumber, 'a number'],
-  // In draft 4 of JSON schema, the value of these two is true or false.
+  // In draft 4 of JSON Schema, these two are true or false.
   exclusiveMinimum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   exclusiveMaximum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   pattern: [isText, 'a string'],
@@ -175,16 +173,16 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
 const OF_SCHEMAS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
 const OF_NAMED = ['properties', '$defs', 'definitions']
 const OF_ONE = ['items', 'additionalProperties', 'additionalItems', 'propertyNames', 'unevaluatedProperties']
-/** Keywords that restrict, but that our grammars cannot express. */
+/** Keywords that restrict values in ways that our grammars cannot express. */
 const BEYOND = new Set([
   ...['not', 'if', 'then', 'else', 'patternProperties', 'dependencies', 'dependentRequired', 'dependentSchemas'],
   ...['contains', 'minContains', 'maxContains', 'unevaluatedItems', '$dynamicRef', '$recursiveRef'],
 ])
 
-/** Those of them that may allow further properties. Beside them, `unevaluatedProperties` cannot be expressed, either. */
+/** Those of `BEYOND` that may allow further properties. Next to one of them, `unevaluatedProperties` cannot be expressed either. */
 const ALLOWING = ['patternProperties', 'if', 'dependencies', 'dependentSchemas', '$dynamicRef', '$recursiveRef']
 
-/** Returns the schema to which a reference leads. @throws KvfoldError engine/bad-grammar */
+/** Returns the schema that a reference names. @throws KvfoldError engine/bad-grammar when it names none, or one outside the root schema */
 export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
     refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}; only places in the same schema (#/...) are supported`, path)
@@ -209,15 +207,16 @@ function unescaped(part: string): string {
   }
 }
 
-/** How many levels schemas may nest, references included. */
+/** The deepest nesting of schemas, references included. */
 const DEEPEST = 200
 
-/** A function that is called with the place of each keyword that the grammar does not enforce. */
+/** Called with the position of each keyword that the grammar does not enforce. */
 export type LeaveOut = (place: string) => void
 
 /**
- * Checks every part of a schema. With `leaveOut`, valid keywords that no grammar can express are left out instead of refused.
- * @throws KvfoldError engine/bad-grammar with the keyword and its place
+ * Checks a schema and all schemas inside it. With `leaveOut`, valid keywords that no grammar can express are left out; without it, they are
+ * refused.
+ * @throws KvfoldError engine/bad-grammar with the keyword and its position
  */
 export function check(
   root: SchemaRoot,
@@ -225,7 +224,7 @@ export function check(
   onOneOf: (schema: Schema, path: string, isPart: boolean) => void,
 ): void {
   const seen = new Set<string>()
-  /** Checks one schema of the tree. `isPart` says that the same value must satisfy another schema too. */
+  /** Checks one schema of the tree. `isPart`: the value that must satisfy it must satisfy another schema too. */
   const visit = (schema: unknown, path: string, depth: number, isPart = false): void => {
     root.work.spend(1, path)
     if (typeof schema === 'boolean') return
@@ -276,22 +275,22 @@ function checkTypes(value: unknown, at: string): void {
     refuse(listed.length === 0 ? 'has no type' : `has the unknown type ${JSON.stringify(unknown)}`, at)
 }
 
-/** Returns why no grammar can express the keyword, or null when it can. */
+/** Returns why no grammar can express the keyword; null when it can. */
 function beyond(keyword: string, value: unknown): string | null {
   if (keyword === 'uniqueItems') return value === true ? 'is true, which is not supported' : null
   if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) return null
   return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is an unknown keyword'}`
 }
 
-/** The most alternatives that a schema may have. */
+/** The most alternatives that a schema may expand to. */
 const MOST_ALTERNATIVES = 256
 
-/** A schema without references, allOf and alternatives; or a single reference. */
+/** A schema without references, allOf, anyOf and oneOf; or nothing but one reference. */
 export type Plain = Schema
 
 /**
- * Splits a schema into alternatives whose values together are those of the schema. A reference without other keywords is kept as it is, so
- * that a schema may refer to itself.
+ * Splits a schema into alternatives; a value satisfies the schema when it satisfies one of them. A reference without other keywords stays a
+ * reference, so that a schema may refer to itself.
  * @throws KvfoldError engine/bad-grammar
  */
 export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
@@ -306,7 +305,7 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   const { unevaluatedProperties, ...evaluated } = schema
   if (unevaluatedProperties !== undefined) return whole(evaluated).map((each) => withOthers(each, unevaluatedProperties))
   const { $ref, allOf, anyOf, oneOf, ...own } = schema
-  // No grammar expresses which names the expressions choose. Where they are left out, all names are allowed.
+  // No grammar can express which names the patterns match. If they are left out, an object may have properties of any name.
   const rest = 'patternProperties' in own ? { ...own, additionalProperties: true } : own
   const base = boundsOf(
     Object.fromEntries(
@@ -338,13 +337,13 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
 }
 
 /**
- * Returns an alternative with its schema's `unevaluatedProperties`. They apply to the properties that no part of the alternative names, and
- * have no effect beside a part's `additionalProperties`.
+ * Adds a schema's `unevaluatedProperties` to one of its alternatives. They apply to properties that the alternative does not name. Next to
+ * `additionalProperties` they have no effect.
  */
 const withOthers = (plain: Plain, unevaluated: unknown): Plain =>
   ['additionalProperties', ...ALLOWING].some((name) => name in plain) ? plain : { ...plain, additionalProperties: unevaluated }
 
-/** Estimates the work of merging a schema with another. */
+/** Estimates the steps of work to merge a schema with another. */
 const sizeOf = ({ properties, enum: values, required }: Schema): number =>
   4 +
   [isSchema(properties) ? Object.keys(properties) : [], values, required].reduce(
@@ -354,7 +353,7 @@ const sizeOf = ({ properties, enum: values, required }: Schema): number =>
 
 const equal = (a: unknown, b: unknown): boolean => canonical(a) === canonical(b)
 
-/** Returns a value's JSON with sorted keys, so that equal values have equal texts. */
+/** Returns a value's JSON with sorted keys: equal values give equal text. */
 export const canonical = (value: unknown): string =>
   JSON.stringify(value, (_, item: unknown) =>
     isSchema(item) ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item,
@@ -363,7 +362,7 @@ export const canonical = (value: unknown): string =>
 export const typesOf = ({ type }: Schema): readonly TypeName[] | null =>
   type === undefined ? null : ((isList(type) ? type : [type]) as readonly TypeName[])
 
-/** Returns the values that `const` or `enum` list, or null. */
+/** Returns the values that `const` or `enum` list; null without either. */
 export function listed(schema: Schema): readonly unknown[] | null {
   if ('const' in schema && 'enum' in schema)
     return (schema['enum'] as readonly unknown[]).filter((value) => equal(value, schema['const']))
@@ -372,7 +371,7 @@ export function listed(schema: Schema): readonly unknown[] | null {
 
 const all = (a: unknown, b: unknown): unknown => (a === undefined ? b : b === undefined ? a : { allOf: [a, b] })
 
-/** Merges two schemas into one that requires both. Returns null when no value can satisfy both. */
+/** Merges two schemas into one whose values satisfy both. Returns null when no value can. */
 function merged(a: Plain, b: Plain, path: string): Plain | null {
   if (Object.keys(a).length === 0) return b
   if (Object.keys(b).length === 0) return a
@@ -418,7 +417,7 @@ function smaller(result: Record<string, unknown>, a: Schema, b: Schema, name: st
   if (isSchemaNumber(one) && isSchemaNumber(other)) result[name] = compareNumbers(one, other) < 0 ? one : other
 }
 
-/** Merges the properties of two schemas. A property that one schema does not name gets that schema's `additionalProperties`. */
+/** Merges the properties of two schemas. For a property that only one schema names, the other's `additionalProperties` counts. */
 function objects(a: Schema, b: Schema): Schema {
   const isObject = (schema: Schema) => schema['properties'] !== undefined || schema['additionalProperties'] !== undefined
   if (!isObject(a) || !isObject(b)) return {}
@@ -433,7 +432,7 @@ function objects(a: Schema, b: Schema): Schema {
   }
 }
 
-/** Returns the schemas of a list's first items, and the schema of the items after them. */
+/** Returns the schemas of an array's first items, and the schema of all later items. */
 export function itemsOf({ prefixItems, items, additionalItems }: Schema): {
   readonly first: readonly AnySchema[]
   readonly rest: AnySchema | undefined

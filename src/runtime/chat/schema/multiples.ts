@@ -1,24 +1,24 @@
 /**
- * Writes GBNF of the multiples of a number (multipleOf). It writes them digit by digit, with one rule for each remainder that the digits so
- * far may leave.
+ * GBNF for multiples of a number (multipleOf). Numbers are written digit by digit; one rule stands for each remainder that the digits so
+ * far can have.
  */
 import { isSchemaNumber, nearest, wholeOf } from './exact.js'
 import type { Plain } from './merge.js'
 import type { AddRule } from './properties.js'
 
-/** The most digits of a number. A double keeps that many digits exactly. */
+/** The most digits of a written number. A double holds that many exactly. */
 const DIGITS = 15
 const MOST_PLACES = 8
-/** The most remainders that are followed. Larger steps have more of them, and their grammars would take seconds to write. */
+/** The most rules to make. Larger steps have more remainders, and their grammar would take seconds to write. */
 const MOST_REMAINDERS = 50_000
 
-/** A decimal: a whole number of units of its last decimal place, and the number of decimal places. */
+/** A decimal number as an integer count of units of its last decimal place. Example: 0.25 has 25 units and 2 places. */
 interface Scaled {
   readonly units: bigint
   readonly places: number
 }
 
-/** Converts a number to a decimal with units; null when the number is not a plain decimal. */
+/** Converts a number; null when it is not a finite number. */
 function scaledOf(number: unknown): Scaled | null {
   if (!isSchemaNumber(number)) return null
   const exact = wholeOf(number)
@@ -37,7 +37,7 @@ const divisor = (a: bigint, b: bigint): bigint => (b === 0n ? a : divisor(b, a %
 
 interface DigitRules {
   readonly rule: AddRule
-  /** How many more remainders may be followed. */
+  /** How many more rules may be made. */
   readonly budget: { left: number }
   /** The number whose multiples are written, in units of the last decimal place. */
   readonly step: bigint
@@ -45,19 +45,19 @@ interface DigitRules {
 }
 
 /**
- * Writes GBNF of the multiples from `low` to `high`. Both are in units of the last decimal place, and not negative. Returns null when there
- * are none.
+ * Writes GBNF for the multiples from `low` to `high`, both in units of the last decimal place and not negative. Returns null when there are
+ * none.
  */
 function multiplesBetween(low: bigint, high: bigint, { rule, budget, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
   /**
-   * Returns the rule of the digits that may follow when `left` digits are missing. `rest` is the remainder of the digits before. `least`
-   * and `most` have the missing digits of a bound; null when every digit is within the bound.
+   * Returns the rule for the last `left` digits, or null when none fit. `rest`: the remainder of the digits before them. `least` and
+   * `most`: the digits of the bound that still apply; null once any digit is within the bound.
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
     if (budget.left <= 0) return null
-    // Of the digits so far, only the remainder that they leave in the complete number matters. So equal keys share a rule.
+    // Of the digits so far, only their remainder in the finished number matters. States with equal keys share a rule.
     const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
     if (!known.has(key)) {
       budget.left--
@@ -89,7 +89,7 @@ function multiplesBetween(low: bigint, high: bigint, { rule, budget, step, place
   return options.length === 0 ? null : options.join(' | ')
 }
 
-/** Returns GBNF of the multiples within a schema's bounds; null when there is none; undefined when a grammar cannot express them. */
+/** Returns GBNF for the multiples within a schema's bounds. Null: there are none. Undefined: a grammar cannot express them. */
 export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: AddRule): string | null | undefined {
   const { multipleOf, minimum, maximum, exclusiveMinimum, exclusiveMaximum, format } = schema
   const step = scaledOf(multipleOf)
@@ -102,7 +102,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
     const end = 10n ** BigInt(DIGITS) - 1n
     let [low, high] = [-end, end]
     /**
-     * Applies a bound of the schema to `low` or `high`. It converts the bound to units of `places` decimal places and rounds it inwards.
+     * Tightens `low` or `high` by a bound of the schema. The bound is converted to units of `places` decimal places and rounded inwards.
      */
     const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
       if (bound === undefined) return
@@ -128,7 +128,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
       limit(2 ** 31 - 1, false, false)
     }
     const scale = 10n ** BigInt(step.places)
-    // If only whole numbers are written, the multiples of 0.4 are the multiples of 2.
+    // Among integers, the multiples of 0.4 are those of 2.
     const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
     const digitRules = { rule, budget, step: stepHere, places }
     const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null

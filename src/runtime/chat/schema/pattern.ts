@@ -1,10 +1,7 @@
-/**
- * Converts regular expressions of JSON schemas to GBNF, with characters as they occur in a JSON string or in raw text. Also computes how
- * long a match may be.
- */
+/** Regular expressions of JSON schemas as GBNF, for characters in a JSON string or in raw text. Also computes how long a match may be. */
 import { KvfoldError } from '../../core/errors.js'
 
-/** Ranges of code points, sorted and disjoint. */
+/** Ranges of code points (first and last), sorted and disjoint. */
 export type CharSet = readonly (readonly [number, number])[]
 
 export type Pattern =
@@ -13,7 +10,7 @@ export type Pattern =
   | { readonly kind: 'any'; readonly parts: readonly Pattern[] }
   | { readonly kind: 'repeat'; readonly part: Pattern; readonly least: number; readonly most: number }
 
-/** Whether characters are written as in a JSON string or as raw text. */
+/** `json`: characters as in a JSON string, escaped where needed. `raw`: characters as they are. */
 export type Writing = 'json' | 'raw'
 
 const LAST = 0x10ffff
@@ -75,7 +72,7 @@ const without = (set: CharSet): CharSet => {
   return both(rest, EVERY)
 }
 
-/** Characters that a JSON string contains without an escape. */
+/** Characters that stand in a JSON string without an escape. */
 const PLAIN = without([
   [0, 0x1f],
   [0x22, 0x22],
@@ -95,12 +92,12 @@ const inClass = (code: number): string =>
 const classOf = (set: CharSet): string =>
   `[${set.map(([from, to]) => inClass(from) + (to === from ? '' : `-${inClass(to)}`)).join('')}]`
 
-/** Writes GBNF of one character of the set. Returns null when no character can be written. */
+/** Writes GBNF for one character of the set. Returns null when no character of the set can be written. */
 function charRule(set: CharSet, writing: Writing): string | null {
   if (writing === 'raw') return set.length === 0 ? null : classOf(set)
   const plain = both(set, PLAIN)
   const options = plain.length === 0 ? [] : [classOf(plain)]
-  // All escapes share one backslash, so that the state of a grammar which may write any character holds few places in the rules.
+  // All escapes share one backslash. This keeps the number of parallel parse states small in grammars that allow any character.
   const short: [number, number][] = []
   const long: string[] = []
   for (const [from, to] of both(set, without(PLAIN)))
@@ -115,12 +112,12 @@ function charRule(set: CharSet, writing: Writing): string | null {
   return escapes.length === 0 ? options[0]! : `( ${options.join(' | ')} )`
 }
 
-/** The most characters of a pattern's GBNF, which may be a thousand times as long as the pattern. */
+/** The most characters of a pattern's GBNF. It can be a thousand times as long as the pattern. */
 const LONGEST_RULE = 2 ** 18
 
 /**
- * Returns GBNF of the texts that match the pattern, or null when no text can match.
- * @throws KvfoldError engine/bad-grammar when it would be too long
+ * Writes GBNF for texts that match the pattern. Returns null when no text can match.
+ * @throws KvfoldError engine/bad-grammar when the GBNF would be too long
  */
 export function patternRule(pattern: Pattern, writing: Writing): string | null {
   const rule = ruleOf(pattern, writing)
@@ -150,14 +147,14 @@ function ruleOf(pattern: Pattern, writing: Writing): string | null {
 }
 
 /**
- * The most repetitions that are written as one. The grammar parser writes every repetition out, so larger numbers are written as repeated
- * blocks.
+ * The largest repetition count to write as one `{n}`. llama.cpp's grammar parser writes each repetition out, so larger counts become
+ * repeated blocks.
  */
 const MOST_REPEATED = 500
-/** The most characters of a part that may be written as blocks, because blocks repeat its text several times. */
+/** The longest GBNF text to repeat in blocks, in characters. Blocks contain the text several times. */
 const LONGEST_REPEATED = 20_000
 
-/** Writes GBNF of `part`, repeated from `least` to `most` times. */
+/** Writes GBNF for `part`, repeated from `least` to `most` times. */
 export function repeated(part: string, least: number, most: number): string {
   if (most === 0) return '""'
   if (least === 0 && most === Infinity) return `${part}*`
@@ -166,7 +163,7 @@ export function repeated(part: string, least: number, most: number): string {
   if (most <= MOST_REPEATED) return `${part}{${least}${most === least ? '' : `,${most}`}}`
   if (part.length > LONGEST_REPEATED)
     throw new KvfoldError('engine/bad-grammar', `repeats a part whose grammar takes more than ${LONGEST_REPEATED} characters`)
-  // Write whole blocks first, then the repetitions that do not fill a block.
+  // First the whole blocks, then the repetitions that do not fill one.
   const block = `( ${part}{${MOST_REPEATED}} )`
   if (least > MOST_REPEATED) {
     const blocks = Math.floor(least / MOST_REPEATED)
@@ -181,7 +178,7 @@ export function repeated(part: string, least: number, most: number): string {
   return `( ${short} | ${repeated(block, blocks, blocks)} ${repeated(part, 0, rest)} )`
 }
 
-/** Returns the fewest and the most characters that a match may have. */
+/** Returns the fewest and the most characters of a match. */
 export function lengthsOf(pattern: Pattern): readonly [least: number, most: number] {
   switch (pattern.kind) {
     case 'set':
@@ -200,8 +197,8 @@ export function lengthsOf(pattern: Pattern): readonly [least: number, most: numb
 }
 
 /**
- * Restricts the pattern to matches of these lengths, by changing how often a one-character part repeats. Returns null if that is not
- * enough.
+ * Restricts a pattern to matches of these lengths, by changing how often its one repeated character may occur. Returns null for patterns of
+ * any other kind.
  */
 export function ofLength(pattern: Pattern, least: number, most: number): Pattern | null {
   const [shortest, longest] = lengthsOf(pattern)
@@ -221,13 +218,14 @@ export function ofLength(pattern: Pattern, least: number, most: number): Pattern
   return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
 }
 
-/** Shares of the characters that a limited match has to spare. Its first part of variable length may get each of these shares. */
+/** When a match must be shortened: the shares of the spare characters to try for its first part of variable length. */
 const SHARES = [0, 0.25, 0.5, 0.75, 1]
 const HALF = [0.5]
 
 /**
- * Restricts the pattern to matches of at most `most` characters. It keeps most of these matches; it keeps none when the shortest match is
- * longer. `ways` are the shares of the spare characters that the first part of variable length may get.
+ * Restricts a pattern to matches of at most `most` characters. Not all such matches are kept. There are none when the shortest match is
+ * longer.
+ * @param ways the shares of spare characters that the first part of variable length may get
  */
 export function shortened(pattern: Pattern, most: number, ways: readonly number[] = SHARES): Pattern {
   const [shortest, longest] = lengthsOf(pattern)
@@ -268,10 +266,10 @@ export function shortened(pattern: Pattern, most: number, ways: readonly number[
   }
 }
 
-/** A pattern that matches any text. */
+/** Matches any text. */
 const anyText: Pattern = { kind: 'repeat', part: { kind: 'set', set: EVERY }, least: 0, most: Infinity }
 
-/** A pattern that matches any text without `<`, because tags begin with `<`. */
+/** Matches any text without `<`, the character that tags begin with. */
 export const PLAIN_TEXT: Pattern = {
   kind: 'repeat',
   part: { kind: 'set', set: without([[0x3c, 0x3c]]) },
@@ -279,7 +277,7 @@ export const PLAIN_TEXT: Pattern = {
   most: Infinity,
 }
 
-/** Restricts the pattern to matches without this character. */
+/** Restricts a pattern to matches that do not contain this character. */
 export function lacking(pattern: Pattern, char: string): Pattern {
   const code = char.codePointAt(0)!
   if (pattern.kind === 'set') return { kind: 'set', set: both(pattern.set, without([[code, code]])) }
@@ -294,17 +292,17 @@ export function mayHave(pattern: Pattern, char: string): boolean {
   return pattern.kind === 'repeat' ? mayHave(pattern.part, char) : pattern.parts.some((part) => mayHave(part, char))
 }
 
-/** Parses a JSON schema's pattern. It matches texts that contain a match anywhere. @throws KvfoldError engine/bad-grammar */
+/** Parses a JSON schema's pattern: it may match anywhere in the text. @throws KvfoldError engine/bad-grammar */
 export const parsePattern = (source: string): Pattern => parsed(source, false)
 
-/** Parses a pattern that must match the whole text. @throws KvfoldError engine/bad-grammar */
+/** Parses a pattern that must match the text from beginning to end. @throws KvfoldError engine/bad-grammar */
 export const wholePattern = (source: string): Pattern => parsed(source, true)
 
 function parsed(source: string, isWhole: boolean): Pattern {
   if (source.length > LONGEST_PATTERN)
     throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, but at most ${LONGEST_PATTERN} are allowed`)
   try {
-    // JSON schema uses JavaScript's syntax of regular expressions, so JavaScript checks it.
+    // JSON Schema uses JavaScript's regular expressions, so JavaScript checks the syntax.
     new RegExp(source, 'u')
   } catch (error) {
     throw new KvfoldError('engine/bad-grammar', `is not a valid regular expression (${(error as Error).message})`)
@@ -313,7 +311,7 @@ function parsed(source: string, isWhole: boolean): Pattern {
 }
 
 const LONGEST_PATTERN = 20_000
-/** How many levels groups may nest. */
+/** The deepest nesting of groups. */
 const DEEPEST = 100
 
 class PatternReader {
@@ -321,7 +319,7 @@ class PatternReader {
   #at = 0
   #depth = 0
 
-  /** @param isWhole whether a match must be the whole text, so that `^` and `$` around the pattern add nothing */
+  /** @param isWhole whether a match must be the whole text; `^` and `$` around the pattern are then redundant */
   constructor(
     source: string,
     private readonly isWhole: boolean,
@@ -339,7 +337,7 @@ class PatternReader {
     return this.#chars[this.#at] ?? ''
   }
 
-  /** Reads alternatives. `searched` is true outside groups, where a match may begin anywhere in the text. */
+  /** Reads alternatives. `searched`: true at the top level, where a match may begin anywhere in the text; false inside groups. */
   #choice(searched: boolean): Pattern {
     const parts = [this.#sequence(searched)]
     while (this.#next === '|') {

@@ -1,8 +1,8 @@
-/** Writes an object's properties as GBNF: their order, their number, and the names of additional properties. */
+/** GBNF for an object's properties: their order, their number, and names of additional properties. */
 import { classChar, literal } from './rules.js'
 import { repeated } from './pattern.js'
 
-/** Adds a rule with this body and returns its name. */
+/** Adds a rule with this body. Returns the rule's name. */
 export type AddRule = (body: string) => string
 
 export interface PropertyRule {
@@ -11,8 +11,8 @@ export interface PropertyRule {
 }
 
 /**
- * Writes GBNF of an object's properties: `entries` in their order, then others. Between `least` and `most` properties must occur. Returns
- * null when that is impossible.
+ * Writes GBNF for an object's properties: first `entries` in this order, then others. Between `least` and `most` properties must occur.
+ * Returns null when that is impossible.
  */
 export function sequenceOf(
   rule: AddRule,
@@ -27,13 +27,13 @@ export function sequenceOf(
   const isCounted = least > needed || most < entries.length
   const known = new Map<string, string | null>()
   /**
-   * Returns the rule of the text that may follow `count` properties, from the entry at `at` on. If properties are not counted, `count` 1
-   * means one or more.
+   * Returns the rule for what may follow after `count` properties, beginning with the entry at index `at`. If properties are not counted,
+   * `count` 1 means one or more.
    */
   const from = (at: number, count: number): string | null => known.get(`${at} ${count}`) ?? null
   const follow = (at: number, count: number): void => {
     const made = at < entries.length ? entry(at, count) : others(count)
-    // Make it a rule, because several other rules continue with this text.
+    // A rule, because several other rules continue with this text.
     known.set(`${at} ${count}`, made === null || made === '' ? made : rule(made))
   }
   const entry = (at: number, count: number): string | null => {
@@ -54,7 +54,7 @@ export function sequenceOf(
     const some = `${other} ${repeated(`( ${comma} ${other} )`, 0, room - 1)}`
     return missing > 0 ? some : `( ${some} )?`
   }
-  // Goes from the last entry to the first. It does not recurse, because an object may have thousands of entries.
+  // From the last entry to the first, in a loop: an object may have thousands of entries, too many for recursion.
   let neededBefore = needed
   for (let at = entries.length; at >= 0; at--) {
     if (entries[at]?.isNeeded === true) neededBefore--
@@ -64,12 +64,12 @@ export function sequenceOf(
   return from(0, 0)
 }
 
-/** Writes GBNF of the keys that are none of these names. */
+/** Writes GBNF for all keys except these names. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
   /**
-   * Writes the rest of a key after its first `length` characters, with which all names in `alike` begin. The whole key must be none of
-   * them.
+   * Writes the rest of a key whose first `length` characters are those of all names in `alike`. The whole key must differ from each of
+   * these names.
    */
   const inside = (alike: readonly (readonly string[])[], length: number): string => {
     const next = new Map<string, (readonly string[])[]>()

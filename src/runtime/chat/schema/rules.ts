@@ -1,14 +1,14 @@
-/** Writes GBNF: named rules, literals, and the parts of JSON (punctuation with spaces; words for true, false and null). */
+/** GBNF building blocks: named rules, literals, and JSON's punctuation and words (true, false, null). */
 import { KvfoldError } from '../../core/errors.js'
 import { writtenEntries } from '../../core/written-json.js'
 import { ExactNumber } from './exact.js'
 
-/** Writes a text as a literal in GBNF. */
+/** Writes a text as a GBNF literal. */
 export function literal(text: string): string {
   return `"${text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')}"`
 }
 
-/** Writes a character for a class that does not begin with it. GBNF has no escape for `^`. */
+/** Writes a character for use in a character class, but not as its first character: GBNF has no escape for `^`. */
 export const classChar = (char: string): string => (/[[\]\\-]/.test(char) ? `\\${char}` : char)
 
 /** GBNF expressions for JSON's punctuation. */
@@ -20,21 +20,21 @@ export interface JsonPunctuation {
   readonly openList: string
   readonly closeList: string
   readonly words: { readonly true: string; readonly false: string; readonly null: string }
-  /** The characters that may follow a backslash, except u. */
+  /** The characters that may follow a backslash, except `u`. */
   readonly escapes: string
 }
 
 const JSON_ESCAPES = '["\\\\/bfnrt]'
 const JSON_WORDS = { true: 'true', false: 'false', null: 'null' }
 
-/** JSON as Python's json.dumps writes it: with one space after a comma and a colon. */
+/** JSON as Python's json.dumps writes it: one space after each comma and colon. */
 export const PYTHON_JSON: JsonPunctuation = {
   ...{ comma: '", "', colon: '": "', openObject: '"{"', closeObject: '"}"', openList: '"["', closeList: '"]"' },
   words: JSON_WORDS,
   escapes: JSON_ESCAPES,
 }
 
-/** JSON with a little whitespace at the places where JSON allows it. */
+/** JSON with a little white space where JSON allows it. */
 export const FREE_JSON: JsonPunctuation = {
   comma: '"," gap',
   colon: '":" " "?',
@@ -46,14 +46,14 @@ export const FREE_JSON: JsonPunctuation = {
   escapes: JSON_ESCAPES,
 }
 
-/** Python's literals in place of JSON values. */
+/** Python literals: True, False and None instead of JSON's words. */
 export const PYTHON_LITERALS: JsonPunctuation = {
   ...PYTHON_JSON,
   words: { true: 'True', false: 'False', null: 'None' },
   escapes: '["\\\\nrt]',
 }
 
-/** Estimates the size of a rule's body once its repetitions are written out, in steps of `Work`. */
+/** Estimates the size of a rule body with its repetitions written out, in steps of `Work`. */
 export function writtenOut(body: string): number {
   let parts = body.length
   for (const [, least = '0', most = least] of body
@@ -72,7 +72,10 @@ export class GrammarRules {
     this.#rules.set(name, body)
   }
 
-  /** Runs `write`, which may add rules with new names. When `write` refuses, removes those rules and returns the result of `otherwise`. */
+  /**
+   * Runs `write`, which may add rules under new names. If it throws a KvfoldError, removes those rules and returns the result of
+   * `otherwise`.
+   */
   attempt<T>(write: () => T, otherwise: (error: KvfoldError) => T): T {
     const before = this.#rules.size
     try {
@@ -84,7 +87,7 @@ export class GrammarRules {
     }
   }
 
-  /** Writes GBNF of one constant value. */
+  /** Writes GBNF for one constant value. */
   constant(value: unknown): string {
     const { comma, colon, openObject, closeObject, openList, closeList, words } = this.style
     if (value === true || value === false || value === null || value === undefined)
@@ -99,7 +102,7 @@ export class GrammarRules {
     return `${open} ${items.join(` ${comma} `)} ${close}`
   }
 
-  /** Returns all rules, `root` first, together with the rules of JSON. */
+  /** Returns the whole grammar: `root` first, then all other rules, then the rules of JSON. */
   text(): string {
     const root = this.#rules.get('root') ?? ''
     const { comma, colon, openObject, closeObject, openList, closeList, words, escapes } = this.style
@@ -107,8 +110,7 @@ export class GrammarRules {
     const lines = [
       `root ::= ${root}`,
       ...[...this.#rules].filter(([name]) => name !== 'root').map(([name, body]) => `${name} ::= ${body}`),
-      // A `char` is always a whole character, also in an escape: a surrogate comes only with its other half. So the length of a text equals
-      // the number of its `char`.
+      // A `char` is always a whole code point: an escaped surrogate comes with its other half. So counting `char` counts characters.
       String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] ( [0-7] [0-9a-fA-F]{2} | [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2} ) ) )`,
       String.raw`string ::= "\"" char* "\""`,
       'integer ::= "-"? ( "0" | [1-9] [0-9]{0,19} )',
@@ -125,14 +127,13 @@ export class GrammarRules {
 }
 
 /**
- * Adds rules for any text that does not contain `end`; the text may be empty. `end` must not be empty. Returns the name of the first rule.
+ * Adds rules for any text, empty or not, that does not contain `end`. Returns the name of the first rule. Precondition: `end` is not empty.
  */
 export function textWithout(rules: GrammarRules, name: string, end: string): string {
   const chars = Array.from(end)
   const letters = [...new Set(chars)]
   chars.forEach((_, at) => {
-    // State `at` means: the last characters equal the first `at` characters of `end`. Each letter leads to the state with the longest
-    // match.
+    // State `at`: the text so far ends with the first `at` characters of `end`. Each letter leads to the state of the longest such match.
     const next = letters.map((letter) => {
       const text = [...chars.slice(0, at), letter]
       let length = text.length

@@ -1,4 +1,4 @@
-/** Writes GBNF of numbers within bounds, digit by digit, and of texts with patterns, formats and lengths. */
+/** GBNF for numbers within bounds, written digit by digit, and for strings with patterns, formats and lengths. */
 import { KvfoldError } from '../../core/errors.js'
 import { compareNumbers, ExactNumber, isSchemaNumber, nearest, negative, type SchemaNumber, wholeOf } from './exact.js'
 import { type LeaveOut, type Plain, refuse } from './merge.js'
@@ -16,9 +16,9 @@ import {
   wholePattern,
 } from './pattern.js'
 
-/** Decimals with up to this many digits have the same order as doubles and as text. */
+/** Decimals with up to this many digits sort the same as doubles and as text. */
 const EXACT_DIGITS = 15
-/** The most digits of a whole number. */
+/** The most digits of an integer. */
 const MOST_DIGITS = 20
 const MOST = 10n ** BigInt(MOST_DIGITS) - 1n
 
@@ -32,11 +32,11 @@ const digits = (least: number, most: number): string =>
   most === 0 ? '' : least === most ? (least === 1 ? ' [0-9]' : ` [0-9]{${least}}`) : ` [0-9]{${least},${most}}`
 const oneOf = (low: number, high: number): string => (low === high ? ` "${low}"` : ` [${low}-${high}]`)
 
-/** Writes GBNF of the whole numbers within these bounds. Returns null when there are none. */
+/** Writes GBNF for the integers within the bounds. Returns null when there are none. */
 function integerRule(low: Bound | null, high: Bound | null): string | null {
   const [least, most] = [low === null ? null : wholeAbove(low), high === null ? null : wholeBelow(high)]
-  // A number has at most MOST_DIGITS digits. If a lower bound has that many, numbers up to ten times the bound are written, too. The same
-  // holds for a negative upper bound.
+  // An integer has at most MOST_DIGITS digits. If a lower bound is that large itself, numbers up to ten times the bound are allowed.
+  // Likewise for a negative upper bound.
   const [lowest, highest] = [smaller(-MOST, 10n * (most ?? 0n)), larger(MOST, 10n * (least ?? 0n))]
   const from = larger(least ?? lowest, lowest)
   const to = smaller(most ?? highest, highest)
@@ -61,7 +61,7 @@ function wholeBelow({ value, exclusive }: Bound): bigint {
   return whole === null ? BigInt(Math.floor(nearest(value))) : whole - (exclusive ? 1n : 0n)
 }
 
-/** Writes GBNF of the whole numbers from `low` to `high`, none negative and without leading zeros. */
+/** Writes GBNF for the integers from `low` to `high`, without leading zeros. Neither may be negative. */
 function naturals(low: bigint, high: bigint): string {
   const options: string[] = []
   let from = low
@@ -73,7 +73,7 @@ function naturals(low: bigint, high: bigint): string {
     const length = String(from).length
     const end = 10n ** BigInt(length) - 1n
     if (from === 10n ** BigInt(length - 1) && from > 0n && end <= high) {
-      // Writes all numbers of this length, and of all longer lengths up to `high`.
+      // All numbers of this length, and of longer lengths up to `high`.
       let longest = length
       while (10n ** BigInt(longest + 1) - 1n <= high) longest++
       options.push(`[1-9]${longest === 1 ? '' : digits(length - 1, longest - 1)}`)
@@ -87,7 +87,7 @@ function naturals(low: bigint, high: bigint): string {
   return either(options)
 }
 
-/** Writes GBNF of the numbers from `low` to `high`, two texts with equally many digits. */
+/** Writes GBNF for the numbers from `low` to `high`, given as digits of equal length. */
 function sameLength(low: string, high: string): string {
   if (low === '') return ''
   if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(low.length, low.length)
@@ -103,7 +103,7 @@ function sameLength(low: string, high: string): string {
   return ` ${either(options.map((option) => option.trim()))}`
 }
 
-/** Writes GBNF of the decimals within these bounds, at least one of which is not null. Returns null when there are none. */
+/** Writes GBNF for the decimals within the bounds; at least one bound is not null. Returns null when there are none. */
 function numberRule(low: Bound | null, high: Bound | null): string | null {
   const options: string[] = []
   const isBelow = low === null || nearest(low.value) < 0
@@ -127,7 +127,7 @@ interface Decimal {
   readonly fraction: string
 }
 
-/** Splits a number that is not negative into its whole part and its fraction. */
+/** Splits a number that is not negative into its integer part and its fraction digits. */
 function decimalOf(value: SchemaNumber): Decimal {
   if (typeof value !== 'number' && value.whole !== null) return { whole: value.whole, fraction: '' }
   const [mantissa = '0', exponent = '0'] = String(nearest(value)).split('e')
@@ -138,7 +138,7 @@ function decimalOf(value: SchemaNumber): Decimal {
   return { whole: BigInt(all.slice(0, point) || '0'), fraction: all.slice(point).replace(/0+$/, '') }
 }
 
-/** Writes GBNF of the decimals from `low`, which is not negative, to `high`. */
+/** Writes GBNF for the decimals from `low` to `high`. `low` must not be negative. */
 function decimals(low: Bound, high: Bound | null): string | null {
   const from = decimalOf(low.value)
   const highest = larger(MOST, 10n * from.whole)
@@ -166,17 +166,14 @@ function decimals(low: Bound, high: Bound | null): string | null {
 
 interface DecimalRange {
   readonly low: string
-  /** Whether the fraction must be more than `low`. */
+  /** Whether the fraction must be greater than `low`, not equal. */
   readonly isAbove: boolean
-  /** The largest fraction; null for any fraction below one. */
+  /** The fraction digits of the upper bound; null when there is none. */
   readonly high: string | null
   readonly isBelow: boolean
 }
 
-/**
- * Writes GBNF of the fraction that may follow a whole number, from the decimal point on. Returns null when no fraction is within the range,
- * not even an empty one.
- */
+/** Writes GBNF for the fraction after an integer, decimal point included. Returns null when no fraction is in range, not even none. */
 function fractions(stretch: DecimalRange, places: number): string | null {
   const { low, isAbove, high, isBelow } = stretch
   const isNoneRight = /^0*$/.test(low) && !isAbove && !(isBelow && high !== null && /^0*$/.test(high))
@@ -185,7 +182,7 @@ function fractions(stretch: DecimalRange, places: number): string | null {
   return isNoneRight ? ` ( "." ${digit} )?` : ` "." ${digit}`
 }
 
-/** Writes GBNF of one or more digits with which the fraction is within the range. Returns null when no digit is possible. */
+/** Writes GBNF for one or more further digits that keep the fraction in range. Returns null when no digit can. */
 function further({ low, isAbove, high, isBelow }: DecimalRange, places: number): string | null {
   if (places === 0) return null
   const options: string[] = []
@@ -208,7 +205,7 @@ function further({ low, isAbove, high, isBelow }: DecimalRange, places: number):
       !(isLow && (isAbove ? /^0*$/.test(rest.low) : !/^0*$/.test(rest.low))) &&
       !(isLow && !/^0*$/.test(rest.low)) &&
       !(isHigh && isBelow && /^0*$/.test(rest.high ?? ''))
-    // When all digits of the bounds are used up, only zeros could follow, so nothing is lost without them.
+    // Once the digits of both bounds are used up, only zeros could follow. Leaving them out loses no number.
     const isSpent = (!isLow || (rest.low === '' && !isAbove)) && isHigh && rest.high === ''
     const more = isSpent ? null : further(rest, places - 1)
     if (more === null && !mayEnd) continue
@@ -217,7 +214,7 @@ function further({ low, isAbove, high, isBelow }: DecimalRange, places: number):
   return options.length === 0 ? null : either(options.map((option) => option.trim()))
 }
 
-/** Splits the digits from `first` to `last` into runs, with a digit at a bound as a run of its own. */
+/** Splits the digits from `first` to `last` into runs. A digit that equals a bound is a run of its own. */
 function runs(first: number, last: number, lowApart: boolean, highApart: boolean): [number, number][] {
   if (first > last) return []
   if (first === last) return [[first, last]]
@@ -230,23 +227,23 @@ function runs(first: number, last: number, lowApart: boolean, highApart: boolean
   return all
 }
 
-/** The ranges of formats for whole numbers. */
+/** The value ranges of integer formats. */
 const RANGES: Readonly<Record<string, readonly [SchemaNumber, SchemaNumber]>> = {
   int32: [-(2 ** 31), 2 ** 31 - 1],
   int64: [new ExactNumber('-9223372036854775808'), new ExactNumber('9223372036854775807')],
 }
 
-/** Returns GBNF of a schema's numbers, or null when there are none. */
+/** Returns GBNF for a schema's numbers; null when there are none. */
 export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<string, unknown>>): string | null {
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, format, multipleOf } = schema
-  /** Returns the tightest of several bounds. `side` is 1 for lower bounds, of which the larger is tighter, and -1 for upper bounds. */
+  /** Returns the tightest of several bounds. `side`: 1 for lower bounds, where the larger is tighter; -1 for upper bounds. */
   const bound = (plain: unknown, exclusive: unknown, side: 1 | -1, range: SchemaNumber | undefined): Bound | null => {
     const all = [
       ...(isSchemaNumber(exclusive) ? [{ value: exclusive, exclusive: true }] : []),
       ...(isSchemaNumber(plain) ? [{ value: plain, exclusive: false }] : []),
       ...(range === undefined ? [] : [{ value: range, exclusive: false }]),
     ]
-    // Of equal bounds the first one wins: it may be exclusive.
+    // Of equal bounds the first wins, because it may be exclusive.
     return all.reduce<Bound | null>(
       (tightest, each) => (tightest === null || side * compareNumbers(each.value, tightest.value) > 0 ? each : tightest),
       null,
@@ -260,13 +257,13 @@ export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<st
   return isWhole ? integerRule(low, high) : numberRule(low, high)
 }
 
-// Writes texts as GBNF, with their patterns, formats and lengths.
+// Strings with patterns, formats and lengths.
 
 const LENGTHS_BESIDE = 'limits the length beside a pattern or format that allows other lengths, which is not supported'
-/** The character that tags begin with. */
+/** The first character of every tag. */
 const TAG = '<'
 
-/** Writes GBNF of a schema's texts, as JSON strings. Returns null when no text is allowed. */
+/** Writes GBNF for a schema's strings, in JSON's quotes. Returns null when no string is allowed. */
 export function texts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
   path: string,
@@ -286,7 +283,7 @@ export function texts(
   }
 }
 
-/** Restricts matches to these lengths. When a grammar cannot express the lengths, leaves them out and returns all matches. */
+/** Restricts a pattern to these lengths. If a grammar cannot express that, leaves the lengths out and returns the pattern unchanged. */
 function sizedTo(
   known: Pattern,
   [least, most]: readonly [number, number],
@@ -294,7 +291,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // A format of JSON Schema, such as email, has long strings that no model writes. Its grammar may leave them out to keep the lengths.
+  // A format such as `email` has long strings that no model writes. To keep the lengths, the grammar may exclude those.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)
@@ -302,7 +299,7 @@ function sizedTo(
   return known
 }
 
-/** Handles a keyword that a grammar cannot express: leaves it out, or refuses it without `leaveOut`. */
+/** Handles a keyword that a grammar cannot express: leaves it out, or refuses the schema without `leaveOut`. */
 function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): null {
   if (!(error instanceof KvfoldError)) throw error
   if (leaveOut === null) refuse(error.message, place)
@@ -310,7 +307,7 @@ function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): n
   return null
 }
 
-/** Returns the pattern of a schema's texts, from its `pattern` or `format`; null for any text. */
+/** Returns the pattern for a schema's strings, made from `pattern` or `format`; null when any string is allowed. */
 function matched(
   pattern: string | undefined,
   format: string | undefined,
@@ -333,9 +330,9 @@ function matched(
 }
 
 /**
- * Writes GBNF of a schema's texts as they occur between tags. `text` is the rule of any text. Returns null when no text is allowed. A text
- * that contains `<` could look like the end of its value. So with `leaveOut`, patterns and lengths that allow `<` are left out; without it,
- * the texts contain no `<`.
+ * Writes GBNF for a schema's strings as they stand between tags. `text`: the rule for any text. Returns null when no string is allowed.
+ * A string with `<` could look like the tag that ends the value. With `leaveOut`, patterns and lengths that allow `<` are left out. Without
+ * it, the grammar allows no `<`.
  */
 export function rawTexts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
@@ -356,28 +353,28 @@ export function rawTexts(
   return patternRule(lacking(sized, TAG), 'raw')
 }
 
-// The formats, as patterns of the whole text.
+// Formats, as patterns for the whole string.
 
 const SIXTY = '[0-5]\\d'
 const TIME = `(?:[01]\\d|2[0-3]):${SIXTY}:${SIXTY}(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):${SIXTY})`
 const DATE =
   '(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))' +
   '|\\d{2}(?:0[48]|[2468][048]|[13579][26])-02-29)'
-/** A label of up to 63 characters without `--`, which is reserved. */
+/** A label of a host name: up to 63 characters, without `--`, which is reserved. */
 const LABEL = '[A-Za-z0-9](?:-?[A-Za-z0-9]){0,31}'
 const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)'
 const HEX = '[0-9a-fA-F]'
 const PATH = `(?:[A-Za-z0-9._~!$&()*+,;=:@/-]|%${HEX}{2})`
-/** A port of two digits or more. */
+/** A port number of two digits or more. */
 const PORT = '(?:[1-9]\\d{1,3}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d{2}|655[0-2]\\d|6553[0-5])'
 const GROUP = `${HEX}{1,4}`
-/** The addresses with `::`, by the number of groups before it. */
+/** IPv6 addresses that contain `::`, one pattern for each number of groups before it. */
 const SHORT = Array.from({ length: 8 }, (_, count) => {
   const before = count === 0 ? ':' : `(?:${GROUP}:){${count}}`
   return `${before}:${count === 7 ? '' : `(?:${GROUP}(?::${GROUP}){0,${6 - count}})?`}`
 }).join('|')
 
-/** The pattern of each format's texts. Null for formats that do not restrict texts. */
+/** The pattern of each format. Null: the format does not restrict strings. */
 export const FORMATS: Readonly<Record<string, string | null>> = {
   date: DATE,
   time: TIME,

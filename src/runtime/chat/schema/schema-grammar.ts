@@ -1,4 +1,4 @@
-/** Converts a JSON schema to GBNF. Every text that the grammar accepts satisfies the schema, unless parts of the schema were left out. */
+/** Converts a JSON schema to GBNF. Every text that the grammar accepts satisfies the schema, except for keywords that were left out. */
 import { writtenEntries } from '../../core/written-json.js'
 import { refuseOverlap } from './apart.js'
 import {
@@ -29,22 +29,22 @@ import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
 import { type GrammarRules, literal, writtenOut } from './rules.js'
 
 export interface SchemaOptions {
-  /** The prefix of the names of all rules that are written for this schema. */
+  /** The names of all rules for this schema begin with this. */
   readonly prefix: string
   /**
-   * Called with each place of the schema that the grammar cannot express and leaves out; the grammar then accepts more than the schema.
-   * Default: a schema with such a place is refused, and the error names the keyword.
+   * Called with the position of each keyword that the grammar cannot express. It is left out, and the grammar accepts more than the schema.
+   * Default: such a schema is refused with an error that names the keyword.
    */
   readonly leaveOut?: LeaveOut
-  /** Bounds of lengths and counts above this number are left out, too. */
+  /** Lengths and counts above this number are left out as well. Default: no limit. */
   readonly most?: number
-  /** The limit of steps. Default: that of one schema (`MOST_WORK`). */
+  /** The limit on steps of work. Default: that of one schema (`MOST_WORK`). */
   readonly work?: Work
 }
 
 /**
- * Writes GBNF of one property, or returns null when it cannot be written. `value` is the rule of its value. For a property with a name,
- * `other` is the schema of its value. `name` is null for additional properties; `other` is then the rule of the key.
+ * Writes GBNF for one property; null when that is impossible. `value`: the rule for its value. `name`: the property's name, and `other` the
+ * schema of its value. For additional properties, `name` is null and `other` is the rule for the key.
  */
 export type WriteProperty = (name: string | null, value: string, other: AnySchema | string) => string | null
 
@@ -65,30 +65,30 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
 }
 const BOUNDS = ['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']
 const MANY = 100
-/** How many levels schemas with references may nest. */
+/** The deepest nesting of schemas with references. */
 const DEEPEST = 100
 
 export class SchemaWriter {
   readonly #references = new Map<string, string | null>()
-  /** References that are being written and have not produced any text yet. Meeting one of them again would be left recursion. */
+  /** References that are being written and have not produced any text yet. Reaching one of them again would be left recursion. */
   #unguarded = new Set<string>()
   readonly #finite = new Set<string>()
   readonly #schema: AnySchema
   readonly #root: SchemaRoot
   readonly #leaveOut: LeaveOut | null
   readonly #isLinked: boolean
-  /** For each schema: whether it contains references, and (next field) its JSON with sorted keys. */
+  /** For each schema: whether it contains references. `#texts`: its JSON with sorted keys. */
   readonly #links = new WeakMap<object, boolean>()
   readonly #texts = new WeakMap<object, string>()
-  /** Schemas that are known to have a value of finite size, wherever they occur. */
+  /** Schemas that are known to have a value of finite size. */
   readonly #ended = new WeakSet<object>()
-  /** Schemas with references that are being written. `name` is the rule that a schema becomes when it refers to itself. */
+  /** Schemas with references that are being written. A schema that refers to itself becomes a rule called `name`. */
   readonly #writing = new Map<string, { name?: string }>()
   #count = 0
 
   /**
    * Checks a schema and prepares to write its grammar.
-   * @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one that a grammar cannot express
+   * @throws KvfoldError engine/bad-grammar for an invalid schema. Without `leaveOut`, also for a schema that a grammar cannot express
    */
   constructor(
     private readonly rules: GrammarRules,
@@ -105,21 +105,21 @@ export class SchemaWriter {
     })
   }
 
-  /** Returns GBNF of the schema's values. @throws KvfoldError engine/bad-grammar when the schema allows no value */
+  /** Returns GBNF for the schema's values. @throws KvfoldError engine/bad-grammar when the schema allows no value */
   whole(): string {
     return this.#counted(this.value(this.#schema, '#') ?? refuse('allows no value', '#'), '#')
   }
 
-  /** Counts the size of a rule's body as work, and returns the body. */
+  /** Counts a rule body's size as work, and returns the body. */
   #counted(body: string, path: string): string {
     this.#root.work.spend(writtenOut(body), path)
     return body
   }
 
-  /** Writes GBNF of a schema's values. Returns null when the schema allows no value. */
+  /** Writes GBNF for a schema's values. Returns null when it allows none. */
   value(schema: AnySchema, path: string): string | null {
     if (!this.#isLinked || typeof schema === 'boolean' || !this.#hasLinks(schema)) return this.#options(schema, path)
-    // A schema with references beside other keywords may refer to itself. It then becomes a rule.
+    // A schema that has references beside other keywords may refer to itself. If so, it becomes a rule.
     const key = this.#text(schema, path)
     const known = this.#writing.get(key)
     if (this.#unguarded.has(key)) refuse('refers to itself without end', path)
@@ -163,7 +163,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes the text between the brackets of the top object (see `pairs`). @throws KvfoldError engine/bad-grammar when no object is allowed
+   * Writes the text between the brackets of the outermost object (see `pairs`). @throws KvfoldError engine/bad-grammar when no object is
+   * allowed
    */
   arguments(comma: string, write: WriteProperty): string {
     const options = this.#resolved(this.#schema).flatMap((each) => {
@@ -176,8 +177,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes a schema's values, with texts in raw form and not as JSON strings. `text` is the rule of any text. Returns null when no value is
-   * a text.
+   * Writes a schema's values with strings raw, without JSON's quotes and escapes. `text`: the rule for any text. Returns null when no value
+   * is a string.
    */
   rawValue(schema: AnySchema, text: string, path: string): string | null {
     const options = this.#resolved(schema)
@@ -218,7 +219,7 @@ export class SchemaWriter {
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
-  /** Returns the schema's types. Without `type`, returns the types to which its keywords apply, or `any`. */
+  /** Returns the schema's types. Without `type`, returns the types that its keywords are about, or `any`. */
   #typesIn(schema: Plain): readonly (TypeName | 'any')[] {
     const types = typesOf(schema)
     if (types !== null) return types.includes('number') ? types.filter((type) => type !== 'integer') : types
@@ -231,7 +232,7 @@ export class SchemaWriter {
     return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
   }
 
-  /** Returns the listed values (of `const` or `enum`) that satisfy the schema's other keywords. */
+  /** Returns the values of `const` or `enum` that also satisfy the schema's other keywords. */
   #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain, path: string): readonly unknown[] {
     const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
     const isFormed = (value: unknown) =>
@@ -269,7 +270,7 @@ export class SchemaWriter {
     return numbersOf(type, schema)
   }
 
-  /** Returns the schema without bounds of lengths and counts that are above `options.most`. */
+  /** Returns the schema without lengths and counts above `options.most`. */
   #bounded(schema: Plain, path: string): Plain {
     const { most = Infinity, leaveOut } = this.options
     const large = BOUNDS.filter((name) => typeof schema[name] === 'number' && schema[name] > most)
@@ -357,12 +358,12 @@ export class SchemaWriter {
     const end = heads.indexOf(null)
     const open = end === -1 ? heads : heads.slice(0, end)
     const each = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
-    // Make the item a rule, because many repetitions would write its text several times.
+    // A rule, because each repetition would contain the item's text again.
     const further = each !== null && maxItems > MANY && maxItems < Infinity ? this.#rule(each, path) : each
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // The items after the first ones. Below, the first ones are put in front of this text, from the last to the first.
+    // The items after the first ones. The code below puts the first ones before this text, from the last to the first.
     const tail =
       further === null
         ? ''
@@ -394,8 +395,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes the text between an object's brackets. First come its properties in the schema's order, each at most once. Additional properties
-   * follow if the schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
+   * Writes the text between an object's brackets: its properties in the schema's order, each at most once, then additional properties if
+   * allowed. Returns `any` when every object is allowed, null when none is.
    */
   pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
     const schema = this.#bounded(given, path)
@@ -424,8 +425,8 @@ export class SchemaWriter {
       if (pair !== null) entries.push({ pair, isNeeded })
       else if (isNeeded) return null
     }
-    // If there is a rule for property names, additional properties could repeat names that have a schema of their own. So there are none
-    // then.
+    // With a rule for property names, an additional property could repeat a name that has its own schema. So the grammar then allows no
+    // additional properties.
     const isMixed = key.rule !== null && named.some(([name]) => key.allows(name))
     const isOpen = isMixed ? false : additional === undefined ? schema['properties'] === undefined : additional !== false
     const value =
@@ -449,7 +450,9 @@ export class SchemaWriter {
     return sequenceOf((body) => this.#rule(body, path), entries, other, comma, Math.min(least, entries.length + 1), most)
   }
 
-  /** Returns the rule for property names (null for any name), and a function that says whether one of the names in `known` is allowed. */
+  /**
+   * Returns the rule for property names (null: any name), and a test whether a name is allowed. The test works only for names in `known`.
+   */
   #keys(
     names: AnySchema | undefined,
     known: readonly string[],

@@ -1,7 +1,4 @@
-/**
- * Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel,
- * firefunction.
- */
+/** Tool-call syntaxes with one JSON array after a tag: Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
 import { isRecord } from '../../core/json.js'
 import { writeJson } from '../../core/written-json.js'
 import { namedJson } from '../conversation.js'
@@ -9,7 +6,7 @@ import { jsonCall, words } from '../grammar.js'
 import { JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
 import { type TagBlock, BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
-/** Reads one array (or a single object) and its closing tag, if it has one. */
+/** Reads one array (or a single object), and its closing tag if the syntax has one. */
 export class ArrayReader implements BlockReader {
   #scanner: JsonScanner | null = null
 
@@ -35,7 +32,7 @@ export class ArrayReader implements BlockReader {
   }
 }
 
-/** Parses `[{"name": ..., "arguments": ...}]`, `[{"tool_name": ..., "parameters": ...}]` or `[{name: arguments}]`. */
+/** Parses an array of calls: `[{"name": ..., "arguments": ...}]`, `[{"tool_name": ..., "parameters": ...}]` or `[{name: arguments}]`. */
 function arrayCalls(text: string): RawCall[] {
   const value = parseJson(text)
   const items = Array.isArray(value) ? (value as readonly unknown[]) : [value]
@@ -55,7 +52,7 @@ function arrayCalls(text: string): RawCall[] {
 interface ArrayStyle {
   readonly open: string
   readonly close: string | null
-  /** Writes GBNF of one call in a forced array. */
+  /** Writes GBNF for one call of a forced array. */
   readonly write?: (tool: string, args: string) => string
   /** Tags around an answer without calls. The parser drops them. */
   readonly skip?: readonly string[]
@@ -101,7 +98,7 @@ export const commandR = arrayFamily('command-r', {
   close: '<|END_ACTION|>',
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>' },
   skip: ['<|START_RESPONSE|>', '<|END_RESPONSE|>', '<|START_TEXT|>', '<|END_TEXT|>'],
-  // The model numbers calls over the whole conversation.
+  // The call ids of this model are numbers that count over the whole conversation.
   write: (tool, args) =>
     `${words('{"tool_call_id": "')}[0-9]{1,4}${words(`", "tool_name": ${JSON.stringify(tool)}, "parameters": `)}${args}${words('}')}`,
 })

@@ -1,6 +1,6 @@
 /**
- * Reads bare calls from a text as it arrives. A bare call is a call of a declared tool in another form than the model's template has. A
- * text that cannot be a call of a declared tool stays text.
+ * Reads bare calls in streamed text. A bare call names a declared tool but is not written in the syntax of the model's template. Text that
+ * cannot be such a call stays text.
  */
 import type { ToolDefinition } from '../message.js'
 import {
@@ -20,26 +20,26 @@ import { functionTags, invokeTags } from './tagged-arguments.js'
 
 export type BarePart =
   | { readonly kind: 'text'; readonly text: string }
-  /** A call of this tool has begun. */
+  /** A call of this tool begins. */
   | { readonly kind: 'begun'; readonly name: string }
-  /** The arguments of the begun call so far, while they arrive. */
+  /** The arguments of the begun call so far, while they stream. */
   | { readonly kind: 'arguments'; readonly call: BegunCall }
   | { readonly kind: 'call'; readonly call: BareCall }
 
 export interface BareCall {
   readonly raw: RawCall
-  /** How the model wrote the call: the brackets or tags around it, and its beginning; for example "```json". */
+  /** How the model wrote the call: the wrappers around it and the beginning, for example "```json". */
   readonly form: string
-  /** Whether all brackets and tags around the call are closed. */
+  /** Whether all wrappers around the call were closed. */
   readonly isClosed: boolean
 }
 
 type Mode =
-  /** Plain text. `code` has the backticks that opened inline code; it is empty outside inline code. */
+  /** Plain text. `code`: the backticks that opened inline code; empty outside inline code. */
   | { readonly name: 'text'; readonly code: string }
-  /** A code block that holds no call. */
+  /** In a code block that contains no call. */
   | { readonly name: 'block'; readonly ticks: string }
-  /** A JSON value that is not a call. `text` is the part of it that has arrived. */
+  /** In a JSON value that is not a call. `text`: what has arrived of it. */
   | { readonly name: 'value'; readonly scanner: JsonScanner; text: string }
   | {
       readonly name: 'json'
@@ -47,7 +47,7 @@ type Mode =
       readonly scanner: JsonScanner
       readonly form: string
     }
-  /** A call whose JSON is broken. It ends at the text that closes a code fence or a tag around it. */
+  /** In a call whose JSON is broken. It ends at the text that closes a code fence or tag around it. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
   | {
       readonly name: 'tag'
@@ -55,7 +55,7 @@ type Mode =
       readonly form: string
       scanner: JsonScanner | null
     }
-  /** The text behind a call. The brackets or tags around the call may close, or another call may follow. */
+  /** After a call. Its wrappers may close, or another call may follow. */
   | { readonly name: 'after' }
 
 const TEXT: Mode = { name: 'text', code: '' }
@@ -65,15 +65,14 @@ export class BareCalls {
   #buffer = ''
   #mode: Mode = TEXT
   #isLineStart = true
-  /** The open brackets and tags around the current call. */
+  /** The wrappers around the current call that are still open, outermost first. */
   #wrappers: readonly Wrapper[] = []
-  /** A complete call that waits until the brackets and tags around it are closed. */
+  /** A complete call. It is passed on once its wrappers are closed. */
   #complete: Pick<BareCall, 'raw' | 'form'> | null = null
   #parts: BarePart[] = []
-  /** What was read of the text that may become the next call. */
+  /** Parsing progress on text that may become the next call. */
   #attempt = new Attempt()
 
-  /** @param tools the declared tools */
   constructor(tools: readonly ToolDefinition[]) {
     this.#tools = new DeclaredTools(tools)
   }
@@ -85,7 +84,7 @@ export class BareCalls {
     return this.#take()
   }
 
-  /** Ends the text. Held-back characters become text, or a call that was cut off. Another text may begin afterwards. */
+  /** Ends the text. Held-back characters become text, or a call that was cut off. The reader can then start on another text. */
   finish(): readonly BarePart[] {
     while (this.#buffer !== '' && this.#step(true));
     this.#say(this.#buffer.length)
@@ -96,7 +95,7 @@ export class BareCalls {
     return this.#take()
   }
 
-  /** Reads the next piece of the buffer, as the mode requires. Returns false when it needs more text. With `final` it never needs more. */
+  /** Reads the next piece of the buffer, depending on the mode. Returns false when it needs more text, which never happens with `final`. */
   #step(final: boolean): boolean {
     const mode = this.#mode
     switch (mode.name) {
@@ -107,7 +106,7 @@ export class BareCalls {
         const [run] = end === -1 ? [''] : /^`+/.exec(this.#buffer.slice(end))!
         const isEnded = end !== -1 && end + run.length < this.#buffer.length
         if (!isEnded && !final) {
-          // More backticks may follow, also behind the backticks that close the block.
+          // More backticks may still come, also after those that close the block.
           this.#say(end === -1 ? this.#buffer.length - /`*$/.exec(this.#buffer)![0].length : end)
           return false
         }
@@ -128,7 +127,7 @@ export class BareCalls {
     }
   }
 
-  /** Searches for the next call. Passes on all text before the place at which a call may begin. */
+  /** Searches for the next call. All text before its possible beginning is passed on. */
   #search(final: boolean): boolean {
     let isLineStart = this.#isLineStart
     for (let at = 0; at < this.#buffer.length; at++) {
@@ -162,20 +161,20 @@ export class BareCalls {
     return false
   }
 
-  /** Reads an opening. While it may become a call, the next text reads on. */
+  /** Tries to read the beginning of a call. While the result is `open`, the parsing progress is kept for when more text has arrived. */
   #opening(text: string, isLineStart: boolean, within: readonly Wrapper[], final: boolean): Opened {
     const opened = openingAt(text, { tools: this.#tools, isLineStart, within, attempt: this.#attempt })
     if (opened !== 'open' || final) this.#attempt = new Attempt()
     return opened
   }
 
-  /** Passes inline code on as text. It ends with as many backticks as opened it, or with its line. */
+  /** Passes inline code on as text. Inline code ends at as many backticks as opened it, or at the end of the line. */
   #code(ticks: string): boolean {
     for (let at = 0; at < this.#buffer.length; at++) {
       const [run] = /^`+/.exec(this.#buffer.slice(at)) ?? ['']
       if (run !== '' && at + run.length === this.#buffer.length) {
         this.#say(at)
-        // Only the next text shows how many backticks there are.
+        // More backticks may still come.
         return false
       }
       if (run === ticks || this.#buffer.charAt(at) === '\n') {
@@ -285,7 +284,7 @@ export class BareCalls {
     return true
   }
 
-  /** Reads on behind a call: closes the brackets or tags around it, or begins the next call. Everything else is text. */
+  /** Reads what follows a call: the closing of its wrappers, or the next call. Anything else is text. */
   #after(final: boolean): boolean {
     const innermost = this.#wrappers.at(-1)
     const at = spaceEnd(this.#buffer, 0)
@@ -315,20 +314,20 @@ export class BareCalls {
     return true
   }
 
-  /** Drops the marks that need no closing. When no bracket or tag is open any more, passes the call on. */
+  /** Drops wrappers that need no closing. If none is left open, passes the call on. */
   #end(): void {
     while (this.#wrappers.at(-1)?.closers.length === 0) this.#wrappers = this.#wrappers.slice(0, -1)
     if (this.#wrappers.length === 0) this.#leave()
   }
 
-  /** Passes the complete call on. */
+  /** Passes the complete call on, if there is one. */
   #leave(): void {
     if (this.#complete !== null)
       this.#parts.push({ kind: 'call', call: { ...this.#complete, isClosed: this.#wrappers.length === 0 } })
     this.#complete = null
   }
 
-  /** Passes the first characters of the buffer on as text. */
+  /** Passes the first `length` characters of the buffer on as text. */
   #say(length: number): void {
     if (length === 0) return
     const text = this.#buffer.slice(0, length)
@@ -345,7 +344,7 @@ export class BareCalls {
 }
 
 /**
- * Whether only spaces are between the beginning of the line and this place. `before` says whether that is true at the beginning of `text`.
+ * Whether only white space lies between the beginning of the line and offset `at`. `before`: whether that holds at the beginning of `text`.
  */
 function startsLine(text: string, at: number, before: boolean): boolean {
   const line = text.lastIndexOf('\n', at - 1)
@@ -353,5 +352,5 @@ function startsLine(text: string, at: number, before: boolean): boolean {
   return before && text.slice(0, at).trim() === ''
 }
 
-/** Returns the name in the opening tag of a call, as the model wrote it. */
+/** Returns the tool name in a call's opening tag, as the model wrote it. */
 const writtenIn = (text: string): string => /^<(?:function=|invoke name=")([^">]*)/.exec(text)?.[1] ?? ''

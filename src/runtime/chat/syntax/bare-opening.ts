@@ -1,27 +1,24 @@
 /**
- * Finds the beginning of a bare call (see bare-calls.ts): the brackets and tags around the call, and its first part. The first part ends
- * where the text is sure to be a call.
+ * Recognises the beginning of a bare call (see bare-calls.ts): its wrappers, and as much of the call as is needed to be sure that it is
+ * one.
  */
 import { isRecord } from '../../core/json.js'
 import type { ToolDefinition } from '../message.js'
 import { JsonScanner, namedCallOf, parseJson, parseObject, type RawCall } from './call.js'
 import { PythonCalls, type PythonRead } from './python-calls.js'
 
-// The tools that a bare call may name.
+// The declared tools, as bare calls may name them.
 
 export class DeclaredTools {
   constructor(readonly definitions: readonly ToolDefinition[]) {}
 
-  /**
-   * Returns the name of the declared tool that a model means with this name, which may begin with `functions.`. Returns null when there is
-   * no such tool.
-   */
+  /** Returns the declared tool that a model means by this name; null when there is none. The name may begin with `functions.`. */
   find(written: string): string | null {
     const names = [written, written.replace(/^functions\./, '')]
     return names.find((name) => this.definitions.some((tool) => tool.name === name)) ?? null
   }
 
-  /** Whether a tool's name, as models write it, may begin with this text. */
+  /** Whether a tool's name, with or without `functions.`, may begin with this text. */
   begins(part: string): boolean {
     if (PREFIX.startsWith(part)) return true
     const rest = part.startsWith(PREFIX) ? part.slice(PREFIX.length) : part
@@ -35,39 +32,38 @@ export class DeclaredTools {
 
 const PREFIX = 'functions.'
 
-// The texts that may be around bare calls.
+// What may be around bare calls.
 
-/** Something around one or more bare calls: brackets, a code fence or tags. */
+/** A wrapper of bare calls: brackets, a code fence or a tag around one or more calls. */
 export interface Wrapper {
   readonly kind: 'fence' | 'inline' | 'tag' | 'attributes' | 'list' | 'object'
   /** The wrapper's name in `BareCall.form`. */
   readonly label: string
-  /** The texts that close the wrapper; any of them does. Empty when no text closes it. */
+  /** The texts of which any one closes the wrapper. Empty when it needs no closing. */
   readonly closers: readonly string[]
 }
 
-/** The closing tags. Models confuse them, so any of them closes any tag. */
+/** Closing tags. Any of them closes any tag, because models mix them up. */
 export const CLOSING_TAGS = [
   ...['</tool_call>', '</tool_calls>', '</tools>', '</tool>', '</tool_use>', '</TOOLCALL>', '<|/tool_call|>', '<|/tool_calls|>'],
   ...['</function>', '</function_call>', '</function_calls>', '</functioncall>', '</functions>', '</minimax:tool_call>'],
   ...['<|tool_call_end|>', '<|tool_calls_end|>', '<|python_end|>', '[/TOOL_CALLS]'],
 ]
 
-/** The opening tags. */
 const OPENING_TAGS = [
   ...['<tool_call>', '<tool_calls>', '<tools>', '<tool>', '<tool_use>', '<TOOLCALL>', '<|tool_call|>', '<|tool_calls|>'],
   ...['<function_call>', '<function_calls>', '<functioncall>', '<functions>', '<minimax:tool_call>'],
   ...['<|tool_call_start|>', '<|python_start|>'],
 ]
-/** Texts in front of calls that no text closes. */
+/** Texts before a call that need no closing. */
 const MARKS = ['[TOOL_CALLS]', '<|python_tag|>', 'functools', 'Action:']
-/** The languages of a code fence that may contain calls. */
+/** Languages of code fences that may contain calls. */
 const LANGUAGES = ['', 'json', 'jsonc', 'tool_call', 'tool_calls', 'tool_code', 'tool', 'xml', 'text', 'plaintext']
 
-// The kinds of beginnings that a bare call may have.
+// The ways in which a bare call may begin.
 
 export type BareItem =
-  /** A text that is sure to be a call with JSON arguments. The call's JSON begins at `start`, and the JSON of its arguments at `from`. */
+  /** Certainly a call with JSON arguments. Its JSON begins at offset `start`, the JSON of its arguments at `from`. */
   | {
       readonly kind: 'json'
       readonly label: string
@@ -76,7 +72,7 @@ export type BareItem =
       readonly start: number
       readonly from: number
     }
-  /** A text that is sure to be a call, and that ends with the tag `close`. */
+  /** Certainly a call; it ends at the tag `close`. */
   | { readonly kind: 'tag'; readonly label: string; readonly name: string; readonly start: number; readonly close: string }
   /** One or more complete calls. */
   | { readonly kind: 'whole'; readonly label: string; readonly calls: readonly RawCall[]; readonly end: number }
@@ -86,31 +82,31 @@ export interface Opening {
   readonly item: BareItem
 }
 
-/** The result of `openingAt`. `open`: more text may make it a call. `no`: it is text. */
+/** The result of `openingAt`. `open`: with more text it may become a call. `no`: it is text. */
 export type Opened = Opening | 'open' | 'no'
 
 interface OpeningPlace {
   readonly tools: DeclaredTools
-  /** Whether only spaces are in front of the opening on its line. */
+  /** Whether only white space precedes the opening on its line. */
   readonly isLineStart: boolean
-  /** The open brackets and tags around the opening. */
+  /** The open wrappers around the opening, outermost first. */
   readonly within: readonly Wrapper[]
   readonly attempt: Attempt
 }
 
-/** What was read of a text that may become a call. When more text has arrived, reading goes on from there. */
+/** Parsing progress on a text that may become a call. When more of the text has arrived, parsing continues from here. */
 export class Attempt {
   readonly #json = new Map<number, JsonScanner>()
   readonly #python = new Map<number, PythonCalls>()
 
-  /** Scans the JSON value that begins at this place of the text. */
+  /** Scans the JSON value that begins at offset `at`. */
   json(text: string, at: number): ReturnType<JsonScanner['scan']> {
     const scanner = this.#json.get(at) ?? new JsonScanner(at)
     this.#json.set(at, scanner)
     return scanner.scan(text)
   }
 
-  /** Reads the Python calls that begin at this place of the text. */
+  /** Reads the Python calls that begin at offset `at`. */
   python(text: string, at: number, isList: boolean): PythonRead {
     const calls = this.#python.get(at) ?? new PythonCalls()
     this.#python.set(at, calls)
@@ -118,12 +114,12 @@ export class Attempt {
   }
 }
 
-/** The most brackets and tags around a call. */
+/** The most wrappers around a call. */
 const MOST_WRAPPERS = 4
 
 /**
- * Reads the opening of a call at the beginning of a text. When the result is not `open`, more text does not change it. All places in the
- * result count from the beginning of the text. An attempt is for one text only, and for that text with more behind it.
+ * Reads a call's opening at the beginning of `text`. More text can only change the result `open`. Offsets in the result count from the
+ * beginning of `text`. Use an `attempt` only for one text that grows.
  */
 export function openingAt(text: string, { tools, isLineStart, within, attempt }: OpeningPlace): Opened {
   const wrappers: Wrapper[] = []
@@ -197,7 +193,7 @@ function wrapperAt(rest: string, { isLineStart, within }: OpeningPlace): Wrapped
   return { wrappers, length: object.length }
 }
 
-/** Matches the bracket of a list of objects. */
+/** Matches the opening bracket of a list of objects. */
 const LIST = /^\[\s*(?=\{)/
 const CALLS_OBJECT = /^\{\s*"tool_calls"\s*:\s*\[/
 
@@ -211,7 +207,7 @@ function fenceAt(rest: string, isLineStart: boolean, isInside: boolean): Wrapped
   const line = rest.slice(ticks.length)
   const end = line.indexOf('\n')
   const language = (end === -1 ? line.trimStart() : line.slice(0, end).trim()).toLowerCase()
-  // A model may leave out the line break behind the fence.
+  // A model may omit the line break after the fence.
   const [inLine] = /^(?:json)?[ \t]*(?=[{[])/.exec(line) ?? []
   if (inLine !== undefined) return { wrappers: [fence(ticks, '')], length: ticks.length + inLine.length }
   if (end === -1) return LANGUAGES.some((each) => each.startsWith(language.trimEnd())) ? 'open' : 'no'
@@ -237,7 +233,7 @@ function itemAt(text: string, at: number, place: OpeningPlace): Item {
   return named === 'no' && innermost?.kind === 'tag' ? pythonAt(text, at, place, false) : named
 }
 
-// Reads a JSON object that names a tool.
+// Calls as JSON objects that name a tool.
 
 const NAMES = ['name', 'function', 'tool', 'tool_name', 'function_name', 'action']
 const INNER = ['function', 'function_call', 'tool_call']
@@ -257,12 +253,12 @@ function objectAt(text: string, at: number, place: OpeningPlace): Item {
 }
 
 /**
- * The beginning of an object that is a call. `end` is null when the arguments begin at `from` and nothing behind them can make it text.
- * Otherwise the object ends at `end`.
+ * The beginning of an object that is a call. `from`: offset of the arguments. `end`: offset of the object's end; null when the beginning
+ * alone makes it certainly a call.
  */
 type Head = { readonly name: string; readonly id?: string; readonly from: number; readonly end: number | null } | 'open' | 'no'
 
-/** Reads an object's fields: up to the arguments if the name comes before them, otherwise all fields. */
+/** Reads an object's fields: up to the arguments if the name comes first, else all of them. */
 function headAt(text: string, start: number, place: OpeningPlace, depth: number): Head {
   const { tools, attempt } = place
   let name: string | null = null
@@ -331,13 +327,13 @@ function headAt(text: string, start: number, place: OpeningPlace, depth: number)
   }
 }
 
-/** Whether a tool can be called without arguments. */
+/** Whether a tool may be called without arguments. */
 const takesNothing = ({ required }: Readonly<Record<string, unknown>>): boolean =>
   !Array.isArray(required) || required.length === 0
 
 /**
- * Reads a call from a parsed object. Arguments that are given as text must be the JSON of an object. Returns null when the object is not a
- * call of a declared tool.
+ * Reads a call from a parsed object. Arguments given as a string must be JSON of an object. Returns null when the object does not call a
+ * declared tool.
  */
 export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
   if (!isRecord(value)) return null
@@ -356,7 +352,7 @@ export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
   return namedCallOf({ name, arguments: given, id })
 }
 
-// Reads calls that are not JSON objects: Python calls, tags, and names with arguments behind them.
+// Calls that are not JSON objects: Python calls, tags, and a name with arguments after it.
 
 function pythonAt(text: string, at: number, { tools, attempt }: OpeningPlace, isList: boolean): Item {
   const [head, printed, written = ''] = (isList ? /^\[\s*()([\w.-]*)/ : /^(print\(\s*)?([\w.-]*)/).exec(text.slice(at)) ?? ['']
@@ -397,12 +393,12 @@ function tagAt(text: string, at: number, tools: DeclaredTools): Item {
   return 'no'
 }
 
-/** Texts that may stand between a tool's name and the JSON of its arguments. With one of them the text is sure to be a call. */
+/** Texts that may stand between a tool's name and its JSON arguments. Each of them makes it certainly a call. */
 const BETWEEN = ['[ARGS]', '<|tool_call_argument_begin|>', 'Action Input:']
 
 /**
- * Reads a tool's name with its arguments as JSON behind it. If no text of BETWEEN is in the middle, the arguments must be parameters of the
- * tool.
+ * Reads a tool's name that is followed by JSON arguments. Unless a text of BETWEEN separates the two, it is only a call if all arguments
+ * are parameters of the tool.
  */
 function namedAt(text: string, at: number, { tools, attempt }: OpeningPlace): Item {
   const [written] = /^[\w.:-]+/.exec(text.slice(at)) ?? []
@@ -432,7 +428,7 @@ function namedAt(text: string, at: number, { tools, attempt }: OpeningPlace): It
   return isOwn ? { kind: 'whole', label: 'name and json', calls: [{ name, arguments: given }], end: scan.end } : 'no'
 }
 
-/** Reads a JSON string, or the part of it that has arrived (`end` is null). Returns null when there is no string. */
+/** Reads a JSON string. If its end has not arrived, `end` is null. Returns null when there is no string. */
 function stringAt(text: string, at: number): { readonly value: string; readonly end: number | null } | null {
   if (text.charAt(at) !== '"') return null
   for (let end = at + 1; end < text.length; end++) {
@@ -447,7 +443,7 @@ function stringAt(text: string, at: number): { readonly value: string; readonly 
   return { value: text.slice(at + 1), end: null }
 }
 
-/** Returns the place of the first character that is not a space, from `at` on. */
+/** Returns the offset of the first character at or after `at` that is not white space. */
 export function spaceEnd(text: string, at: number): number {
   let end = at
   while (end < text.length && /\s/.test(text.charAt(end))) end++

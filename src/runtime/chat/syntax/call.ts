@@ -1,4 +1,4 @@
-/** Converts the raw text of a call to a ToolCall. Text that is not a JSON object is kept as `malformed`. */
+/** Converts a call as the model wrote it to a `ToolCall`. Arguments that are not a JSON object are kept as `malformed`. */
 import { isRecord } from '../../core/json.js'
 import { numberText, readJson, writeJson } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
@@ -6,12 +6,12 @@ import type { ToolCall } from '../message.js'
 /** A call as the model wrote it. */
 export interface RawCall {
   readonly name: string
-  /** JSON text, or parsed values. */
+  /** JSON text, or values that are already parsed. */
   readonly arguments: string | Readonly<Record<string, unknown>>
   readonly id?: string
 }
 
-/** Converts a call to a ToolCall. @param id the id to use; the model's own id is ignored */
+/** Converts a raw call to a `ToolCall`. @param id the id of the result; the model's own id is ignored */
 export function toolCall({ name, arguments: given }: Omit<RawCall, 'id'>, id: string): ToolCall {
   const call = { id, name }
   if (typeof given !== 'string') return { ...call, arguments: given }
@@ -34,10 +34,10 @@ export function parseJson(text: string): unknown {
   }
 }
 
-/** Matches a call up to its arguments. What is behind them is cut by code: a pattern for it takes cubic time on a run of spaces. */
+/** Matches a broken call up to its arguments. The end is cut off by code, because a pattern would take cubic time on a run of spaces. */
 const BROKEN = /^\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"(?:arguments|parameters)"\s*:/
 
-/** Parses `{"name": ..., "arguments" or "parameters": ...}`. A call with broken JSON keeps its name when that is readable. */
+/** Parses `{"name": ..., "arguments" or "parameters": ...}`. If the JSON is broken, keeps the name when that is readable. */
 export function namedCall(text: string): RawCall {
   const call = namedCallOf(parseJson(text))
   if (call !== null) return call
@@ -47,7 +47,7 @@ export function namedCall(text: string): RawCall {
   return { name, arguments: rest.endsWith('}') ? rest.slice(0, -1).trimEnd() : rest }
 }
 
-/** Reads a call as `namedCall` does, but from a parsed value. Returns null when the value is not a call. */
+/** Like `namedCall`, for a parsed value. Returns null when the value is not a call. */
 export function namedCallOf(value: unknown): RawCall | null {
   if (!isRecord(value)) return null
   const { name, id } = value
@@ -61,25 +61,25 @@ export function namedCallOf(value: unknown): RawCall | null {
   }
 }
 
-// Finds the end of a JSON value in text that is still arriving, in one pass.
+// Finds the end of a JSON value in streamed text, in one pass.
 
 type JsonScan =
   { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
 
-/** The kind of text that may come next inside the innermost container. */
+/** What may come next in the innermost object or array. */
 type Expect = 'value' | 'value-or-end' | 'key-or-end' | 'key' | 'colon' | 'comma-or-end'
 
 const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
 const ESCAPES = new Set('"\\/bfnrtu')
 
-/** Scans one JSON value from `start` on. Every call of `scan` must get the text of the call before, with more text behind it. */
+/** Scans one JSON value from offset `start`. Each call of `scan` must get the same text as before, possibly longer. */
 export class JsonScanner {
   #at: number
-  /** The place before the last character or word that was scanned. */
+  /** The offset before the character or word scanned last. */
   #before = 0
   #expect: Expect = 'value'
   readonly #open: ('[' | '{')[] = []
-  /** Where the current string, number or word began; null outside of them. */
+  /** The offset at which the current string, number or word began; null between them. */
   #from: number | null = null
   #escape = false
   #invalid = false
@@ -89,7 +89,7 @@ export class JsonScanner {
     this.#at = start
   }
 
-  /** Returns how much of `text` (the last scanned text) is known to be valid JSON. A number or a word counts only once it has ended. */
+  /** Returns how many characters of `text` (the text scanned last) are certainly valid JSON. A number or word counts once it has ended. */
   valid(text: string): number {
     if (this.#from !== null && text.charAt(this.#from) !== '"') return this.#from
     return this.#invalid ? this.#before : this.#at
@@ -167,14 +167,14 @@ export class JsonScanner {
   }
 }
 
-// Emits the arguments of a call while they arrive, with exactly the text that the finished call will have.
+// Streams the arguments of a call, in exactly the text that the finished call will have.
 
 const ESCAPED: Readonly<Record<string, string>> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /**
- * Emits the part of a JSON object that is certain. The text has no whitespace between its parts, and the escapes of `JSON.stringify`. A
- * number is emitted when it has ended, with its original digits. Keys keep their order, and repeated keys are kept. Emits nothing when the
- * text is not an object.
+ * Emits as much of a streamed JSON object as is certain. The emitted text has no white space between tokens and the escapes of
+ * `JSON.stringify`. Numbers are emitted once they have ended, with their original digits. Keys keep their order; repeated keys are kept. If
+ * the text is not an object, nothing is emitted.
  */
 export class ArgumentText {
   /** The text emitted so far. */
@@ -183,7 +183,7 @@ export class ArgumentText {
   #isComplete = false
   #at = 0
   #inString = false
-  /** Text that is not emitted yet: characters of a string, or a number or word outside strings. */
+  /** Characters that are not emitted yet: of a string, or of a number or word. */
   #held = ''
   #escape = ''
   #isStuck = false
@@ -197,9 +197,7 @@ export class ArgumentText {
     return this.#isComplete || this.#isStuck
   }
 
-  /**
-   * Returns the new part to emit. The sum of all parts does not depend on how the text was split. @param text all of the arguments so far
-   */
+  /** Returns the text to emit next. How the text was split does not matter for the sum. @param text all of the arguments so far */
   push(text: string): string {
     if (this.#isOver) return ''
     const { state } = this.#scanner.scan(text)
@@ -248,7 +246,7 @@ export class ArgumentText {
     this.#escape = ''
   }
 
-  /** Emits the held characters of a string. While the string goes on, a high surrogate waits for the other half of its character. */
+  /** Emits the held characters of a string. While the string goes on, a high surrogate waits for its other half. */
   #flush(ended: boolean): void {
     const waits = !ended && /[\ud800-\udbff]$/.test(this.#held)
     const whole = waits ? this.#held.slice(0, -1) : this.#held
@@ -260,17 +258,17 @@ export class ArgumentText {
 const NAMED =
   /^\s*\{[ \t\n\r]*(?:"type"[ \t\n\r]*:[ \t\n\r]*"function"[ \t\n\r]*,[ \t\n\r]*)?"name"[ \t\n\r]*:[ \t\n\r]*"([^"\\\p{Cc}]+)"[ \t\n\r]*,[ \t\n\r]*"(?:arguments|parameters)"[ \t\n\r]*:/u
 
-/** The part of an unfinished call that is known. */
+/** What is known of an unfinished call. */
 export interface BegunCall {
   readonly name: string
-  /** The text of the call's arguments so far, as the model wrote it. */
+  /** The arguments so far, as the model wrote them. */
   readonly text: string
   readonly id?: string
 }
 
 /**
- * Parses `{"name": ..., "arguments" or "parameters":` and the text after it; `"type": "function"` may come first. Returns null while the text
- * does not have this form.
+ * Parses the beginning of a call: `{"name": ..., "arguments" or "parameters":` and the text after it. `"type": "function"` may come first.
+ * Returns null when the text does not begin so, or not yet.
  */
 export function begunNamed(text: string): BegunCall | null {
   const [before, name] = NAMED.exec(text) ?? []

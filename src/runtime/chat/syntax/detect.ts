@@ -1,4 +1,4 @@
-/** Detects by texts in a template's source which family's call syntax the template uses. */
+/** Detects a template's tool-call syntax by marker texts in its source. */
 import type { TemplateForm } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { functionary31, functionary32 } from './functionary.js'
@@ -11,7 +11,7 @@ import { pythonic } from './pythonic.js'
 import { deepseek, kimi } from './sections.js'
 import { BlockParser, reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
-/** The families with the texts that mark them. The first family whose texts all occur in the template's source is taken. */
+/** The syntaxes with their markers. The first one whose markers all occur in the source is taken. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [harmony, ['<|channel|>', '<|message|>', 'functions.']],
   [mistral, ['[TOOL_CALLS]']],
@@ -39,8 +39,8 @@ const reasonings: readonly ReasoningTags[] = [
 ]
 
 /**
- * Returns the call syntax of a template. It is that of Hermes when we describe the tools ourselves, or when we must write calls as text and
- * no family is known.
+ * Returns the call syntax of a template. It is Hermes when kvfold describes the tools, or when it must write calls as text and knows no
+ * syntax for the template.
  */
 export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 'tools' | 'calls'>): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
@@ -49,7 +49,7 @@ export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 't
   return family({ source, tags })
 }
 
-// Models with an unknown call syntax: reasoning is parsed, and everything else is text.
+// For models whose call syntax is unknown: reasoning is parsed, all else is text.
 
 export const none: SyntaxFamily = ({ tags }) => ({
   name: 'none',

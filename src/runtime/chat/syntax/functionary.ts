@@ -49,17 +49,17 @@ const MARK = '>>>'
 /** Matches the mark `>>>`. In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
 const MARK_ITSELF = />>>(?!>)/
 
-/** Parses an answer in parts, each with a recipient: `all` is the user, every other recipient is a function. */
+/** Parses an answer that consists of messages to recipients: `all` is the user, any other recipient is a function. */
 class RecipientParser extends StreamParser {
   #recipient: string | null
-  /** The mark before the recipient, if the answer has it. */
+  /** The mark before the recipient, if the model wrote one. */
   #passed = ''
   #body = ''
   #scanner = new JsonScanner(0)
-  /** Whether the text so far ends inside the JSON of arguments. */
+  /** Whether the text so far ends inside JSON arguments. */
   #isInside = false
 
-  /** @param tools the declared tools; a part for another recipient is text. Undefined: any name may be a tool's. */
+  /** @param tools the declared tools; a message to any other recipient is text. Undefined: any name may be a tool */
   constructor(
     opened: boolean,
     private readonly tools: readonly ToolDefinition[] | undefined,
@@ -93,7 +93,7 @@ class RecipientParser extends StreamParser {
       if (this.#recipient !== '') this.goOn({ name: this.#recipient, text: this.#body })
     }
     if (next === null) return false
-    // Wait for more text: if another `>` follows, these three are text.
+    // If another `>` follows, the mark is not these three characters but the last three.
     if (!final && this.buffer.length === MARK.length) return false
     this.#passed = this.consume(MARK.length)
     this.#end()
@@ -101,7 +101,7 @@ class RecipientParser extends StreamParser {
     return true
   }
 
-  /** Returns the place of the mark that ends the text or the arguments. A mark inside the JSON of arguments does not count. */
+  /** Returns the offset of the mark that ends the text or the arguments. Marks inside JSON arguments do not count. */
   #mark(final: boolean): number | null {
     let from = 0
     if (this.#recipient !== 'all') {

@@ -1,5 +1,5 @@
 /**
- * gpt-oss / harmony: an answer consists of messages with channels. `analysis` is reasoning, `final` is content, and a message with a
+ * gpt-oss / harmony: an answer consists of messages on channels. `analysis` is reasoning, `final` is content, and a message with a
  * recipient is a call.
  */
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
@@ -24,7 +24,7 @@ class HarmonyParser extends StreamParser {
   #channel: Channel
   #first: boolean
 
-  /** @param open whether the prompt ended inside a header */
+  /** @param open whether the prompt ends inside a header */
   constructor(open: boolean) {
     super()
     this.#channel = open ? { kind: 'header' } : { kind: 'text' }
@@ -43,14 +43,14 @@ class HarmonyParser extends StreamParser {
   #header(final: boolean): boolean {
     const at = this.buffer.indexOf(MESSAGE)
     if (this.#first && !/^\s*(?:<|to=|to?$|$)/.test(this.buffer)) {
-      // If the answer does not begin like a header, the model wrote none.
+      // The answer does not begin like a header, so the model left the header out.
       this.#channel = { kind: 'text' }
       return true
     }
     if (at === -1) {
       if (!final) return false
       const rest = this.consume(this.buffer.length)
-      // A header that was cut off is no text.
+      // A cut-off header is not content.
       if (!HEADER.test(rest)) this.say(rest)
       return false
     }
@@ -98,7 +98,7 @@ class HarmonyParser extends StreamParser {
   }
 }
 
-/** GBNF of the text of one message, which ends at a control token: `<|` and a letter. */
+/** GBNF for the text of one message. It ends at a control token, that is, at `<|` and a letter. */
 const BODY = '( [^<] | "<" [^|] | "<|" [^a-z] )*'
 
 const commentary: CallForm = {
@@ -115,7 +115,7 @@ export const harmony: SyntaxFamily = () => ({
   parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
   grammar: (tools, prompt) => {
     const written = prompt.trimEnd()
-    // The tag that ends reasoning says that the call comes at once.
+    // The prompt closes the reasoning, so the call must come at once.
     const isEnded = written.endsWith(END)
     if (!(isEnded ? written.slice(0, -END.length).trimEnd() : written).endsWith('assistant')) return null
     const before = words('<|channel|>analysis<|message|>')

@@ -1,4 +1,4 @@
-/** Calls between tags, each as JSON (Hermes, Qwen) or as nested tags (Qwen3-Coder, GLM, Seed). */
+/** Tool calls between tags, each written as JSON (Hermes, Qwen) or as nested tags (Qwen3-Coder, GLM, Seed). */
 import { jsonCall, words, type CallForm } from '../grammar.js'
 import type { ToolDefinition } from '../message.js'
 import { begunNamed, JsonScanner, namedCall, type RawCall } from './call.js'
@@ -34,14 +34,14 @@ class HermesReader implements BlockReader {
     while (at !== -1 && isWithinValue(body.slice(0, at))) at = body.indexOf(this.close, at + this.close.length)
     this.#searched = body.length
     if (at === -1 && !final) return null
-    // If no value ever ends, the first closing tag ends the call.
+    // No value ends, so the first closing tag ends the call.
     if (at === -1) at = body.indexOf(this.close)
     const end = at === -1 ? body.length : at
     return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end), at !== -1, this.tools) }
   }
 }
 
-/** Whether a call between nested tags ends within a value. */
+/** Whether a call written with nested tags breaks off inside a value. */
 function isWithinValue(text: string): boolean {
   const isOpen = (open: string, ...closes: readonly string[]) =>
     text.lastIndexOf(open) > Math.max(...closes.map((close) => text.lastIndexOf(close)))
@@ -50,13 +50,13 @@ function isWithinValue(text: string): boolean {
 }
 
 /**
- * Reads the calls in a block. `closed` says whether the block has its closing tag. In a block that was cut off, tags do not show that a
- * value is complete, so the text is kept as it is.
+ * Reads the calls of a block. `closed`: whether the block has its closing tag. If it was cut off, a value may be incomplete, so its
+ * arguments are kept as raw text.
  */
 function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const text = body.trim()
   if (text.startsWith('<function=')) return functionTags(text, closed, tools)
-  // GLM writes a call without arguments as its name alone.
+  // GLM writes a call without arguments as the bare name.
   if (closed && /^[\w.:-]+$/.test(text)) return [{ name: text, arguments: {} }]
   if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text, closed, tools)]
   if (/^[\w.-]+\(/.test(text)) {
@@ -66,10 +66,7 @@ function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]
   return text === '' ? [] : [namedCall(text)]
 }
 
-/**
- * Returns how a template writes calls and values: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's, otherwise
- * JSON.
- */
+/** Returns how a template writes calls and values: `<parameter=key>` (Qwen3-Coder, Seed), `<arg_key>` (GLM), or JSON. */
 function styleOf(source: string, open: string, close: string): Pick<CallForm, 'write' | 'style'> {
   if (source.includes('<arg_key>'))
     return {
@@ -89,7 +86,7 @@ function styleOf(source: string, open: string, close: string): Pick<CallForm, 'w
   }
 }
 
-/** Makes a family for one pair of tags. These families differ only in their tags. */
+/** Makes a syntax for one pair of tags. Hermes and Seed differ only in these. */
 function tagged(name: string, open: string, close: string): SyntaxFamily {
   return ({ source, tags }) => ({
     name,

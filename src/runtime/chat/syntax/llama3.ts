@@ -1,6 +1,6 @@
 /**
- * Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. `"type": "function"` may come first.
- * Several calls are separated by `;`.
+ * Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. `"type": "function"` may come first. A
+ * `;` separates several calls.
  */
 import type { ToolDefinition } from '../message.js'
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
@@ -12,20 +12,20 @@ import type { SyntaxFamily } from './syntax.js'
 
 const TAG = '<|python_tag|>'
 
-/** Matches the beginning of an object whose first field is the name, or the second one behind `"type": "function"`. */
+/** Matches the beginning of an object whose first field is `name`, possibly after `"type": "function"`. */
 const NAMED = /^\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:/
-/** Finds the name in such an object. */
+/** Captures the tool's name in an object that NAMED matches. */
 const NAME = new RegExp(`${NAMED.source}\\s*"([^"\\\\]*)"`)
 
 class Llama3Parser extends StreamParser {
-  /** `start`: the answer has only calls so far. `text`: the answer has prose, in which only the tag begins a call. */
+  /** `start`: only calls so far. `text`: the answer has prose, and from then on only the tag begins a call. */
   #mode: 'start' | 'text' = 'start'
   #scanner: JsonScanner | null = null
-  /** Separators and a tag that were skipped. They become text when no call follows. */
+  /** Skipped separators and tags. They become text if no call follows. */
   #passed = ''
   #calls = 0
 
-  /** @param tools the declared tools; an object that names another tool is text. Undefined: any name may be a tool's. */
+  /** @param tools the declared tools; an object that names another tool is text. Undefined: any name may be a tool */
   constructor(private readonly tools: readonly ToolDefinition[] | undefined) {
     super()
   }
@@ -66,7 +66,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** Handles an object or text that is no readable call: as a broken call, or as text. */
+  /** Handles an object or text that cannot be read as a call: it becomes a malformed call, or text. */
   #giveUp(): boolean {
     const isNamed = (this.tools === undefined ? NAMED : NAME).test(this.buffer)
     const broken = this.#passed.includes(TAG) || isNamed
@@ -78,7 +78,7 @@ class Llama3Parser extends StreamParser {
     return this.tools?.some((tool) => tool.name === name) ?? true
   }
 
-  /** Handles text that is not a call: the skipped text and the rest are text. */
+  /** Treats the skipped text and the rest as text. */
   #isText(): boolean {
     this.#scanner = null
     this.#mode = 'text'
@@ -88,7 +88,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** Handles a broken call: the rest of the answer is kept as its raw text. */
+  /** Treats the rest of the answer as one malformed call. */
   #malformed(): boolean {
     const text = this.consume(this.buffer.length)
     this.#mode = 'text'
@@ -133,7 +133,7 @@ const form: CallForm = {
   triggers: [],
 }
 
-/** A form of calls with the whitespace that `style` allows. A model that writes JSON without spaces could not name a tool otherwise. */
+/** A call form with all the white space that `style` allows. Without it, a model that writes JSON without spaces could not call a tool. */
 const formIn = ({ comma, colon, openObject, closeObject }: JsonPunctuation): CallForm => ({
   ...form,
   write: (tool, args) =>
@@ -141,7 +141,7 @@ const formIn = ({ comma, colon, openObject, closeObject }: JsonPunctuation): Cal
     `${literal('"name"')} ${colon} ${literal(JSON.stringify(tool))} ${comma} ${literal('"parameters"')} ${colon} ${args} ${closeObject}`,
 })
 
-/** Writes GBNF of the objects that the parser reads as text: those that name none of these tools. */
+/** Writes GBNF for objects that name none of these tools. The parser reads those as text. */
 function otherObject(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
   const { comma, colon, openObject, closeObject } = rules.style
   const other = (names: readonly string[], rule: string) =>

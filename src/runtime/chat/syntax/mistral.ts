@@ -1,11 +1,11 @@
-/** Mistral: `[TOOL_CALLS]` with an array, or since v11 `[TOOL_CALLS]name[ARGS]{...}` for every call. */
+/** Mistral: `[TOOL_CALLS]` and an array; since v11, `[TOOL_CALLS]name[ARGS]{...}` for each call. */
 import { jsonCall, words } from '../grammar.js'
 import { ArrayReader } from './arrays.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
 import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'
-/** Matches `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
+/** Matches the header of `name[CALL_ID]id[ARGS]{...}`. The id is optional. */
 const HEADER = /^([^]*?)(?:\[CALL_ID\]([^]*?))?\[ARGS\]/
 
 class MistralReader implements BlockReader {

@@ -1,18 +1,18 @@
-/** Reads calls written as Python: `[name(key=literal, ...), ...]`. */
+/** Calls written in Python: `[name(key=literal, ...), ...]`. */
 import type { RawCall } from './call.js'
 
 class UnreadableCall extends Error {}
 
-/** The most brackets within each other. A model that repeats itself may open thousands. */
+/** The deepest nesting of brackets. A model that repeats itself may open thousands. */
 const DEEPEST = 200
 
-/** The calls with which a text begins. `open`: more text may complete the calls. `no`: no further text can. */
+/** The calls that a text begins with. `open`: more text may complete them. `no`: they cannot be read, whatever follows. */
 export type PythonRead = { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no'
 
-/** Yields where it needs more text, and then reads on. */
+/** A parser that yields when it needs more text. */
 type Reading<T> = Generator<undefined, T>
 
-/** Parses `[name(key=literal, ...), ...]`, where the literals are Python's. */
+/** Parses `[name(key=literal, ...), ...]` with Python literals. */
 export class PythonCalls {
   #at = 0
   #depth = 0
@@ -21,7 +21,7 @@ export class PythonCalls {
 
   constructor(private text = '') {}
 
-  /** Returns the calls of a whole text, or one malformed call when the text cannot be parsed. */
+  /** Returns the calls of a complete text; one malformed call when it cannot be parsed. */
   calls(): readonly RawCall[] {
     if (this.text.trim() === '') return []
     const read = this.read(true)
@@ -29,8 +29,8 @@ export class PythonCalls {
   }
 
   /**
-   * Reads the calls with which the text begins: a list, or one call without brackets. Other text may follow them. @param text the text that
-   * was read before, with more text behind it
+   * Reads the calls that the text begins with: a list, or a single call without brackets. Other text may follow. @param text the text of
+   * the last call, possibly longer
    */
   read(isList: boolean, text = this.text): PythonRead {
     this.text = text
@@ -79,14 +79,14 @@ export class PythonCalls {
     const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
     if (Object.hasOwn(constants, word)) return constants[word]!
     if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
-    // Python accepts numbers that JSON does not: `+5`, `.5`, `007`. They keep their digits.
+    // Numbers that Python accepts and JSON does not: `+5`, `.5`, `007`. They keep their digits.
     const parts = /^([-+]?)(?=\.?\d)(\d*)(?:\.(\d*))?((?:[eE][-+]?\d+)?)$/.exec(word)
     if (parts === null) throw new UnreadableCall()
     const [, sign, whole = '', fraction, power = ''] = parts
     return `${sign === '-' ? '-' : ''}${whole.replace(/^0+(?=\d)/, '') || '0'}${fraction ? `.${fraction}` : ''}${power}`
   }
 
-  /** Reads what is between two brackets, of which the first comes next. Returns it as JSON. */
+  /** Reads the items between two brackets, from the opening one on. Returns them as JSON, joined by commas. */
   *#inside(close: string, item: () => Reading<string>): Reading<string> {
     if (++this.#depth > DEEPEST) throw new UnreadableCall()
     this.#at++
@@ -98,7 +98,7 @@ export class PythonCalls {
   *#pair(): Reading<string> {
     const key = yield* this.#value()
     yield* this.#expect(':')
-    // Keys in Python may be numbers and constants; they become strings here.
+    // Python's keys may be numbers or constants. JSON needs strings.
     return `${key.startsWith('"') ? key : JSON.stringify(key)}:${yield* this.#value()}`
   }
 
@@ -163,7 +163,7 @@ export class PythonCalls {
     this.#at++
   }
 
-  /** Goes on to the next character that is not a space. */
+  /** Skips white space, and waits until another character has arrived. */
   *#space(): Reading<void> {
     for (;;) {
       yield* this.#until(this.#at + 1)
@@ -172,7 +172,7 @@ export class PythonCalls {
     }
   }
 
-  /** Waits until the text has this length. */
+  /** Waits until the text has at least this many characters. */
   *#until(length: number): Reading<void> {
     while (this.text.length < length) yield
   }

@@ -1,4 +1,4 @@
-/** LFM2: calls as a list of Python calls between tags, `[name(key='value')]`. */
+/** LFM2: a list of Python calls between tags, `[name(key='value')]`. */
 import { writtenEntries } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
 import { words } from '../grammar.js'
@@ -18,7 +18,6 @@ class PythonReader implements BlockReader {
   }
 }
 
-/** Writes a value as a Python literal. */
 function python(value: unknown): string {
   if (value === null || value === undefined) return 'None'
   if (typeof value === 'boolean') return value ? 'True' : 'False'

@@ -1,9 +1,9 @@
-/** DeepSeek and Kimi: control tokens around each call, and around all calls. */
+/** DeepSeek and Kimi: control tokens around each call, and around all calls together. */
 import { words } from '../grammar.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
 import { type TagBlock, BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
-/** Reads a header, a separator, JSON (possibly in a code fence) and a closing tag. */
+/** Reads one call: header, separator, JSON (possibly in a code fence), closing tag. */
 class SectionReader implements BlockReader {
   #scanner: JsonScanner | null = null
 
@@ -24,7 +24,7 @@ class SectionReader implements BlockReader {
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
     const first = body.indexOf(this.close)
-    /** Ignores what lies behind the end of the call: it belongs to the next one. */
+    /** Drops an offset after the end of this call: what lies there belongs to the next call. */
     const before = (at: number) => (first !== -1 && first < at ? -1 : at)
     const split = before(body.indexOf(this.separator))
     const from = split === -1 ? -1 : before(body.indexOf('{', split))
@@ -45,7 +45,10 @@ class SectionReader implements BlockReader {
 
 const skip = (open: string): TagBlock => ({ kind: 'skip', open })
 
-/** Splits what is behind the separator into a name and the text behind the fence. Code does it: a pattern takes cubic time on spaces. */
+/**
+ * Splits the text after the separator into the name and what follows the code fence. Done by code, because a pattern would take cubic time
+ * on spaces.
+ */
 function behindFence(rest: string): { readonly name: string; readonly text: string } | null {
   const fence = rest.indexOf('```')
   const name = rest.slice(0, Math.max(0, fence)).trim()
@@ -54,7 +57,7 @@ function behindFence(rest: string): { readonly name: string; readonly text: stri
   return { name, text: behind.trimStart() }
 }
 
-/** Reads a DeepSeek call. Its name is in the header (V3.1), or between the separator and a fence (R1, V3). */
+/** Reads a DeepSeek call. The name is in the header (V3.1), or between the separator and a code fence (R1, V3). */
 function deepseekCall(header: string, rest: string): RawCall {
   const found = behindFence(rest)
   const text = found?.text.trimEnd()
@@ -95,7 +98,7 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
   }
 }
 
-/** Reads a Kimi call. Its header is an id such as `functions.name:0`, which contains the name. */
+/** Reads a Kimi call. The header is an id such as `functions.name:0`, which contains the name. */
 function kimiCall(header: string, rest: string): RawCall {
   const id = header.trim()
   return { name: id.replace(/^functions\./, '').replace(/:\d+$/, ''), arguments: rest.trim(), ...(id === '' ? {} : { id }) }
@@ -117,7 +120,7 @@ export const kimi: SyntaxFamily = ({ tags }) => {
     ...callGrammars({
       write: (tool, args) =>
         words(`<|tool_call_begin|>functions.${tool}:`) +
-        // The model numbers calls over the whole conversation.
+        // The call ids of this model are numbers that count over the whole conversation.
         ' [0-9]{1,4} ' +
         words('<|tool_call_argument_begin|>') +
         args +

@@ -1,6 +1,6 @@
 /**
- * Describes how a family of models writes tool calls: how to parse them, and how to force them with a grammar. Also has the parser for
- * replies in which tags open and close, which most families use.
+ * A tool-call syntax: how a family of models writes calls, how to parse them, and how to force them with a grammar. Also the parser for
+ * replies with opening and closing tags, which most families use.
  */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import { type ReplyParser, StreamParser } from '../parser.js'
@@ -10,27 +10,27 @@ import type { BegunCall, RawCall } from './call.js'
 export type { ReasoningTags }
 
 export interface ToolSyntax {
-  /** The name of the family, for example `hermes`; `none` when the template shows no known syntax. */
+  /** The name of the syntax, for example `hermes`; `none` when the template shows no known one. */
   readonly name: string
-  /** Makes a parser. `prompt` is the generation prompt's text, which may have opened reasoning or a call. */
+  /** Makes a parser. `prompt`: the text of the generation prompt, which may have opened reasoning or a call. */
   parser(prompt: string, tools?: readonly ToolDefinition[]): ReplyParser
   /**
-   * Returns GBNF, root rule `root`, that forces at least one call, or exactly one when `single`. Null without tools, or when the family has
-   * no such grammar.
+   * Returns GBNF (root rule `root`) that forces at least one call, or exactly one with `single`. Returns null without tools, or when the
+   * syntax has no such grammar.
    */
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
   /**
-   * Returns a grammar that allows any answer until a call begins, and then only calls of these tools. With `bare` it also applies to bare
-   * calls (bare-calls.ts), if the grammar can wait for them. Null when the family has no such grammar.
+   * Returns a grammar that allows any answer until a call begins, and from there only calls of these tools. With `bare`, it also applies to
+   * bare calls (bare-calls.ts), as far as the syntax supports that. Returns null when the syntax has no such grammar.
    */
   lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean, bare?: boolean): LazyGrammar | null
-  /** The tags of reasoning; null when the family has no tags that can be recognised. */
+  /** The tags of reasoning; null when the syntax has none that can be recognised. */
   readonly reasoning: ReasoningTags | null
-  /** The way to write calls as text when the template itself ignores calls. Default: that of Hermes. */
+  /** How to write calls as text when the template itself ignores calls. Default: as Hermes does. */
   readonly writer?: CallWriter
 }
 
-/** How to write calls as text. All strings except the result of `call` are our own and may be control tokens. */
+/** How to write calls as text. All strings but the result of `call` are kvfold's own, so they may become control tokens. */
 export interface CallWriter {
   readonly before: string
   readonly open: string
@@ -40,18 +40,19 @@ export interface CallWriter {
   readonly after: string
 }
 
-/** The properties of a template on which a family's syntax depends. */
+/** What a syntax depends on in a template. */
 export interface TemplateTraits {
   readonly source: string
   /**
-   * The template's tags of reasoning; null when it shows none. The usual tags are then still parsed, but a forced call allows no reasoning.
+   * The reasoning tags that the template contains; null when it contains none. Then `<think>` is still parsed, but a forced call cannot be
+   * preceded by reasoning.
    */
   readonly tags: ReasoningTags | null
 }
 
 export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
 
-/** Returns the grammars and the reasoning tags of a family that writes its calls in one way everywhere. */
+/** Returns the grammars and reasoning tags for a syntax that writes calls in a single way. */
 export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy' | 'reasoning'> => ({
   reasoning: form.reasoning ?? USUAL_TAGS,
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
@@ -62,20 +63,23 @@ export function reasoningBlocks(tags: ReasoningTags | null): readonly TagBlock[]
   return [{ kind: 'reasoning', ...(tags ?? USUAL_TAGS) }]
 }
 
-// Replies in which tags open and close reasoning and calls: the syntax of most families.
+// Replies with opening and closing tags, the syntax of most families.
 
-/** Parses the text after a call's opening tag. A new reader is made for every block, so it may keep its progress. */
+/** Parses what follows the opening tag of a call. Each block gets a new reader, so a reader may keep progress. */
 export interface BlockReader {
-  /** Returns the calls and how much of `body` they took, closing tag included. Returns null to wait for more text; never when `final`. */
+  /**
+   * Returns the calls, and how many characters of `body` they took, closing tag included. Returns null to wait for more text, which it must
+   * not with `final`.
+   */
   read(body: string, final: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | null
-  /** Returns the call that `body` begins with, once its name is known and its arguments are JSON. More text must not change the result. */
+  /** Returns the call that `body` begins with, once its name is known and its arguments are JSON. More text must not change the name. */
   begun?(body: string): BegunCall | null
 }
 
 export type TagBlock =
   | ({ readonly kind: 'reasoning' } & Omit<ReasoningTags, 'then'>)
   | { readonly kind: 'calls'; readonly open: string; readonly reader: () => BlockReader }
-  /** A tag that only groups calls. It is dropped. */
+  /** A tag that only groups calls. The parser drops it. */
   | { readonly kind: 'skip'; readonly open: string }
 
 type Mode =
@@ -86,12 +90,12 @@ type Mode =
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }
   readonly #blocks: readonly TagBlock[]
-  /** Whether the answer has text other than whitespace. */
+  /** Whether the answer has any text but white space so far. */
   #hasText = false
 
   /**
-   * @param prompt when it ends with an opening tag, that tag's block is open from the beginning
-   * @param tools the declared tools; if there are none, the tags of calls are text. Undefined: any name may be a tool's.
+   * @param prompt if it ends with an opening tag, the answer begins inside that tag's block
+   * @param tools the declared tools; if the list is empty, tags of calls are text. Undefined: any name may be a tool
    */
   constructor(blocks: readonly TagBlock[], prompt: string, tools?: readonly ToolDefinition[]) {
     super()

@@ -1,4 +1,4 @@
-/** Reads arguments that are written as tags around raw text: `<parameter=key>` (Qwen3-Coder, Seed) and `<arg_key>` (GLM). */
+/** Arguments written as tags around raw text: `<parameter=key>` (Qwen3-Coder, Seed) and `<arg_key>` (GLM). */
 import { isRecord } from '../../core/json.js'
 import { objectOf } from '../../core/written-json.js'
 import type { ToolDefinition } from '../message.js'
@@ -6,9 +6,9 @@ import { withoutPatterns } from '../schema/exact.js'
 import { satisfies, type AnySchema, type Schema } from '../schema/merge.js'
 import { parseJson, type RawCall } from './call.js'
 
-/** Parses `<function=name><parameter=key>value</parameter></function>`, or JSON between the outer tags. */
+/** Parses `<function=name><parameter=key>value</parameter></function>`, or JSON in place of the parameters. */
 export function functionTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
-  // A value may contain any text but the end of its parameter, so whole parameters are read first.
+  // A value may contain any text except `</parameter>`. So whole parameters are matched first.
   const calls = [...text.matchAll(/<function=([^>]*)>((?:\s*<parameter=[^>]*>[^]*?<\/parameter>)*[^]*?)(<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '', end = '']) => {
     if ((!closed && end === '') || inside.trimStart().startsWith('{')) return { name: name.trim(), arguments: inside.trim() }
@@ -17,7 +17,10 @@ export function functionTags(text: string, closed: boolean, tools: readonly Tool
   })
 }
 
-/** Parses `<invoke name="name"><parameter name="key">value</parameter></invoke>`. A block without its closing tag is kept as it is. */
+/**
+ * Parses `<invoke name="name"><parameter name="key">value</parameter></invoke>`. If the closing tag is missing, the arguments stay raw
+ * text.
+ */
 export function invokeTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall {
   const [, name = '', inside = ''] = /^<invoke name="([^"]*)">([^]*?)(?:<\/invoke>)?$/.exec(text) ?? []
   if (!closed) return { name, arguments: inside.trim() }
@@ -36,14 +39,14 @@ export function argumentTags(text: string, closed: boolean, tools: readonly Tool
   }
 }
 
-/** Matches one parameter. If its closing tag is missing, it ends where the next parameter of the tool begins on a new line. */
+/** Matches one parameter. If its closing tag is missing, it ends where a line begins the next parameter of the tool. */
 function parameterIn({ properties }: Schema): RegExp {
   const names = isRecord(properties) ? Object.keys(properties).map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')) : []
   const next = names.length === 0 ? '[^>]*' : `(?:${names.join('|')})`
   return new RegExp(`<parameter=([^>]*)>\\n?([^]*?)\\n?(?:</parameter>|(?<=\\n)(?=<parameter=${next}>)|$)`, 'g')
 }
 
-/** Returns the schema by which the types of a tool's values are chosen. */
+/** Returns the schema of a tool's arguments, by which the types of values are chosen. Patterns are removed, because some run for ever. */
 function parametersOf(tools: readonly ToolDefinition[], name: string): Schema {
   const tool = tools.find((one) => one.name === name.trim())
   if (tool === undefined) return {}
@@ -54,13 +57,13 @@ function parametersOf(tools: readonly ToolDefinition[], name: string): Schema {
 
 const readParameters = new WeakMap<ToolDefinition, Schema>()
 
-/** The most values of unclear type for which all combinations are tried. */
+/** With more values of unclear type than this, combinations are not tried. */
 const MOST_DOUBTFUL = 6
 
 /**
- * Reads tagged values, which carry no type. A value that is JSON other than a string is read as JSON; any other is text. A value that fits
- * its argument's schema only as text stays text. When the result does not satisfy the tool's schema, combinations with the values as text
- * are tried.
+ * Reads tagged values, which carry no type. A value that is JSON (but not a JSON string) is read as JSON; any other is a string. It stays a
+ * string if it fits its argument's schema only so.
+ * If the result does not satisfy the tool's schema, combinations with some of these values as strings are tried.
  */
 function taggedValues(pairs: readonly RegExpMatchArray[], parameters: Schema): Readonly<Record<string, unknown>> {
   const texts = pairs.map(([, key = '', value = '']) => [key.trim(), value] as const)
@@ -74,13 +77,13 @@ function taggedValues(pairs: readonly RegExpMatchArray[], parameters: Schema): R
   return read
 }
 
-/** Returns the schema of the argument with this name; null if the tool does not say. */
+/** Returns the schema of one argument; null when the tool has none for it. */
 function schemaOf({ properties, $defs = {}, definitions = {} }: Schema, key: string): AnySchema | null {
   const schema = isRecord(properties) ? properties[key] : undefined
   return isRecord(schema) ? { ...schema, $defs, definitions } : null
 }
 
-/** Reads one value whose type is unclear. Returns the value, and for a number also its original text. */
+/** Reads one value of unclear type. For a number, also returns its original text. */
 function loosely(value: string, schema: AnySchema | null): readonly [value: unknown, text?: string] {
   const parsed = parseJson(value)
   const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }

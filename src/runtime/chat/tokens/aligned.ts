@@ -5,41 +5,44 @@ import { atOnce, type Steps } from '../../core/turns.js'
 export interface Aligned {
   readonly tokens: Int32Array
   /**
-   * The first UTF-16 unit of each token. A token that begins inside a character has that character's first unit. The numbers never
-   * decrease.
+   * For each token, the offset of its first character, in UTF-16 units. If the token begins inside a character, the offset of that
+   * character. The offsets never decrease.
    */
   readonly starts: Int32Array
-  /** The UTF-16 unit after each token's last character. No token shows the text between that and the next token's start. */
+  /**
+   * For each token, the offset behind its last character, in UTF-16 units. Text between this and the next token's start is shown by no
+   * token.
+   */
   readonly ends: Int32Array
-  /** For each token: 1 when it begins exactly at its place in `starts`, 0 when it begins inside a character. */
+  /** For each token: 1 when it begins exactly at its start, 0 when it begins inside a character. */
   readonly borders: Uint8Array
-  /** UTF-16 units of the whole text. */
+  /** The length of the text in UTF-16 units. */
   readonly length: number
 }
 
-/** The ways in which a tokenizer changes plain text besides splitting it. */
+/** How a tokenizer changes plain text, apart from splitting it. */
 export interface Habits {
-  /** True when the tokenizer puts a space in front of text, at the beginning and after a token that is matched as a whole. */
+  /** Whether the tokenizer puts a space before text: at the beginning, and after a token that it matches as a whole. */
   readonly prefixesSpace: boolean
   /**
-   * For a token that the tokenizer matches as a whole before all others: says whether it swallows the whitespace beside it. Returns null
-   * for an ordinary token.
+   * For a token that the tokenizer matches as a whole, before all others: whether it swallows white space before and after it. Null for
+   * other tokens.
    */
   matched(token: number): { readonly stripsBefore: boolean; readonly stripsAfter: boolean } | null
 }
 
 /**
- * Aligns tokens with the text they were made from, by reading their pieces beside the text. A space and U+2581 count as the same, because
- * SentencePiece writes one as the other and a piece cannot tell them apart. A space that the tokenizer put in front shows no text, and no
- * token shows whitespace that it swallowed. When the pieces still differ from the text (a tokenizer that normalises), all tokens show the
- * whole text and only its ends are borders.
+ * Aligns tokens with the text that they were made from, by comparing their bytes with the text. A space equals U+2581, because
+ * SentencePiece writes one as the other.
+ * A space that the tokenizer added shows no text. White space that the tokenizer swallowed is shown by no token. If tokens and text still
+ * differ (a tokenizer that normalises), every token counts as showing the whole text.
  */
 export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce(alignSteps(...made))
 
-/** How many tokens are handled before other work may run. */
+/** How many tokens are handled between two yields to the event loop. */
 const STEP = 4096
 
-/** Does the same as `align`, but lets other work run after every few thousand tokens. */
+/** Like `align`, but a generator that yields to the event loop every few thousand tokens. */
 export function* alignSteps(
   text: string,
   tokens: Int32Array,
@@ -66,7 +69,7 @@ export function* alignSteps(
   return whole(text, tokens)
 }
 
-/** Habits to try before the vocabulary is asked: the tokenizer may put a space in front of the text. */
+/** Tried before the vocabulary is asked for its habits: the tokenizer may put a space before the text. */
 const anyStart: Habits = { prefixesSpace: true, matched: () => null }
 
 function whole(text: string, tokens: Int32Array): Aligned {
@@ -76,20 +79,20 @@ function whole(text: string, tokens: Int32Array): Aligned {
   return { tokens, starts, ends, borders: borders.subarray(0, tokens.length), length: text.length }
 }
 
-/** Walks through the text and the bytes of the pieces at the same time. */
+/** Walks through the text and the tokens' bytes in parallel. */
 class Walk {
   constructor(
     private readonly text: string,
     private readonly tokens: Int32Array,
-    /** The bytes of all pieces, concatenated. */
+    /** The bytes of all tokens, concatenated. */
     private readonly bytes: Uint8Array,
-    /** The first byte of each token in `bytes`. */
+    /** The offset of each token's first byte in `bytes`. */
     private readonly offsets: Int32Array,
   ) {}
 
   /**
-   * Aligns all tokens. Returns null when the pieces do not match the text. Without habits, the tokenizer may not have added or swallowed
-   * any character.
+   * Aligns all tokens. Returns null when their bytes do not match the text. Without habits, every character must match: none added, none
+   * swallowed.
    */
   *run(habits: Habits | null): Steps<Aligned | null> {
     const { text, tokens, bytes, offsets } = this
@@ -140,9 +143,7 @@ class Walk {
     return unit === text.length ? { tokens, starts, ends, borders, length: text.length } : null
   }
 
-  /**
-   * Skips the space that the tokenizer put in front of a text, if there is one. Then the pieces continue with more spaces than the text.
-   */
+  /** Skips a space that the tokenizer added before the text. There is one if the tokens have more spaces here than the text. */
   #pastPrefix(at: number, unit: number): number {
     const { bytes } = this
     for (let ahead = at; ahead < bytes.length; unit++) {
@@ -161,13 +162,13 @@ class Walk {
 }
 
 const SPACE = 0x20
-/** The characters that C counts as whitespace, which some control tokens swallow. */
+/** What C's isspace counts as white space; some control tokens swallow these characters. */
 const WHITESPACE = ' \t\n\v\f\r'
 
-/** Joins aligned parts. Each part comes with its place in the whole text. */
+/** Joins aligned parts. `at`: the offset of a part in the whole text. */
 export const concatenate = (...given: Parameters<typeof concatenateSteps>): Aligned => atOnce(concatenateSteps(...given))
 
-/** Does the same as `concatenate`, but lets other work run while many parts are joined. */
+/** Like `concatenate`, but a generator that yields to the event loop while it joins many parts. */
 export function* concatenateSteps(
   parts: readonly { readonly at: number; readonly aligned: Aligned }[],
   length: number,
@@ -195,7 +196,7 @@ export function* concatenateSteps(
   return { tokens, starts, ends, borders, length }
 }
 
-/** Returns a part of an alignment: the tokens `[start, end)`, aligned with the text from `from` to `to`. */
+/** Returns the tokens `[start, end)`, aligned with the text from offset `from` to `to`. */
 export function part({ tokens, starts, ends, borders }: Aligned, { start, end }: Span, from: number, to: number): Aligned {
   const shift = (places: Int32Array) => places.subarray(start, end).map((place) => place - from)
   return {
@@ -207,7 +208,7 @@ export function part({ tokens, starts, ends, borders }: Aligned, { start, end }:
   }
 }
 
-/** Returns the first token that begins at or after this character; `tokens.length` if there is none. */
+/** Returns the index of the first token that begins at or after offset `char`; `tokens.length` when there is none. */
 export function tokenAt({ starts }: Aligned, char: number): number {
   let low = 0
   let high = starts.length
@@ -219,7 +220,7 @@ export function tokenAt({ starts }: Aligned, char: number): number {
   return low
 }
 
-/** True when no token shows characters on both sides of this place. */
+/** Whether offset `char` is a token border: no token shows characters on both sides of it. */
 export function isBorder(aligned: Aligned, char: number): boolean {
   const { starts, ends, borders } = aligned
   const index = tokenAt(aligned, char)
@@ -228,8 +229,8 @@ export function isBorder(aligned: Aligned, char: number): boolean {
 }
 
 /**
- * Returns the fewest whole tokens that show all of `[from, to)`, from border to border. Empty when no token shows any of it. Leading
- * tokens that show no text (BOS, the tokenizer's own space) are left out.
+ * Returns the smallest range of whole tokens that shows all of `[from, to)`, from border to border. The range is empty when no token shows
+ * any of it. Tokens without text before it (BOS, an added space) are left out.
  */
 export function cover(aligned: Aligned, { start: from, end: to }: Span): Span {
   const { tokens, starts, ends, borders } = aligned
@@ -242,7 +243,7 @@ export function cover(aligned: Aligned, { start: from, end: to }: Span): Span {
   return { start, end }
 }
 
-/** Returns the tokens that show only characters of `[from, to)`. */
+/** Returns the range of tokens that show nothing but characters of `[from, to)`. */
 export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
   const { tokens, starts, ends, borders } = aligned
   let start = tokenAt(aligned, from)
@@ -253,24 +254,24 @@ export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
   return { start, end: Math.max(start, end) }
 }
 
-// Reads bytes as characters like `TextDecoder`, and treats characters that a vocabulary does not distinguish as equal.
+// Reads bytes as characters like `TextDecoder`. Characters that a vocabulary does not distinguish count as equal.
 
 const REPLACEMENT = 0xfffd
-/** The character U+2581, which stands for a space in SentencePiece vocabularies. */
+/** U+2581, which stands for a space in SentencePiece vocabularies. */
 const LOWER_BLOCK = 0x2581
 
-/** Maps characters that a piece cannot tell apart to one number: a space and U+2581, and lone surrogates, which have no UTF-8 form. */
+/** Maps characters that tokens cannot tell apart to one code: space and U+2581; all lone surrogates, which UTF-8 does not have. */
 export function folded(code: number): number {
   if (code === LOWER_BLOCK) return 0x20
   return code >= 0xd800 && code <= 0xdfff ? REPLACEMENT : code
 }
 
-/** Returns how many UTF-16 units a character has. */
+/** Returns how many UTF-16 units a character takes. */
 export const unitsAt = (code: number): 1 | 2 => (code > 0xffff ? 2 : 1)
 
 /**
- * Returns the character at a byte and its number of bytes, packed as `code << 3 | size`. Invalid bytes become U+FFFD, grouped as the
- * WHATWG decoder groups them.
+ * Returns the character at a byte offset and its number of bytes, packed as `code << 3 | size`. Invalid bytes become U+FFFD, grouped as in
+ * the WHATWG decoder.
  */
 export function codePointAt(bytes: Uint8Array, at: number): number {
   const first = bytes[at]!
@@ -278,7 +279,7 @@ export function codePointAt(bytes: Uint8Array, at: number): number {
   const more = first < 0xc2 || first > 0xf4 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3
   if (more === 0) return (REPLACEMENT << 3) | 1
   let [low, high] = [0x80, 0xbf]
-  // The bounds exclude overlong forms, surrogates, and code points beyond U+10FFFF.
+  // These bounds exclude overlong forms, surrogates and code points beyond U+10FFFF.
   if (first === 0xe0) low = 0xa0
   else if (first === 0xf0) low = 0x90
   if (first === 0xed) high = 0x9f

@@ -1,19 +1,19 @@
 /**
- * Tokenizes rendered text in stretches between control tokens. So foreign text never becomes a control token, and unchanged stretches come
- * from a cache. Also declares the interface that a tokenizer must have.
+ * Tokenizes a rendered prompt in stretches between control tokens. So text from outside never becomes a control token, and unchanged
+ * stretches come from a cache. Also declares the tokenizer interface.
  */
 import { atOnce, inTurns, type Steps, turn } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
 import { align, alignSteps, type Aligned, concatenateSteps, type Habits } from './aligned.js'
 
-/** A stretch of the text with given tokens. If `tokens` is null, the stretch is tokenized apart from its neighbours. */
+/** A span of the text whose tokens are given. If `tokens` is null, the span is tokenized apart from the text around it. */
 export interface Fixed {
   readonly start: number
   readonly end: number
   readonly tokens: Int32Array | null
 }
 
-/** A control token as the tokenizer writes it, and whether it swallows the whitespace beside it. */
+/** A control token: its text, and whether it swallows white space before and after it. */
 interface Control {
   readonly token: number
   readonly text: string
@@ -21,28 +21,28 @@ interface Control {
   readonly stripsAfter: boolean
 }
 
-/** A control token and its place in the text. */
+/** A control token and its offset in the text. */
 interface Occurrence {
   readonly at: number
   readonly control: Control
 }
 
-/** A part of a prompt: its tokens, or the text to tokenize. */
+/** A piece of a prompt: its tokens, or the text that must still be tokenized. */
 interface Part {
   readonly at: number
   readonly made: Aligned | { readonly text: string; readonly inner: boolean }
 }
 
-/** How many pieces, parts or texts are handled before other work may run. */
+/** How many pieces, parts or texts are handled between two yields to the event loop. */
 const STEP = 1024
-/** The most characters of text whose tokens are kept. */
+/** The size of the token cache, in characters of text. */
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
 
 export class Encoder {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #controls = new Map<number, Control>()
-  /** For each token: its properties if a tokenizer matches it as a whole even in plain text; null for an ordinary token. */
+  /** For each token: its properties if the tokenizer matches it as a whole even in plain text; null for other tokens. */
   readonly #wholes = new Map<number, Control | null>()
   readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
   readonly #answers = new WeakMap<Int32Array, { readonly text: string; readonly aligned: Aligned }>()
@@ -57,14 +57,14 @@ export class Encoder {
     }
   }
 
-  /** Returns the bytes of a token; control tokens are written out. */
+  /** Returns the bytes of a token. A control token is written as text, such as `<|im_end|>`. */
   readonly piece = (token: number): Uint8Array => {
     let bytes = this.#pieces.get(token)
     if (bytes === undefined) this.#pieces.set(token, (bytes = this.tokenizer.piece(token, true)))
     return bytes
   }
 
-  /** Finds the control tokens in the template's own text, with their places. */
+  /** Finds the control tokens in text that the template itself writes. */
   controls(text: Tracked): Occurrence[] {
     return atOnce(this.#controlSteps(atOnce(literalsIn(text))))
   }
@@ -80,8 +80,8 @@ export class Encoder {
   }
 
   /**
-   * Finds the control tokens in long literals, on another thread if the tokenizer can do that. A literal is text that the template itself
-   * writes. Numbers of a request become literals, too, so one can be long.
+   * Finds the control tokens in long literals (text that the template itself writes), on another thread if the tokenizer can. Literals can
+   * be long, because numbers in a request become literals.
    */
   async #inLongLiterals(literals: readonly Literal[]): Promise<ReadonlyMap<string, readonly Occurrence[]>> {
     const long = [...new Set(literals.filter(({ text }) => text.length > LONG_LITERAL).map(({ text }) => text))]
@@ -98,14 +98,14 @@ export class Encoder {
   }
 
   /**
-   * Tokenizes a whole prompt, BOS included. `fixed` must be disjoint and in order. Without `fixed`, and if no content looks like a control
-   * token, the result equals that of the tokenizer on the whole text.
+   * Tokenizes a whole prompt, with BOS if the model wants it. `fixed` must be disjoint and in order. Without `fixed`, the result is that of
+   * tokenizing the whole text at once, unless content looks like a control token.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
     return atOnce(this.#joined(atOnce(this.#parts(text, fixed, this.controls(text))), text.length))
   }
 
-  /** Does the same as `encode`, but lets other work run while long texts are tokenized. */
+  /** Like `encode`, but yields to the event loop while it tokenizes long texts. */
   async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
     const literals = await inTurns(literalsIn(text))
     const controls = await inTurns(this.#controlSteps(literals, await this.#inLongLiterals(literals)))
@@ -116,7 +116,7 @@ export class Encoder {
     return inTurns(this.#joined(planned, text.length, ready))
   }
 
-  /** Puts the cached results for the texts of the parts into `ready`. Returns the texts without a cached result, each once. */
+  /** Puts what the cache has for the texts of the parts into `ready`. Returns the texts that it does not have, each once. */
   *#missing(parts: readonly Part[], ready: Map<string, Aligned>): Steps<string[]> {
     const missing = new Set<string>()
     for (const [index, { made }] of parts.entries()) {
@@ -130,7 +130,7 @@ export class Encoder {
     return [...missing]
   }
 
-  /** Tokenizes texts, on another thread if the tokenizer can do that. */
+  /** Tokenizes texts, on another thread if the tokenizer can. */
   async #tokenizeInTurns(texts: readonly string[], ready: Map<string, Aligned>): Promise<void> {
     const { tokenizer } = this
     const all = (await tokenizer.tokenizeAll?.(texts)) ?? texts.map((text) => tokenizer.tokenize(text))
@@ -191,7 +191,7 @@ export class Encoder {
     return parts
   }
 
-  /** Aligns given tokens with their text. Alignments of answers are kept, because every step makes its prompt anew. */
+  /** Aligns given tokens with their text. Alignments of sampled answers are cached, because each step builds its prompt anew. */
   #given(text: string, tokens: Int32Array): Aligned {
     const known = this.#answers.get(tokens)
     if (known?.text === text) return known.aligned
@@ -205,12 +205,12 @@ export class Encoder {
     return made.inner ? this.#innerAligned(made.text, ready) : (ready?.get(made.text) ?? this.#stretch(made.text))
   }
 
-  /** Returns the text that is actually tokenized for this part. It is also the key in the cache. */
+  /** Returns the text to tokenize for a part. It is also the key in the cache. */
   #key({ text, inner }: { readonly text: string; readonly inner: boolean }): string {
     return inner && this.#habits.prefixesSpace ? ANCHORS[0] + text : text
   }
 
-  /** Tokenizes text that is in the middle of other text: without control tokens, and without a space in front. */
+  /** Tokenizes text that stands in the middle of a prompt: no control tokens, and no space added before it. */
   inner(text: string, ready?: ReadonlyMap<string, Aligned>): Int32Array {
     if (text === '') return new Int32Array()
     const stretch = (of: string) => ready?.get(of) ?? this.#stretch(of)
@@ -223,7 +223,7 @@ export class Encoder {
     return stretch(text).tokens
   }
 
-  /** Does the same as `inner`, but also returns which characters each token shows. */
+  /** Like `inner`, but also returns which characters each token shows. */
   innerAligned(text: string): Aligned {
     return this.#innerAligned(text)
   }
@@ -269,8 +269,8 @@ export class Encoder {
   }
 
   /**
-   * Returns the token's properties if the tokenizer matches it as a whole in plain text. Then the token's text alone gives exactly this
-   * token, without a space in front. An ordinary token gives null.
+   * Returns the token's properties if the tokenizer matches it as a whole in plain text; null if not. The test: the token's text alone must
+   * give exactly this token.
    */
   #matched(token: number): Control | null {
     let matched = this.#wholes.get(token)
@@ -288,7 +288,7 @@ export class Encoder {
     return control
   }
 
-  /** Finds by trying whether a control token swallows whitespace, because the `Tokenizer` interface does not say it. */
+  /** Finds out by trial whether a control token swallows white space. The `Tokenizer` interface does not tell. */
   #probe(token: number): Control {
     const text = decoder.decode(this.piece(token))
     const special = (whole: string) => this.tokenizer.tokenize(whole, { parseSpecial: true })
@@ -303,13 +303,13 @@ export class Encoder {
   }
 }
 
-/** A stretch of text that the template itself wrote. */
+/** Text that the template itself wrote. */
 interface Literal {
   readonly at: number
   readonly text: string
 }
 
-/** The length in characters from which on a literal is tokenized on another thread. */
+/** Longer literals, in characters, are tokenized on another thread. */
 const LONG_LITERAL = 4096
 
 function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
@@ -330,14 +330,17 @@ function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
   return literals
 }
 
-/** Returns where the whitespace at the end of a text begins. A regular expression takes quadratic time on long runs of spaces. */
+/**
+ * Returns the offset at which the white space at the end of a text begins. A regular expression would take quadratic time on long runs of
+ * spaces.
+ */
 function endWithoutSpaces(text: string): number {
   let end = text.length
   while (end > 0 && ' \t\n\v\f\r'.includes(text[end - 1]!)) end--
   return end
 }
 
-/** Texts in front of which no tokenizer puts a space. So no tokenizer puts a space before the text behind such a text either. */
+/** Texts before which no tokenizer adds a space. Text tokenized behind one of them gets no added space either. */
 const ANCHORS = ['\n', ')', 'x'] as const
 
 function single(token: number, length: number): Aligned {
@@ -350,10 +353,10 @@ function single(token: number, length: number): Aligned {
   }
 }
 
-// A cache of results for the texts that were used last, bounded by the total length of the texts.
+// An LRU cache of results by text, bounded by the total length of the texts.
 
 class Recent<T> {
-  /** The results in order of use. A Map iterates in insertion order, so a result that is used is inserted again. */
+  /** In order of use: a Map iterates in insertion order, so `find` inserts a result again. */
   readonly #entries = new Map<string, T>()
   #characters = 0
 
@@ -367,7 +370,7 @@ class Recent<T> {
     return made
   }
 
-  /** Returns the kept result of a text; undefined when there is none. The result counts as used now. */
+  /** Returns the cached result of a text, and marks it as used; undefined when there is none. */
   find(text: string): T | undefined {
     const kept = this.#entries.get(text)
     if (kept === undefined) return undefined
@@ -395,9 +398,9 @@ export interface Tokenizer {
     readonly addBos: boolean
   }
   tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
-  /** Tokenizes each text off the event loop's thread. A tokenizer without this function uses `tokenize` on this thread. */
+  /** Tokenizes each text on another thread. Without this function, `tokenize` is called on the caller's thread. */
   tokenizeAll?(texts: readonly string[], options?: { readonly parseSpecial?: boolean }): Promise<readonly Int32Array[]>
-  /** Returns the bytes of one token as it is written out, control tokens included. */
+  /** Returns the bytes of one token, as its text is written. With `special`, control tokens have theirs, too. */
   piece(token: number, special?: boolean): Uint8Array
   isControl(token: number): boolean
 }

@@ -1,4 +1,4 @@
-/** Lists the files of a bundle, which come from this installation of kvfold. */
+/** Lists the files of a bundle. They are taken from this installation of kvfold. */
 import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
@@ -20,37 +20,34 @@ export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const
 export type BundleGpu = (typeof BUNDLE_GPUS)[number]
 
 export interface ContentsOptions {
-  /** The folder of the installed package. */
   readonly root: string
-  /** The folder of the compiled program. Default: the package's own `dist`; tests use another one. */
+  /** The folder of the compiled program. Default: `dist` of the package; tests use another one. */
   readonly dist?: string
   readonly gpu: BundleGpu
-  /** Absolute paths of GGUF files. */
   readonly models: readonly string[]
 }
 
 export interface Contents {
-  /** The bundle's name, for example `kvfold-<version>-linux-x64-cpu`. */
   readonly name: string
   readonly entries: readonly BundleEntry[]
   readonly requirements: Requirements
 }
 
 const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' }
-/** Compiled files that a bundle must have. Without them kvfold does not run, or the server has no dashboard. */
+/** Compiled files that a bundle must have: kvfold does not run without the first, and has no dashboard without the second. */
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
-/** Files of the package that kvfold reads, besides its compiled program. */
+/** Files of the package that kvfold reads at run time, beside its compiled program. */
 const OWN_FILES = [
   ...['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json'],
   ...['native-models/acm/acm.gguf', 'native-models/acm/README.md'],
 ]
-/** The folder of the built-in model. Its ONNX export is left out of bundles, because only tests read it. */
+/** The folder of the built-in model. Bundles leave out its ONNX export, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
-/** The sources of llama.cpp, 35 MB, which are needed only to compile it. Bundles leave them out. */
+/** The sources of llama.cpp (35 MB). Bundles leave them out, because they are needed only to compile it. */
 const SOURCES = 'llama/gitRelease.bundle'
 
 /**
- * Lists the contents of a bundle. @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere;
+ * Lists the contents of a bundle. @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run on another machine;
  * cli/bad-usage for models
  */
 export async function bundleContents({ root, dist = join(root, 'dist'), gpu, models }: ContentsOptions): Promise<Contents> {
@@ -96,8 +93,8 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
 }
 
 /**
- * Lists the packages with llama.cpp's libraries for a kind of GPU. The CPU's package is always among them: kvfold reads model headers with
- * it, and machines without a GPU driver run on it.
+ * Lists the packages with llama.cpp's libraries for a kind of GPU. The CPU package is always included: kvfold reads model headers with it,
+ * and it runs on machines without a GPU driver.
  */
 function backendPackages(gpu: BundleGpu): string[] {
   const cpu = `@node-llama-cpp/linux-${process.arch}`
@@ -107,7 +104,7 @@ function backendPackages(gpu: BundleGpu): string[] {
     case 'vulkan':
       return [cpu, `${cpu}-vulkan`]
     case 'cuda':
-      // The package `-cuda-ext` is for machines with the previous generation of CUDA.
+      // The package `-cuda-ext` supports the previous generation of CUDA.
       return [cpu, `${cpu}-cuda`, `${cpu}-cuda-ext`]
   }
 }
@@ -129,14 +126,15 @@ async function ownEntries(app: string, root: string, dist: string): Promise<Bund
 }
 
 /**
- * Whether a bundle needs this file of a package. Nested packages are added separately, and types and source maps are only for developers.
+ * Whether a bundle needs this file of a package. Nested packages are left out here, because they are added as packages of their own. Type
+ * declarations and source maps are only for developers.
  */
 function needed(within: string): boolean {
   const name = basename(within)
   return name !== 'node_modules' && name !== '.git' && within !== SOURCES && !/\.(d\.[cm]?ts|map|tsbuildinfo)$/.test(name)
 }
 
-/** Adds all parts of a split model. @throws KvfoldError cli/bad-usage when two files have one name */
+/** Lists the model files, with all parts of split models. @throws KvfoldError cli/bad-usage when two files have the same name */
 async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   const files = models.flatMap((file) => {
     const [, start, , count] = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/.exec(file) ?? []
@@ -152,7 +150,7 @@ async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   return Promise.all(unique.map((file) => fileEntry(`models/${basename(file)}`, file)))
 }
 
-/** Returns the programs and libraries among the entries that are for this kind of processor. */
+/** Returns those entries that are programs or libraries for this kind of processor. */
 function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] {
   return entries.flatMap(({ path, source }) => {
     if (source.kind !== 'file' || !/(^node|\.node|\.so(\.[\d.]+)?)$/.test(path)) return []
@@ -164,14 +162,13 @@ function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] 
 const inPathOrder = <T extends { readonly path: string }>(items: readonly T[]): T[] =>
   [...items].sort((a, b) => (a.path < b.path ? -1 : 1))
 
-// Finds the npm packages that kvfold needs to run: its installed dependencies, without the development dependencies.
+// The npm packages that kvfold needs to run: its installed dependencies without development dependencies.
 
 export interface Package {
   readonly name: string
   readonly version: string
-  /** The licence's SPDX id, or the package's own words for it. */
+  /** The licence's SPDX id, or the package's own wording. */
   readonly license: string
-  /** Absolute path of the package's folder. */
   readonly folder: string
 }
 
@@ -189,8 +186,8 @@ interface PackageManifest {
 }
 
 /**
- * Returns the package in `root` and all packages that it needs to run. Reads the installed packages, because npm does not publish the lock
- * file. Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
+ * Returns the package in `root` and all packages that it needs to run, as installed: npm does not publish the lock file. Leaves out
+ * optional packages that are missing, are for other machines, or that `wanted` rejects.
  * @throws KvfoldError bundle/unsuitable when a package is missing, or is a link (pnpm)
  */
 export async function productionPackages(root: string, wanted: (name: string) => boolean): Promise<Package[]> {
@@ -222,7 +219,7 @@ export async function productionPackages(root: string, wanted: (name: string) =>
   return [...found.values()]
 }
 
-/** Returns the folder that contains all the packages: kvfold's own, or the project in whose node_modules kvfold is installed. */
+/** Returns the folder that contains all packages: kvfold's own, or the project that has kvfold in its node_modules. */
 function commonFolder(packages: readonly Package[]): string {
   return packages.reduce((base, { folder }) => {
     while (relative(base, folder).startsWith('..')) base = dirname(base)
@@ -239,7 +236,7 @@ function needs(manifest: PackageManifest): { name: string; optional: boolean }[]
     .concat([...optional].map((name) => ({ name, optional: true })))
 }
 
-/** Returns the folder in which Node would find the package, or null. */
+/** Returns the folder where Node would find the package; null when it is not installed. */
 async function installed(name: string, from: string): Promise<string | null> {
   for (let folder = from; ; folder = dirname(folder)) {
     const candidate = join(folder, 'node_modules', name)
@@ -248,7 +245,7 @@ async function installed(name: string, from: string): Promise<string | null> {
   }
 }
 
-/** Whether a package is for this kind of machine. The names are checked too, because some packages for musl say so only there. */
+/** Whether a package is for this kind of machine. Checks the name too, because some packages for musl declare it only there. */
 function fits(name: string, { os = [], cpu = [], libc = [] }: PackageManifest): boolean {
   const allows = (list: readonly string[], value: string): boolean =>
     !list.includes(`!${value}`) && (list.every((item) => item.startsWith('!')) || list.includes(value))
@@ -259,15 +256,15 @@ async function readManifest(folder: string): Promise<PackageManifest> {
   return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as PackageManifest
 }
 
-// Collecting the licence texts of a bundle.
+// The licence texts of a bundle.
 
 const FOLDER = 'LICENSES'
 const NODE_TEXT = 'node.txt'
 const GCC_TEXT = 'gcc.txt'
 
 /**
- * Projects whose code is compiled into the libraries of @node-llama-cpp, whose packages name only node-llama-cpp's author. All are under
- * MIT.
+ * Projects whose code is compiled into the libraries of @node-llama-cpp. The licence of those packages names only the author of
+ * node-llama-cpp. All of these are under MIT.
  */
 const WITHIN_LLAMA = [
   'llama.cpp and ggml: Copyright (c) 2023-2026 The ggml authors',
@@ -276,14 +273,10 @@ const WITHIN_LLAMA = [
 ]
 
 export interface PlacedPackage extends Package {
-  /** Path in the bundle. */
   readonly path: string
 }
 
-/**
- * Makes the licence files: an index of all licences, and the texts that are not in the packages' own folders. `own` is kvfold's licence,
- * which is MIT.
- */
+/** Makes the licence files: an index of all licences, and texts that are in no package's own folder. `own`: kvfold's licence text (MIT). */
 async function licenceEntries(
   node: NodeProgram,
   packages: readonly PlacedPackage[],

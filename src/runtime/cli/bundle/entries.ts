@@ -1,6 +1,6 @@
 /**
- * One file of a bundle: its path, its permissions and the source of its bytes. Also the bundle's generated texts: its shell scripts (POSIX
- * sh) and the page that describes it.
+ * The entries of a bundle: for each file its path, its permissions and where its bytes come from. Also the files that are generated: shell
+ * scripts (POSIX sh) and the README.
  */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
@@ -13,13 +13,13 @@ export type EntryContent =
   { readonly kind: 'file'; readonly file: string; readonly size: number } | { readonly kind: 'text'; readonly text: string }
 
 export interface BundleEntry {
-  /** Path in the bundle, with `/` between folders. */
+  /** Path within the bundle, with `/` between folders. */
   readonly path: string
   readonly executable: boolean
   readonly source: EntryContent
 }
 
-/** The name of the list of checksums, in the form that `sha256sum -c` reads. */
+/** The name of the file of checksums, in the format of `sha256sum -c`. */
 export const CHECKSUMS = 'SHA256SUMS'
 
 export const textEntry = (path: string, text: string, executable = false): BundleEntry => ({
@@ -32,7 +32,7 @@ export async function fileEntry(path: string, file: string, executable = false):
   return { path, executable, source: { kind: 'file', file, size: (await stat(file)).size } }
 }
 
-/** Lists all files below `folder` whose relative path `wanted` accepts, placed below `path`. Links to files become files. */
+/** Lists the files below `folder` whose relative path `wanted` accepts, as entries below `path`. A link to a file becomes a file. */
 export async function folderEntries(path: string, folder: string, wanted: (within: string) => boolean): Promise<BundleEntry[]> {
   const found: BundleEntry[] = []
   const walk = async (within: string): Promise<void> => {
@@ -50,13 +50,13 @@ export async function folderEntries(path: string, folder: string, wanted: (withi
 
 export const sizeOf = ({ source }: BundleEntry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
 
-/** Sorts entries by path, byte for byte, so that every machine writes them in the same order. */
+/** Sorts entries by the bytes of their paths, so that each machine writes them in the same order. */
 export const inOrder = (entries: readonly BundleEntry[]): BundleEntry[] =>
   [...entries].sort((a, b) => Buffer.compare(Buffer.from(a.path), Buffer.from(b.path)))
 
 /**
- * Yields the bytes of an entry, and adds their checksum to `sums` at the end. @throws KvfoldError when a file's size changes while it is
- * read
+ * Yields the bytes of an entry. At the end, adds its checksum to `sums`. @throws KvfoldError when the size of the file has changed
+ * meanwhile
  */
 export async function* contents(entry: BundleEntry, sums: Map<string, string>): AsyncGenerator<Buffer> {
   const { source } = entry
@@ -72,18 +72,18 @@ export async function* contents(entry: BundleEntry, sums: Map<string, string>): 
   sums.set(entry.path, hash.digest('hex'))
 }
 
-/** Makes the list of checksums, which is the last file of a bundle. */
+/** Makes the file of checksums, the last file of a bundle. */
 export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
   textEntry(CHECKSUMS, [...sums].map(([path, sum]) => `${sum}  ${path}\n`).join(''))
 
-// The generated texts of a bundle: its shell scripts, and the page that describes it.
+// The generated files of a bundle.
 
-// The shell scripts of a bundle: one starts kvfold, the other unpacks an archive. POSIX sh only.
+// The shell scripts: one starts kvfold, the other unpacks an archive. POSIX sh only.
 
 /**
- * A script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library when that is new enough
- * (6.0.`minor`), because a driver of the machine may need it. Otherwise it uses the bundle's own C++ library. It needs only the shell (and
- * readlink when called through a link).
+ * The script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library if that is new enough
+ * (6.0.`minor`), because a driver may need that one; if not, the bundle's own. It needs only a shell, and readlink when called through a
+ * link.
  */
 export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
 # Runs kvfold on the Node beside this script.
@@ -120,7 +120,7 @@ fi
 exec "$here/node" "$here/${main}" "$@"
 `
 
-/** A script that checks the parts of an archive, joins and unpacks them, and checks the result. */
+/** The script that checks the parts of an archive, joins and unpacks them, and checks the result. */
 export const unpacker = (name: string, sums: string, inside: string): string => `#!/bin/sh
 # Checks, joins and unpacks the parts beside this script: sh unpack.sh [folder]
 set -eu
@@ -143,14 +143,14 @@ sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is th
 echo "unpacked and checked: $to/${name}"
 `
 
-// Running a bundle as a service: in a container, and under systemd. Both put the bundle at `SERVICE_HOME`.
+// Running a bundle as a service, in a container or under systemd. Both have the bundle at `SERVICE_HOME`.
 
 const SERVICE_HOME = '/opt/kvfold'
 const SERVICE_PORT = 8080
 
 /**
- * The Dockerfile of a bundle. Its `BASE` may be any image with the C library that the bundle needs. For GPUs, the image must contain the
- * driver's libraries too.
+ * The Dockerfile of a bundle. `BASE` may be any image with the C library that the bundle needs. For a GPU, it must also contain the
+ * driver's libraries.
  */
 export const dockerfile = (): string => `# docker build -t kvfold .
 # docker run --rm -p 127.0.0.1:${SERVICE_PORT}:${SERVICE_PORT} -v kvfold:/data -v "$PWD/models:/models:ro" kvfold --model /models/model.gguf
@@ -170,7 +170,7 @@ ENTRYPOINT ["${SERVICE_HOME}/kvfold", "serve", "--host", "0.0.0.0", "--port", "$
 `
 
 /**
- * The systemd unit of a bundle. The unit's user is created when it starts. Conversations are in /var/lib/kvfold, cached data of models in
+ * The systemd unit of a bundle. systemd creates its user at the start. Conversations go to /var/lib/kvfold, cached data about models to
  * /var/cache/kvfold.
  */
 export const systemdUnit =
@@ -200,20 +200,20 @@ Restart=on-failure
 WantedBy=multi-user.target
 `
 
-// The page that describes a bundle, its requirements and how to check it.
+// The README of a bundle: what it needs, and how to check it.
 
 export interface ReadmeFacts {
   readonly version: string
   readonly nodeVersion: string
   readonly gpu: string
   readonly requirements: Requirements
-  /** The models' paths in the bundle. */
+  /** The paths of the models within the bundle. */
   readonly models: readonly string[]
 }
 
 /**
- * Says in words which C libraries a machine needs: glibc, and either a new enough C++ library or a glibc that is new enough for the
- * bundle's own one.
+ * Says which C libraries a machine needs: a glibc, and either a new enough C++ library or a glibc that the bundle's own C++ library runs
+ * on.
  */
 export function baseOf({ glibc, glibcForOurs, cppMinor }: Requirements): string {
   if (glibcForOurs === glibc) return `glibc ${glibc} or later`

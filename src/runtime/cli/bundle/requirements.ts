@@ -1,32 +1,32 @@
-/** The requirements of a bundle's programs and libraries on the machine, and the Node program that goes into the bundle. */
+/** What a bundle's binaries need on the target machine, and the Node program that goes into the bundle. */
 import { spawnSync } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
 
-/** File names of glibc's parts. A machine with glibc has all of them. */
+/** File names of glibc's libraries. A machine with glibc has all of them. */
 const C_LIBRARY = /^(lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d+|ld-linux[\w-]*\.so\.\d+)$/
 
 export interface Binary {
-  /** Path in the bundle. */
+  /** Path within the bundle. */
   readonly path: string
   readonly elf: Elf
 }
 
 export interface Requirements {
-  /** The oldest sufficient glibc when the machine has a new enough C++ library, for example `2.34`. */
+  /** The oldest glibc that suffices on a machine whose C++ library is new enough, for example `2.34`. */
   readonly glibc: string
-  /** The oldest sufficient C++ library: N of libstdc++ 6.0.N. */
+  /** The oldest C++ library that suffices: the N of libstdc++ 6.0.N. */
   readonly cppMinor: number
   /**
-   * The oldest sufficient glibc when the machine's C++ library is older or missing. Then the bundle's own C++ library is used, and that may
-   * need a newer glibc.
+   * The oldest glibc that suffices on a machine whose C++ library is too old or missing. There the bundle's own C++ library is used, which
+   * may need a newer glibc.
    */
   readonly glibcForOurs: string
-  /** Libraries that the machine must have, each with the files that need it. */
+  /** Libraries that the machine must have. For each, the files that need it. */
   readonly missing: ReadonlyMap<string, readonly string[]>
 }
 
-/** The first libstdc++ 6.0.N with CXXABI_1.3.K. Source: GCC's manual, "ABI Policy and Guidelines". */
+/** For CXXABI_1.3.K: the N of the first libstdc++ 6.0.N that has it. Source: GCC's manual, "ABI Policy and Guidelines". */
 const CPP_MINOR_OF_ABI: ReadonlyMap<string, number> = new Map([
   ['1.3.12', 26],
   ['1.3.13', 29],
@@ -34,7 +34,7 @@ const CPP_MINOR_OF_ABI: ReadonlyMap<string, number> = new Map([
   ['1.3.15', 33],
 ])
 
-/** The bundle's own C++ libraries, of version 6.0.`minor`, for machines with older ones. */
+/** The C++ libraries that the bundle contains, of version 6.0.`minor`. */
 interface Brought {
   readonly libraries: readonly Binary[]
   readonly minor: number
@@ -59,16 +59,19 @@ export function requirementsOf(binaries: readonly Binary[], { libraries, minor }
 function cppMinor(versions: readonly string[]): number {
   const library = highest(versions, 'GLIBCXX_')
   const abi = highest(versions, 'CXXABI_')
-  // CPP_MINOR_OF_ABI may lack a later version. Infinity then stands for the C++ library of the machine that makes the bundle, the only one
-  // that is known to suffice.
+  // CPP_MINOR_OF_ABI may not know this version. Infinity then makes the caller require the C++ library of the machine that makes the
+  // bundle, which certainly suffices.
   const ofAbi = abi === null || !later(abi, '1.3.11') ? 0 : (CPP_MINOR_OF_ABI.get(abi) ?? Infinity)
   return Math.max(ofAbi, Number(/^3\.4\.(\d+)$/.exec(library ?? '')?.[1] ?? 0))
 }
 
-/** The libraries that `elf` needs besides glibc. */
+/** Returns the libraries that `elf` needs beside glibc. */
 const beyondC = (elf: Elf): string[] => elf.needs.filter((library) => !C_LIBRARY.test(library))
 
-/** Returns the highest version after `prefix`, for example `2.28` of `GLIBC_2.28`. Names without a number (`GLIBC_PRIVATE`) are ignored. */
+/**
+ * Returns the highest version after `prefix`, for example `2.28` for `GLIBC_2.28`. Names without a number, such as `GLIBC_PRIVATE`, are
+ * ignored.
+ */
 export function highest(versions: readonly string[], prefix: string): string | null {
   const numbers = versions
     .filter((version) => version.startsWith(prefix))
@@ -83,23 +86,23 @@ function later(version: string, than: string): boolean {
   return at >= 0 && a[at]! > (b[at] ?? 0)
 }
 
-// Reads ELF files with binutils' readelf: the libraries that a program or library needs, and the versions of their symbols.
+// Reads ELF files with readelf (binutils): which libraries and symbol versions a binary needs.
 
 interface Elf {
-  /** The kind of processor, in readelf's words, for example `Advanced Micro Devices X86-64`. */
+  /** The processor in readelf's words, for example `Advanced Micro Devices X86-64`. */
   readonly machine: string
-  /** The dynamic loader of a program; null for libraries and static programs. */
+  /** The dynamic loader that a program asks for; null for libraries and static programs. */
   readonly interpreter: string | null
   /** File names of the libraries that it needs, for example `libc.so.6`. */
   readonly needs: readonly string[]
-  /** Versions of symbols that it needs, for example `GLIBC_2.28`. */
+  /** Symbol versions that it needs, for example `GLIBC_2.28`. */
   readonly needsVersions: readonly string[]
-  /** Versions of symbols that it provides, for example `GLIBCXX_3.4.30`. */
+  /** Symbol versions that it provides, for example `GLIBCXX_3.4.30`. */
   readonly hasVersions: readonly string[]
 }
 
 /**
- * Reads a file's ELF data; returns null when it is not a 64-bit little-endian ELF file. @throws KvfoldError bundle/unsuitable without
+ * Reads the ELF data of a file. Returns null when it is not a 64-bit little-endian ELF file. @throws KvfoldError bundle/unsuitable without
  * readelf
  */
 export function readElf(path: string): Elf | null {
@@ -128,7 +131,7 @@ export function readElf(path: string): Elf | null {
   }
 }
 
-/** The C++ libraries that a bundle brings along, because some machines lack them or have old ones. */
+/** The C++ libraries that go into a bundle, because some machines lack them or have old ones. */
 const CPP_LIBRARIES = ['libgcc_s.so.1', 'libstdc++.so.6'] as const
 
 export interface NodeProgram {
@@ -136,12 +139,12 @@ export interface NodeProgram {
   readonly elf: Elf
   /** The C++ libraries that this process has loaded. */
   readonly libraries: readonly { readonly name: string; readonly file: string; readonly elf: Elf }[]
-  /** The N in 6.0.N, the version of the C++ library. */
+  /** The version of the C++ library: the N in 6.0.N. */
   readonly libraryMinor: number
 }
 
 /**
- * Examines the Node program that goes into the bundle. @throws KvfoldError bundle/unsuitable when this Node needs libraries of its
+ * Examines the Node program that goes into the bundle. @throws KvfoldError bundle/unsuitable when it needs libraries of this machine's
  * distribution, or does not run on glibc
  */
 export async function nodeProgram(file: string = process.execPath): Promise<NodeProgram> {
@@ -168,7 +171,7 @@ export async function nodeProgram(file: string = process.execPath): Promise<Node
       throw new KvfoldError('bundle/unsuitable', `${file} does not use ${name}; run this command with Node from nodejs.org.`)
     return { name, file: at, elf: found }
   })
-  // libstdc++.so.6.0.N is the one whose latest symbols are GLIBCXX_3.4.N.
+  // libstdc++.so.6.0.N is the release whose newest symbols are GLIBCXX_3.4.N.
   const latest = highest(libraries.at(-1)!.elf.hasVersions, 'GLIBCXX_')
   const [, minor] = /^3\.4\.(\d+)$/.exec(latest ?? '') ?? []
   if (minor === undefined)
@@ -179,7 +182,7 @@ export async function nodeProgram(file: string = process.execPath): Promise<Node
   return { file, elf, libraries, libraryMinor: Number(minor) }
 }
 
-/** Lists the files that are mapped into this process, with links resolved. */
+/** Lists the files that are mapped into this process. Links are resolved. */
 async function loadedFiles(): Promise<string[]> {
   const maps = await readFile('/proc/self/maps', 'utf8')
   return [...new Set(maps.split('\n').flatMap((line) => /\s(\/.*)$/.exec(line)?.[1] ?? []))]

@@ -1,4 +1,4 @@
-/** Writes a bundle to the disk, as a folder or as an archive in parts. It is written completely or not at all. */
+/** Writes a bundle to disk, as a folder or as an archive in parts: completely or not at all. */
 import { createHash, type Hash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
 import { chmod, type FileHandle, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
@@ -12,14 +12,14 @@ import { checksumEntry, CHECKSUMS, contents, type BundleEntry, sizeOf, unpacker 
 
 export interface Written {
   readonly files: number
-  /** How many bytes were written to the disk. */
+  /** The number of bytes written to disk. */
   readonly bytes: number
 }
 
 const UNPACK = 'unpack.sh'
 
 /**
- * Writes a bundle as a folder, which must not exist or must be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable,
+ * Writes a bundle as a folder. The folder must not exist or must be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable,
  * engine/cancelled
  */
 export function writeFolder(folder: string, entries: readonly BundleEntry[], signal: AbortSignal): Promise<Written> {
@@ -31,7 +31,7 @@ export function writeFolder(folder: string, entries: readonly BundleEntry[], sig
       await mkdir(dirname(path), { recursive: true })
       const file = createWriteStream(path, { mode: entry.executable ? 0o755 : 0o644 })
       await pipeline(Readable.from(contents(entry, sums), { objectMode: true }), file, { signal })
-      // The umask must not matter, because users other than the bundle's maker may run it.
+      // Other users may run the bundle, so its permissions must not depend on the umask of the user who makes it.
       await chmod(path, entry.executable ? 0o755 : 0o644)
       bytes += file.bytesWritten
     }
@@ -41,7 +41,10 @@ export function writeFolder(folder: string, entries: readonly BundleEntry[], sig
   })
 }
 
-/** Writes a tar.gz in parts of at most `partBytes`, with a script that checks, joins and unpacks them. Otherwise like `writeFolder`. */
+/**
+ * Writes a bundle as a tar.gz in parts of at most `partBytes`, with a script that checks, joins and unpacks them. Conditions and errors are
+ * those of `writeFolder`.
+ */
 export function writeArchive(
   folder: string,
   name: string,
@@ -62,11 +65,11 @@ interface ArchivePart {
   readonly name: string
   readonly file: FileHandle
   readonly hash: Hash
-  /** Bytes that still fit in the part. */
+  /** How many bytes still fit in this part. */
   left: number
 }
 
-/** Splits a stream into files of a given size: `name.00001`, `name.00002`... */
+/** Splits a stream into files of a given size: `name.00001`, `name.00002` and so on. */
 class ArchiveParts extends Writable {
   readonly sums: string[] = []
   bytes = 0
@@ -126,7 +129,7 @@ class ArchiveParts extends Writable {
   }
 }
 
-/** Runs `write` on a temporary folder beside `folder`. Renames the temporary folder when all is written, and removes it on failure. */
+/** Lets `write` fill a temporary folder beside `folder`. Renames it to `folder` at the end; on failure, deletes it. */
 async function whole(folder: string, write: (at: string) => Promise<Written>): Promise<Written> {
   const there = await readdir(folder).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
@@ -152,9 +155,9 @@ function unwritable(folder: string, error: NodeJS.ErrnoException): KvfoldError {
   return new KvfoldError('cli/bad-usage', `The bundle cannot be written to ${folder}: ${reason}.`, { cause: error })
 }
 
-// Tar archives of a list of files. The same files give the same bytes (no times, no owners).
+// Tar archives. The same files give the same bytes, because times and owners are left out.
 
-/** Archives the files below the folder `name`, with the list of their checksums as the last file. */
+/** Yields an archive of the entries, all below the folder `name`. Its last file has the checksums. */
 export async function* tarOf(name: string, entries: readonly BundleEntry[]): AsyncGenerator<Buffer> {
   const archive = pack()
   const put = async (entry: BundleEntry, sums: Map<string, string>): Promise<void> => {
@@ -168,7 +171,7 @@ export async function* tarOf(name: string, entries: readonly BundleEntry[]): Asy
     await put(checksumEntry(sums), new Map())
     archive.finalize()
   })()
-  // An error reaches the reader of the archive as an error of the stream.
+  // An error becomes an error of the stream, so that the reader of the archive gets it.
   filling.catch((error: unknown) => {
     archive.destroy(error as Error)
   })

@@ -1,4 +1,4 @@
-/** The input of a person: lines from a terminal or a pipe, Ctrl-C while a terminal reads keys, and the syntax of slash commands. */
+/** What a person types: lines from a terminal or pipe, Ctrl-C while the terminal is in raw mode, and the syntax of slash commands. */
 import { createInterface, type Interface } from 'node:readline'
 import { type Contract, CONTRACTS } from '../../core/contract.js'
 import type { Shell } from '../shell.js'
@@ -14,13 +14,13 @@ export type ChatCommand =
   | { readonly name: 'restore' | 'detail'; readonly id: string }
   | { readonly name: 'summarize'; readonly id: string; readonly focus: string }
   | { readonly name: 'search'; readonly text: string }
-  /** `words`: search the tools by these words; null: list all tools. */
+  /** `words`: search the tools for these words. Null: list all tools. */
   | { readonly name: 'tools'; readonly words: string | null }
   | { readonly name: 'save'; readonly file: string }
-  /** A slash command that cannot be parsed, and its correct usage. */
+  /** A slash command with wrong syntax. `reason` has the correct usage. */
   | { readonly name: 'wrong'; readonly reason: string }
 
-/** The slash commands with their usage and meaning, in the order in which /help lists them. */
+/** The slash commands: usage and meaning, in the order of /help. */
 export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = [
   ['/messages', 'list the messages and their fragments'],
   ['/fragment <message> [pieces]', 'cut message number <message> into pieces (default 5) that can be folded'],
@@ -40,7 +40,7 @@ export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = 
 
 const DEFAULT_PIECES = 5
 
-/** Returns the command on this line, or null for a message to the model. A message that begins with a slash is typed with two. */
+/** Parses a line as a slash command. Returns null for a message to the model. A message that begins with a slash is typed with two. */
 export function parseCommand(line: string): ChatCommand | null {
   if (!line.startsWith('/') || line.startsWith('//')) return null
   const [, word = '', rest = ''] = /^\/(\S*)\s*([^]*)$/.exec(line.trimEnd()) ?? []
@@ -76,7 +76,7 @@ export function parseCommand(line: string): ChatCommand | null {
   }
 }
 
-/** Returns the message on a line that is not a command. */
+/** Returns the message of a line that is not a command. */
 export const messageOf = (line: string): string => (line.startsWith('//') ? line.slice(1) : line)
 
 function fold(rest: string): ChatCommand {
@@ -115,15 +115,15 @@ const usage = (word: string): ChatCommand =>
       .join(' or ')}.`,
   )
 
-// Reads the lines that a person types or a pipe delivers, and Ctrl-C while a terminal reads keys.
+// Reads the lines that a person types or a pipe delivers.
 
 const PROMPT = '> '
 const MORE = '. '
 
 /**
- * Reads one line at a time; lines that arrive while another is handled wait. On a terminal, a prompt shows that a line is expected, and
- * keys edit the line. A line that ends with a backslash continues in the next one. Ctrl-C at the prompt drops the typed text; a second one
- * on an empty line leaves.
+ * Reads one line at a time. Lines that arrive while another one is handled are queued. On a terminal it shows a prompt and lets keys edit
+ * the line. A line that ends with a backslash continues on the next one. Ctrl-C at the prompt drops the typed text; on an empty line, the
+ * second Ctrl-C leaves.
  */
 export class TypedLines {
   readonly interactive: boolean
@@ -153,13 +153,13 @@ export class TypedLines {
       this.#ended = true
       this.#wake?.()
     })
-    // In raw mode Ctrl-C is a key, not a signal.
+    // In raw mode the terminal sends no signal for Ctrl-C: readline reports the key.
     this.#reader.on('SIGINT', () => {
       this.#onInterrupt()
     })
   }
 
-  /** Returns the next line; null at the end of input or when interrupted. */
+  /** Returns the next line; null at the end of the input or after an interrupt. */
   async next(): Promise<string | null> {
     this.#reader.setPrompt(PROMPT)
     const parts: string[] = []

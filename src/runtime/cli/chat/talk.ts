@@ -1,4 +1,4 @@
-/** The conversation of a person with a model: runs slash commands, sends messages and shows answers. */
+/** A person's conversation with a model: runs slash commands, sends messages, shows answers. */
 import { writeFile } from 'node:fs/promises'
 import { MemToolSession, type MemToolState } from '../../agents/memtool.js'
 import type { Session } from '../../agents/session.js'
@@ -19,18 +19,18 @@ export interface ChatSessionOptions {
   readonly engine: LlamaEngine
   readonly out: Terminal
   readonly interrupt: Interrupt
-  /** Starts a new conversation, at the beginning and after /clear, or goes on from a state. */
+  /** Starts a session: a new one at the beginning and after /clear, or one that continues from a saved state. */
   readonly begin: (before?: BeforeTurn) => Session | MemToolSession
   readonly servers: McpTools | null
 }
 
-/** What a session goes on from; with MCP servers whose tools it searches, also the loaded tools. */
+/** A saved state to continue from. With MCP servers whose tools the model searches, it also has the loaded tools. */
 export type BeforeTurn = { readonly conversation: ConversationState } | MemToolState
 
-/** How many tools /tools shows for a search. */
+/** The most tools that /tools shows for a search. */
 const FOUND = 10
 
-/** Where a hit stands that is in no fragment. */
+/** Descriptions of search hits that are in no fragment. */
 const WHOLE = { shown: 'shown', omitted: 'hidden with the whole message' } as const
 
 export class ChatSession {
@@ -40,7 +40,9 @@ export class ChatSession {
     this.#session = options.begin()
   }
 
-  /** Sends a message and streams the answer. Ctrl-C ends the answer, not the conversation. @throws KvfoldError what the engine throws */
+  /**
+   * Sends a message and streams the answer. Ctrl-C stops the answer; the conversation goes on. @throws KvfoldError what the engine throws
+   */
   async say(text: string): Promise<void> {
     const { engine, out, interrupt } = this.options
     await refuseHopeless(engine.model, engine.info.context, [text])
@@ -62,7 +64,7 @@ export class ChatSession {
     this.tellNews()
   }
 
-  /** Takes back a question that failed before any step, because the next question would fail with it. */
+  /** Removes a question that failed before any step was added. Otherwise the next question would fail in the same way. */
   #takeBack(before: BeforeTurn): void {
     const { conversation, ledger } = this.#session
     if (conversation.messages.length !== before.conversation.messages.length + 1) return
@@ -70,12 +72,12 @@ export class ChatSession {
     this.#session.account(ledger)
   }
 
-  /** Prints news about the MCP servers, for example that one ended. */
+  /** Prints news about the MCP servers, for example that one has ended. */
   tellNews(): void {
     for (const line of this.options.servers?.news() ?? []) this.#note(`· ${line}`)
   }
 
-  /** Runs a slash command. Returns false for a command that ends the conversation. */
+  /** Runs a slash command. Returns false when the command ends the conversation. */
   async command(command: ChatCommand): Promise<boolean> {
     const { conversation, ledger } = this.#session
     const { out, interrupt } = this.options

@@ -1,6 +1,6 @@
 /**
- * `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. With `--fidelity` it measures
- * what folds cost the model's answers.
+ * `kvfold calibrate`: measures once how fast this machine computes with a model, so that `kvfold plan` can predict times. With
+ * `--fidelity`: measures how folds change the model's answers.
  */
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
@@ -24,9 +24,9 @@ interface CalibrateFlags extends ModelFlags {
   readonly json?: true
 }
 
-/** The size of a calibration's context, in cells. A calibration never needs more. */
+/** The context size of a calibration, in cells. It needs no more. */
 const CELLS = 18_432
-/** How many questions are asked about each kind of text. */
+/** The default number of questions of each kind of case. */
 const QUESTIONS = 6
 
 export function addCalibrate(program: Command, shell: Shell): void {
@@ -129,8 +129,8 @@ function fidelityReport(fidelity: ModelFidelity, file: string, rule: string): st
 }
 
 /**
- * Returns the lines that report a calibration. They give predictions for round numbers of tokens, which are clearer than the rates
- * themselves.
+ * Returns the report of a calibration as lines. It gives predictions for round numbers of tokens, because those are easier to read than the
+ * fitted rates.
  */
 function report(cost: CostModel, file: string, rule: string): string[] {
   const { on, prefill, decode, books, host } = cost

@@ -1,4 +1,4 @@
-/** `kvfold chat`: talk to a model and edit its context by hand, or let the model edit it. */
+/** `kvfold chat`: a conversation with a model whose context the person can edit, or the model itself. */
 import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
@@ -58,7 +58,7 @@ export function addChat(program: Command, shell: Shell): void {
   )
 }
 
-/** Returns the model to chat with: the command's argument, or else `--model`. @throws KvfoldError cli/bad-usage when both are given */
+/** Returns the model to chat with: the command's argument, or `--model`. @throws KvfoldError cli/bad-usage when both are given */
 function oneModel(named: string | undefined, model: string, command: Command): string {
   if (named !== undefined && command.getOptionValueSource('model') !== 'default')
     throw new KvfoldError('cli/bad-usage', 'Give the model once: with --model or without.')
@@ -74,7 +74,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
-    // Reading the format here reports an unusable template now, and not after the first message.
+    // Reads the format here, so that an unusable chat template is reported before the first message.
     const { syntax } = engine.format
     let recorded = transcript === null ? undefined : { conversation: await begunBy(engine, transcript) }
     const begin = (before: BeforeTurn | undefined = recorded) => {
@@ -106,12 +106,12 @@ async function converse(talk: ChatSession, lines: TypedLines, { out, notes, inte
       if (command === null) await talk.say(messageOf(line))
       else if (!(await talk.command(command))) return
     } catch (error) {
-      // A failed turn leaves the conversation as it was. A person can continue; a pipe cannot react.
+      // A failed turn leaves the conversation unchanged. A person can go on from there; a pipe cannot, so there the error ends the program.
       if (!(error instanceof KvfoldError) || !lines.interactive) throw error
       notes.print(notes.colours.red(describe(error)))
     }
     if (!interrupt.interrupted) continue
-    // At a keyboard, Ctrl-C only stopped the answer. An interrupted script ends.
+    // At a terminal, Ctrl-C only stops the answer. With a pipe it ends the program.
     if (!lines.interactive) return
     interrupt.renew()
     out.close()

@@ -1,6 +1,6 @@
 /**
- * `kvfold compile`: builds llama.cpp for this processor with this machine's compiler. `kvfold bundle`: puts everything that kvfold needs
- * into one folder, for machines without network, compiler or Node.
+ * `kvfold compile` builds llama.cpp for this processor with this machine's compiler. `kvfold bundle` puts all that kvfold needs into one
+ * folder, for machines without network, compiler or Node.
  */
 import { rm } from 'node:fs/promises'
 import { resolve } from 'node:path'
@@ -62,7 +62,7 @@ async function compile({ gpu: kind, cudaArchitectures, remove }: CompileFlags, {
   out.print(printable(`kvfold now uses ${path} where it computes on ${kind}.`))
 }
 
-/** Returns the path for the compiled CPU library. Its name contains the kind of processor, which only the loaded shipped library tells. */
+/** Returns the path of the compiled CPU library. Its name contains the kind of processor, which only the loaded shipped library knows. */
 async function cpuPath(): Promise<string> {
   const { cpu } = (await nativeLibrary('cpu')).backend.libraries
   if (cpu !== undefined) return cpu.compiled
@@ -77,12 +77,12 @@ interface BundleFlags {
   readonly gpu: BundleGpu
   readonly model?: readonly string[]
   readonly archive?: true
-  /** The most bytes of one part of the archive. */
+  /** The size limit of one part of the archive, in bytes. */
   readonly split?: number
 }
 
 const MIB = 2 ** 20
-/** The default size of a part. It is below 2 GiB, the limit of many upload forms and old file systems. */
+/** The default size of a part: below 2 GiB, the limit of many upload forms and old file systems. */
 const PART_BYTES = 1900 * MIB
 
 export function addBundle(program: Command, shell: Shell): void {
@@ -124,7 +124,7 @@ async function bundle(
   out.print(`${at}: ${plural(written.files, 'file')}, ${bytes(written.bytes)}; the machine it runs on must have ${needs}`)
 }
 
-/** A commander parser of sizes such as `700M` or `4G`. */
+/** Parses a size such as `700M` or `4G`, for commander. Returns bytes. */
 function size(text: string): number {
   const [, digits, unit] = /^(\d{1,6})([MG])$/.exec(text) ?? []
   const value = Number(digits) * MIB * (unit === 'G' ? 1024 : 1)
@@ -132,5 +132,5 @@ function size(text: string): number {
   return value
 }
 
-/** Returns the folder with package.json. The relative path is the same from `src` and from `dist`. */
+/** Returns the folder that contains package.json. The relative path is the same from `src` and from `dist`. */
 const packageRoot = (): string => fileURLToPath(new URL('../../../../', import.meta.url)).replace(/\/$/, '')

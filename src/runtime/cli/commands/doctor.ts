@@ -1,4 +1,4 @@
-/** `kvfold doctor`: what this machine has for kvfold, what is missing, and what to do about it. */
+/** `kvfold doctor`: what kvfold finds on this machine, what is missing, and what to do about it. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, statfsSync, statSync } from 'node:fs'
 import { connect } from 'node:net'
@@ -23,21 +23,21 @@ interface DoctorFlags {
   readonly json?: true
 }
 
-/** One part of the machine or of the installation, with the result of its check. */
+/** The result of one check of the machine or installation. */
 export interface Finding {
   readonly what: string
-  /** `missing`: kvfold does not work without it. `note`: it works, and could do more. */
+  /** `missing`: kvfold does not work without it. `note`: kvfold works, but could do more. */
   readonly state: 'ok' | 'note' | 'missing'
   readonly found: string
-  /** What to do; absent when nothing needs to be done. */
+  /** What to do. Absent when there is nothing to do. */
   readonly advice?: string
 }
 
-/** A disk with fewer free bytes is called nearly full. */
+/** With fewer free bytes, the disk counts as nearly full. */
 const LITTLE_DISK = 2 * 2 ** 30
-/** Milliseconds to wait for the program that listens on a port. */
+/** How many milliseconds to wait for an answer from a port. */
 const PATIENCE = 1000
-/** The most models that are listed by name. Further models are only counted. */
+/** The most models to list by name. Further ones are only counted. */
 const NAMED = 6
 
 export function addDoctor(program: Command, shell: Shell, version: string): void {
@@ -77,7 +77,7 @@ function machine(version: string): Finding {
   return { what: 'machine', state: 'ok', found }
 }
 
-/** Checks the addon, the backend that it chose, and the library for the processor. */
+/** Checks the addon, the backend that it chose, and the library for each kind of device. */
 async function nativeFindings(): Promise<Finding[]> {
   let backend: BackendInfo
   try {
@@ -114,7 +114,7 @@ async function nativeFindings(): Promise<Finding[]> {
   return [addon, on, ...files]
 }
 
-/** Finds devices of the machine that kvfold does not use, and packages of backends that no device here can use. */
+/** Reports a GPU that kvfold does not use, and installed backend packages that no device here can use. */
 function devices(native: readonly Finding[]): Finding[] {
   const packages = backendPackages()
   const used = native.find(({ what }) => what === 'computes on')?.found.split(',')[0] ?? 'cpu'
@@ -153,7 +153,7 @@ function devices(native: readonly Finding[]): Finding[] {
   ]
 }
 
-/** Lists the packages with llama.cpp's libraries that npm installed, and their bytes. */
+/** Lists the installed packages with llama.cpp's libraries, with their sizes in bytes. */
 function backendPackages(): { readonly name: string; readonly size: number }[] {
   for (let folder = dirname(fileURLToPath(import.meta.url)); ; folder = dirname(folder)) {
     const packages = join(folder, 'node_modules', '@node-llama-cpp')
@@ -168,7 +168,7 @@ function sizeOf(path: string): number {
   return readdirSync(path).reduce((sum, name) => sum + sizeOf(join(path, name)), 0)
 }
 
-/** Checks the programs that some commands need. */
+/** Checks for the programs that some commands need. */
 function tools(): Finding[] {
   const needed = [
     { program: 'git', of: '`kvfold compile`, and building from a checkout' },
@@ -188,7 +188,7 @@ function versionOf(program: string): string | null {
   return status === 0 ? (stdout.split('\n', 1)[0]?.trim() ?? program) : null
 }
 
-/** Finds GGUF files in the folder of models, in the current folder, and where kvfold's scripts and node-llama-cpp put models. */
+/** Looks for GGUF files in the models folder, the current folder, and the folders of kvfold's scripts and of node-llama-cpp. */
 function models(): Finding[] {
   const builtin = builtinModel()
   const own: Finding = existsSync(builtin)
@@ -218,7 +218,7 @@ function models(): Finding[] {
   ]
 }
 
-/** Checks the free space of the disk with the cache folder, to which downloads and cells may go. */
+/** Checks the free space on the disk with the cache folder, where downloads and saved cells go. */
 function disk(): Finding {
   const folder = [cacheFolder(), homedir()].find((path) => existsSync(path)) ?? '/'
   const { bavail, bsize } = statfsSync(folder)
@@ -250,7 +250,7 @@ const isTaken = (port: number): Promise<boolean> =>
     socket.once('connect', end(true)).once('error', end(false)).once('timeout', end(false))
   })
 
-/** Whether a kvfold server listens on the port. */
+/** Whether the program on this port is a kvfold server. */
 async function kvfoldAt(port: number): Promise<boolean> {
   try {
     const answer = await fetch(`http://127.0.0.1:${port}/openapi.json`, { signal: AbortSignal.timeout(PATIENCE) })

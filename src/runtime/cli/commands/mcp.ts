@@ -49,7 +49,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
   }
   const { serveStdio } = await import('@modelcontextprotocol/server/stdio')
   const connection = serveStdio(factory)
-  // The client ends this server by closing its stdin.
+  // The client ends this MCP server by closing its stdin.
   await Promise.race([once(shell.input, 'close'), once(interrupt.signal, 'abort')])
   await connection.close()
   interrupt.renew()
@@ -57,7 +57,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
 
 const keySource = ({ keyFile }: McpServerFlags) => (keyFile === undefined ? { variable: 'KVFOLD_API_KEY' } : { file: keyFile })
 
-/** Serves over HTTP. It listens only on this machine, and refuses requests from web pages. */
+/** Serves MCP over HTTP. Listens only on this machine, and refuses requests from other web sites. */
 async function overHttp(factory: McpServerFactory, port: number, { out, interrupt }: Shell): Promise<void> {
   const [{ default: fastify }, mcp] = await Promise.all([import('fastify'), import('@modelcontextprotocol/server')])
   const { createMcpHandler, hostHeaderValidationResponse, originValidationResponse } = mcp

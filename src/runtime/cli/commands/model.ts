@@ -1,4 +1,4 @@
-/** `kvfold model info` and `kvfold model synth`: describe a model file, and make one with random weights. */
+/** `kvfold model info` describes a model file; `kvfold model synth` makes one with random weights. */
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { type Command, Option } from 'commander'
@@ -88,15 +88,15 @@ async function synth(
   shell.out.print(`${path}: ${bytes((await stat(path)).size)}`)
 }
 
-// The report about a model file: its figures, and the features that it supports.
+// The report about a model file.
 
-/** Whether the model has a chat template that kvfold can use. */
+/** Whether kvfold can use the chat template of the model. */
 export type TemplateReport =
   | { readonly kind: 'none' }
   | { readonly kind: 'usable'; readonly toolCalls: string }
   | { readonly kind: 'broken'; readonly reason: string }
 
-/** The figures of a model file that the report takes over unchanged. */
+/** The figures that the report takes over from `ModelInfo` unchanged. */
 type PlainFigure =
   | ('path' | 'description' | 'architecture' | 'parameters' | 'size' | 'layers' | 'embedding' | 'heads')
   | ('kvHeads' | 'trainedContext' | 'slidingWindow' | 'rope' | 'vocabulary' | 'vocabType')
@@ -105,11 +105,11 @@ export interface ModelReport extends Pick<ModelInfo, PlainFigure> {
   readonly name: string | null
   readonly license: string | null
   readonly template: TemplateReport
-  /** Whether edits of a conversation are exact with this model, and the reason. */
+  /** Whether folds can be exact with this model, and why. */
   readonly edits: { readonly exact: boolean; readonly why: string }
-  /** Features that are not available with the default options, and why; one sentence each. */
+  /** What does not work with this model under default options, and why. One sentence each. */
   readonly notes: readonly string[]
-  /** The bytes that the cache takes for each token: an estimate for 16-bit keys and values. Null when the metadata does not say enough. */
+  /** Bytes of cache per token, estimated for 16-bit keys and values. Null when the metadata is not enough for an estimate. */
   readonly cacheBytesPerToken: number | null
 }
 
@@ -129,7 +129,6 @@ export function modelReport(info: ModelInfo, template: TemplateReport): ModelRep
   }
 }
 
-/** Reports on a loaded model. */
 export const reportOf = (model: NativeModel): ModelReport => modelReport(model.info, templateReport(model))
 
 function templateReport(model: NativeModel): TemplateReport {
@@ -155,20 +154,20 @@ function edits(info: ModelInfo): ModelReport['edits'] {
 }
 
 /**
- * Estimates the bytes that a token takes in the cache: keys and values of all layers, 2 bytes a number. The head sizes come from the
- * metadata (GGUF `<architecture>.attention.*`).
+ * Estimates the bytes of cache per token: keys and values of all layers, 2 bytes per number. Head sizes come from the metadata (GGUF
+ * `<architecture>.attention.*`).
  */
 function cacheBytesPerToken(info: ModelInfo): number | null {
   const { architecture, metadata, layers, heads, kvHeads, recurrent, hybrid, encoder } = info
   if (recurrent || hybrid || encoder || heads === 0) return null
-  // Compressed attention (MLA) caches latent vectors, which these figures do not describe.
+  // Compressed attention (MLA) caches latent vectors. Their size does not follow from these figures.
   if (metadata[`${architecture}.attention.kv_lora_rank`] !== undefined) return null
   const [key, value] = headWidths(info)
   const perToken = layers * kvHeads * (key + value) * 2
   return perToken > 0 ? perToken : null
 }
 
-/** Returns the report as lines of text, one for each figure. */
+/** Returns the report as lines of text. */
 function reportLines(report: ModelReport): string[] {
   const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
   const attention =

@@ -1,4 +1,4 @@
-/** `kvfold pull`, `list`, `rm` and `ps`: the models in the folder of models, and those that a running server has in memory. */
+/** `kvfold pull`, `list` and `rm`: the models in the models folder. `kvfold ps`: the models that a running server has in memory. */
 import { definedFields, isRecord, listAt } from '../../core/json.js'
 import { stat } from 'node:fs/promises'
 import type { Command } from 'commander'
@@ -80,7 +80,7 @@ export function addPs(program: Command, shell: Shell): void {
     .action((flags: PsFlags) => ps(flags, shell))
 }
 
-/** Whether this is a date in the life of a server. A model that stays has none, one of the year 1, or one after 2200. */
+/** Whether `until` is a real date. For a model that is never unloaded, servers send none, the year 1, or a year after 2200. */
 const isNear = (until: unknown): until is string => typeof until === 'string' && until > '0002' && until < '2200'
 
 async function ps({ url, apiKey }: PsFlags, { out, notes, interrupt }: Shell): Promise<void> {

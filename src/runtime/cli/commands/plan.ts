@@ -1,4 +1,4 @@
-/** `kvfold plan`: predicts the costs and savings of folds in a transcript under each contract, without computing them. */
+/** `kvfold plan`: predicts what the folds of a transcript cost and save under each contract, without computing them. */
 import { definedFields } from '../../core/json.js'
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
@@ -24,7 +24,7 @@ interface PlanFlags extends ModelFlags {
   readonly json?: true
 }
 
-/** The number of sequences in an engine's context. */
+/** The number of sequences of the simulated cache. */
 const SEQUENCES = 64
 
 const FORMAT = `
@@ -62,7 +62,7 @@ export function addPlan(program: Command, shell: Shell): void {
     .action((file: string | undefined, flags: PlanFlags) => run(file, flags, shell))
 }
 
-/** A row of the table: one contract and its predicted steps. */
+/** One contract, and the predicted steps under it. */
 interface PlanRow {
   readonly name: string
   readonly prospect: Prospect
@@ -102,8 +102,8 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 }
 
 /**
- * Rehearses steps on a cache that holds the transcript: once with what the file hides alone, and once folded under each contract. Each time
- * the cache is the same.
+ * Simulates steps on a cache that holds the transcript: once without the new folds, and once with them under each contract. Each simulation
+ * starts with the same cache.
  * @param cost the measured times, by which a step under `blend` also chooses its tokens
  */
 async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: number | undefined, cost: CostModel | null) {
@@ -248,7 +248,7 @@ function lines(
   ]
 }
 
-/** Returns advice in a few sentences: which contract to choose, and what it costs. */
+/** Returns a few sentences of advice: which contract to choose, and what it costs. */
 function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]
@@ -269,7 +269,7 @@ function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | 
   ].join(' ')
 }
 
-/** Says whether an exact fold makes later tokens so much faster that it saves the time that it costs. */
+/** Says when an exact fold pays: later tokens become faster, until the saved time exceeds the time that the fold cost. */
 const paysText = ({ breakEven }: { readonly breakEven: number | null }): string =>
   breakEven === null
     ? 'They make answers no faster, so fold only to make room.'

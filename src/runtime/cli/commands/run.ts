@@ -1,4 +1,4 @@
-/** `kvfold run`: one prompt, one answer, for scripts and pipes. */
+/** `kvfold run`: one prompt and one answer, for scripts and pipes. */
 import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { existsSync } from 'node:fs'
@@ -48,7 +48,7 @@ interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly json?: true
 }
 
-/** The default limit of a step's tokens. It stops a model that repeats itself without end. */
+/** The default limit on tokens per step. It stops a model that repeats itself endlessly. */
 const MAX_TOKENS = 4096
 
 export function addRun(program: Command, shell: Shell): void {
@@ -124,8 +124,8 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
 }
 
 /**
- * Throws when the argument is a model. In `ollama run NAME` and `llama-cli FILE` it is one; here it is the prompt's file. @throws
- * KvfoldError cli/bad-usage
+ * Refuses an argument that names a model. In `ollama run NAME` and `llama-cli FILE` the argument is a model; here it is a file with the
+ * prompt. @throws KvfoldError cli/bad-usage
  */
 function refuseModelAsFile(file: string): void {
   const isThere = existsSync(file)
@@ -181,7 +181,7 @@ async function answer(
 const cutOff = ({ maxTokens }: RunFlags): string =>
   `(cut off: a step wrote ${count(maxTokens)} tokens, which --max-tokens changes, or the context is full)`
 
-/** The output of `--json` for a turn, with times in milliseconds. `load`: the time that loading the model took. */
+/** Returns the output of `--json` for a turn. Times are in milliseconds; `load` is the time that loading the model took. */
 export function turnJson(model: string, session: Session | MemToolSession, outcome: TurnOutcome, load: number): string {
   const { answer, end, steps, ledger, contextBefore, contextAfter, refusedCalls } = outcome
   const { reasoning } = session.conversation.messages.at(-1) ?? {}

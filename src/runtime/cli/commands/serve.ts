@@ -1,4 +1,4 @@
-/** `kvfold serve`: runs the server from its start to its last answer. */
+/** `kvfold serve`: starts the server, and stops it after the last answer. */
 import { definedFields } from '../../core/json.js'
 import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
@@ -33,7 +33,7 @@ import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
 const MIB = 2 ** 20
-/** After the grace time of running answers, the milliseconds that the server has to save and close. */
+/** How many milliseconds the server has for saving and closing, after the grace time for running answers. */
 const LEEWAY = 10_000
 
 export function addServe(program: Command, shell: Shell, version: string): void {
@@ -48,7 +48,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
 }
 
 async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<void> {
-  // Loaded here, so that other commands do not wait for these libraries.
+  // Loaded here, so that other commands need not load these libraries.
   const [{ Server }, { ThreadService }] = await Promise.all([import('../../server/app.js'), import('../../server/service.js')])
   const { out, notes, interrupt } = shell
   if (flags.models !== undefined && isRemote(flags))
@@ -84,7 +84,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     tell,
     ...definedFields({
       perTenant: flags.maxThreads,
-      // With a lasting store, `keepRetention` deletes old threads of all keys.
+      // A store that outlives the server deletes old threads itself (`keepRetention`).
       retentionMs: kept === null ? retentionMs(flags) : undefined,
       clock: kept === null ? undefined : () => kept.clock.now(),
       embeddings: embeddings ?? undefined,
@@ -115,13 +115,13 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {
-    // Errors of the first model are reported now, not to the first client. A native call that never returns must not keep the server
-    // alive.
+    // Load now, so that errors of the first model are reported here and not to the first client. A native call that never returns must not
+    // keep the process alive.
     if (remote === null) (await nativeLibrary(flags.gpu)).endWithin(flags.grace * 1000 + LEEWAY)
     if (models.length > 0) await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
-    // Threads of an earlier release are read only now, so notes about them come late.
+    // Threads of an earlier release were read only during the load. The notes about them are printed here.
     for (const line of kept?.store.notes().slice(told) ?? []) tell(line)
     if (interrupt.interrupted) return
     if (mcp !== null)
@@ -132,7 +132,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         `Everyone who can reach ${flags.host} can use this server; set --api-key to prevent that.`,
         notes.colours.yellow,
       )
-    // From here on the program works for its clients, whatever becomes of its terminal.
+    // From here on the server works for its clients. It goes on even if its terminal is closed.
     out.isOptional = true
     out.print(`kvfold serves ${listed(service.models().map(({ name }) => name))} at ${where}`)
     if (folder !== undefined)
@@ -149,11 +149,11 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     await mcp?.close()
     await events?.close()
   }
-  // The server ended on request, so this is not an interrupt.
+  // The server was stopped on request, so the exit code must not be that of an interrupt.
   interrupt.renew()
 }
 
-/** Opens the publisher of KV events; null when the flags ask for none. @throws KvfoldError cli/bad-usage */
+/** Opens the publisher of KV events. Returns null when the flags ask for none. @throws KvfoldError cli/bad-usage */
 async function openKvEvents(flags: ServeFlags): Promise<KvEventPublisher | null> {
   const options = kvEventsOf(flags)
   if (options === undefined) return null
@@ -161,7 +161,7 @@ async function openKvEvents(flags: ServeFlags): Promise<KvEventPublisher | null>
   return KvEventPublisher.open(options)
 }
 
-/** Listens. Takes over a UNIX socket that a dead server left behind. */
+/** Starts to listen. Replaces a UNIX socket that a dead server left behind. Returns the address. */
 async function listen(server: Server, { host, port, unixSocket }: ServeFlags): Promise<string> {
   const address: Address = unixSocket === undefined ? { host, port } : { path: unixSocket }
   try {
@@ -176,7 +176,7 @@ async function listen(server: Server, { host, port, unixSocket }: ServeFlags): P
   }
 }
 
-/** True when the socket exists and no process listens on it. */
+/** Whether the socket file exists but no process listens on it. */
 function isDead(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -190,7 +190,7 @@ function isDead(path: string): Promise<boolean> {
   })
 }
 
-/** The most model names that the server prints at its start. A folder may have hundreds. */
+/** How many model names the server prints at its start. A folder may have hundreds. */
 const SHOWN = 8
 
 const listed = (names: readonly string[]): string =>
@@ -198,7 +198,7 @@ const listed = (names: readonly string[]): string =>
     ? 'models of an empty folder'
     : names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '')
 
-/** Returns the sources of the models that the flags name. @throws KvfoldError cli/bad-usage */
+/** Returns the sources of the models that `--model` names. @throws KvfoldError cli/bad-usage */
 function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ModelSource[] {
   const models = (flags.model ?? (flags.models === undefined ? [BUILTIN] : [])).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
@@ -228,7 +228,7 @@ function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | n
   }))
 }
 
-/** Removes the adapters and the draft model from the flags. They fit only the first model that the flags name. */
+/** Removes adapters and the draft model from the flags: both belong to the first `--model` only. */
 const forOthers = ({ lora: _, ...flags }: ServeFlags): ServeFlags => withoutDraftModel(flags)
 
 function sourceOf(
@@ -255,7 +255,7 @@ function sourceOf(
     load: async () => {
       const sizes = isAlone && cells === undefined ? { fits: fitOf(flags) } : {}
       const engine = await loadEngine(ownFlags(), notes, interrupt.signal, { slots, ...more, ...sizes, trial, say })
-      // Later loads, and the engine that captures attention, get as many cells, whatever is free then.
+      // Later loads, and the engine that captures attention, use the same number of cells, whatever memory is free then.
       if (isAlone) cells = engine.info.context
       for (const contract of new Set([flags.contract, flags.clientEdits]))
         await warnOfContract(contract, engine, ownFlags(), notes)
@@ -270,13 +270,13 @@ function sourceOf(
   }
 }
 
-/** Returns how the number of cells follows the free memory. It does not grow where other models need memory later. */
+/** Says how the number of cells is fitted to free memory. It does not grow if other models will need memory later. */
 const fitOf = ({ attention, embeddings, reranking }: ServeFlags): FitOptions => ({
   grows: embeddings === undefined && reranking === undefined,
   copies: attention === 'on',
 })
 
-/** Returns the file of a model that needs no download; undefined for others. */
+/** Returns the file of a model that is already on this machine; undefined when it must be downloaded. */
 function knownFile(model: string): ModelSource['file'] {
   const path = model === BUILTIN ? builtinModel() : model
   const known = modelCalled(model, existsSync(path) ? [] : modelsIn(modelsFolder()))
@@ -287,12 +287,12 @@ function knownFile(model: string): ModelSource['file'] {
 
 interface ServedFolder {
   readonly path: string
-  /** Returns the models that the folder has now (`ModelsOptions.folder`). */
+  /** Returns the models in the folder at the moment (`ModelsOptions.folder`). */
   readonly read: () => readonly ModelSource[]
   readonly pull: NonNullable<ServerOptions['pull']>
 }
 
-/** Returns the folder of models to serve; undefined without `--models`. @throws KvfoldError cli/bad-usage when it is not a folder */
+/** Returns the folder of models to serve; undefined without `--models`. @throws KvfoldError cli/bad-usage when the path is no folder */
 function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ServedFolder | undefined {
   const { models: given, alias = [] } = flags
   if (given === undefined) return undefined
@@ -316,14 +316,14 @@ function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | nu
 }
 
 /**
- * Settings of the engine that captures attention. It answers one request at a time. It needs no trial: the trial before serving included
- * attention.
+ * Settings of the engine that captures attention. It answers one request at a time. It needs no trial, because the trial before serving
+ * covered attention.
  */
 const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
 
 /**
- * The flags of the attention engine for the same model. This engine has no flash attention, so its values cannot be quantised. It saves no
- * cells.
+ * Returns the flags for the engine that captures attention of the same model. Without flash attention the V cache cannot be quantised. This
+ * engine saves no cells.
  */
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
@@ -335,7 +335,7 @@ function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, ca
   }
 }
 
-/** Returns the source of a separate model that makes embeddings, for when the served models make none. */
+/** Returns the source of a separate embedding model, for `--embeddings MODEL`. */
 function embedding(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextVectors> {
   const { name, model } = sideName(given)
   const onnx = onnxNamed(model)
@@ -349,7 +349,7 @@ function embedding(given: string, flags: ServeFlags, { notes, interrupt }: Shell
   }
 }
 
-/** Returns the source of a separate model that ranks texts. */
+/** Returns the source of a separate reranking model. */
 function ranking(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextScores> {
   const { name, model } = sideName(given)
   const onnx = onnxNamed(model)
@@ -362,13 +362,13 @@ function ranking(given: string, flags: ServeFlags, { notes, interrupt }: Shell):
   }
 }
 
-/** Splits `name=model`. The word `onnx:` may stand before the model or before the whole text, and is not part of the name. */
+/** Splits `name=model`. The prefix `onnx:` may stand before the model or before the whole text. It is not part of the name. */
 function sideName(given: string): { readonly name: string; readonly model: string } {
   const { name, model } = named(given)
   return { name: name.replace(/^onnx:/, ''), model }
 }
 
-/** Refuses `--embeddings` for models on other servers. @throws KvfoldError cli/bad-usage */
+/** Refuses `--embeddings` without a model if the served models run on other servers. @throws KvfoldError cli/bad-usage */
 function refuseRemoteVectors(flags: ServeFlags): void {
   if (flags.embeddings === true && isRemote(flags))
     throw new KvfoldError(
@@ -392,12 +392,12 @@ const aborted = async (signal: AbortSignal): Promise<void> => {
   if (!signal.aborted) await once(signal, 'abort')
 }
 
-// The notice that `kvfold serve` prints when it is up: its address, the accepted keys, the model names, and the defaults for requests.
+// The notice at the start of the server: its address, whether it needs a key, names of models, and defaults of requests.
 
 interface Served {
   readonly host: string
   readonly unixSocket?: string
-  /** The address on which the server listens. */
+  /** The address that the server listens on. */
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
@@ -412,7 +412,7 @@ interface Served {
   readonly clientEdits: string
 }
 
-/** Returns the notice, one paragraph. */
+/** Returns the notice as one paragraph. */
 function serveNotice(served: Served): string {
   const { contract, acm, overflow, clientEdits } = served
   const usual = `Defaults of requests: contract ${contract}, acm ${acm}, overflow ${overflow}, client edits ${clientEdits}.`
@@ -426,7 +426,7 @@ function reached({ host, unixSocket, where }: Served): string {
   return others.length === 0 ? here : `${here} Other machines reach it at ${others.join(', ')}.`
 }
 
-/** Returns the addresses by which other machines reach this server. */
+/** Returns the addresses at which other machines reach this server. */
 function addresses(where: string): readonly string[] {
   const { protocol, port } = new URL(where)
   return Object.values(networkInterfaces())

@@ -1,6 +1,6 @@
 /**
- * `kvfold store`: checks a store of conversations for damage, exports its readable part, copies its intact part, and moves a store to
- * another place.
+ * `kvfold store`: checks a store of conversations, exports what can be read, copies what is undamaged, and moves a store to or from a
+ * database.
  */
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
@@ -73,13 +73,13 @@ async function move(from: string, to: string, { out }: Shell): Promise<void> {
 interface Looked {
   readonly threads: ThreadsCheck
   readonly responses: ResponsesCheck | null
-  /** Problems of the store's files, as text for people. */
+  /** What is wrong with the store's files, in words for people. */
   readonly problems: readonly string[]
 }
 
-/** Runs `work` on the threads of a folder. No server can use the store meanwhile. */
+/** Runs `work` on the store in a folder. The store is locked meanwhile, so no server can use it. */
 async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> | T): Promise<T> {
-  // Loaded late, so that other commands neither wait for SQLite nor need it.
+  // Loaded late, so that other commands need not load SQLite.
   const [{ checkThreads }, { checkResponses }] = await Promise.all([
     import('../../store/check.js'),
     import('../../server/responses/sqlite-responses.js'),
@@ -100,7 +100,7 @@ async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> |
   }
 }
 
-/** Reads the threads of a database. Only our records are checked; PostgreSQL checks its own tables. */
+/** Reads the threads in a database. Only kvfold's own checksums are checked: PostgreSQL checks its tables itself. */
 async function inDatabase(url: string, each: (thread: FoundThread) => Promise<void> | void) {
   const [{ readAll }, { readResponses }] = await Promise.all([
     import('../../../fleet/postgres/move.js'),
@@ -180,7 +180,7 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
   }
   if (flags.out === undefined)
     await writeAll(async (line) => {
-      // A store may be larger than memory, so lines do not pile up before a slow reader.
+      // A store may be larger than memory. Waiting here keeps lines from piling up before a slow reader.
       if (!out.print(line)) await out.flushed()
     })
   else await intoNewFile(flags.out, writeAll)
@@ -189,7 +189,7 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
 
 type WriteLine = (line: string) => Promise<void> | void
 
-/** Writes lines to a new file, which appears complete or not at all. @throws KvfoldError cli/bad-usage when it cannot be made */
+/** Writes lines to a new file, completely or not at all. @throws KvfoldError cli/bad-usage when the file cannot be created */
 async function intoNewFile(path: string, writeAll: (write: WriteLine) => Promise<void>): Promise<void> {
   if (existsSync(path)) throw new KvfoldError('cli/bad-usage', `There is a file ${path} already; give --out another name.`)
   await writeWhole(path, async (temporary) => {
@@ -216,18 +216,18 @@ function opened(temporary: string, path: string): number {
 const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>
   damage.filter((each) => each.of === of).map(({ tenant, id, kind, what }) => ({ tenant, id, kind, what }))
 
-// Moves a whole store between a folder and a database. Either everything is there and reads back the same, or nothing is moved.
+// Moving a store between a folder and a database: either everything arrives and reads back the same, or nothing is moved.
 
 interface Moved {
   readonly threads: number
   readonly responses: number
-  /** How many items were left out: responses of deleted threads, and records that an earlier copy left out. */
+  /** How many items were left out: responses of deleted threads, and damaged records that an earlier copy left out. */
   readonly left: number
 }
 
 /**
- * Moves a store. The old store stays as it is. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; then nothing
- * was moved
+ * Moves a store. The old store is not changed. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; nothing was
+ * moved then
  */
 export async function moveStore(from: string, to: string): Promise<Moved> {
   if (isDatabase(from) === isDatabase(to))
@@ -307,8 +307,8 @@ async function copy(from: string, to: string, { out }: Shell): Promise<void> {
 }
 
 /**
- * Copies the intact part of a store. The old store stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then
- * nothing was written
+ * Copies what is undamaged in a store. The old store is not changed. @throws KvfoldError store/not-empty, store/locked, store/failed;
+ * nothing was written then
  */
 export async function copyStore(from: string, to: string): Promise<Moved & { readonly open: readonly Damage[] }> {
   if ([from, to].some(isDatabase))
@@ -332,7 +332,10 @@ interface Filling {
   response(response: KeptResponse): Promise<void>
 }
 
-/** Makes a store completely or not at all. Each record is read back and compared. The new store lists the records that `fill` left out. */
+/**
+ * Makes a store completely or not at all. Each record is read back and compared. The new manifest lists the damaged records that `fill`
+ * returns.
+ */
 async function newStore(folder: string, fill: (add: Filling) => Promise<readonly Damage[]>): Promise<Moved> {
   const [sqlite, kept, { Manifest }, { notSame }, { cardOf }] = await Promise.all([
     import('../../store/sqlite-store.js'),
