@@ -167,7 +167,10 @@ function attributesAt(text: string, at: number, tools: DeclaredTools): Opened {
   if (around === undefined || text.length <= value + around.length) return /^['{]?\{?$/.test(text.slice(value)) ? 'open' : 'no'
   const from = value + around.length - 1
   const label = open.replace('="', '>')
-  return { wrappers: [{ kind: 'attributes', label, closers: TAG_ENDS }], item: { kind: 'json', label: 'json', name, start: from, from } }
+  return {
+    wrappers: [{ kind: 'attributes', label, closers: TAG_ENDS }],
+    item: { kind: 'json', label: 'json', name, start: from, from },
+  }
 }
 
 type Wrapped = { readonly wrappers: readonly Wrapper[]; readonly length: number } | 'open' | 'no'
