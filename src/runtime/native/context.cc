@@ -44,7 +44,10 @@ Napi::Value create(const Napi::CallbackInfo &info) {
       made->pooling = params.pooling_type;
     }
     made->model = modelOf(info[0]);
-    params.abort_callback = [](void *data) { return static_cast<ContextHandle *>(data)->abort.load(); };
+    params.abort_callback = [](void *data) {
+      auto handle = static_cast<ContextHandle *>(data);
+      return handle->abort && !handle->turning;
+    };
     params.abort_callback_data = made.get();
     if (options.Get("attention").As<Napi::Boolean>()) {
       made->tap = std::make_unique<Tap>();
@@ -207,6 +210,8 @@ const char *Batch::decode(ContextHandle &handle) {
     handle.submitted += entered();
     throw;
   }
+  // llama.cpp refuses a bad batch before it turns keys.
+  if (result >= 0) handle.turning = false;
   handle.submitted += result == 0 ? tokens.size() : result == 1 ? 0 : entered();
   if (result < 0) throw Failure("native/failed", "llama.cpp could not decode the batch (" + std::to_string(result) + ")" + log.why());
   if (result == 0) handle.outputs = outputs;

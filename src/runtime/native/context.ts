@@ -189,7 +189,10 @@ export class NativeContext {
     if (this.#decoding !== null && this.#handle !== null) this.addon.pause(this.#handle)
   }
 
-  /** Stops the running decode: on a CPU within a graph, on a GPU at the next ubatch. Does nothing if no decode runs. */
+  /**
+   * Stops the running decode: on a CPU within a graph, on a GPU at the next ubatch. Does nothing if no decode runs, or if it is the first one
+   * after `shift`.
+   */
   abort(): void {
     if (this.#decoding !== null && this.#handle !== null) this.addon.abort(this.#handle)
   }

@@ -73,6 +73,9 @@ struct ContextHandle {
   std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
   std::atomic<bool> abort{false};
+  // Whether cells were shifted since the last decode. llama.cpp turns their keys in place when the next decode begins, layer by layer. A
+  // stop in between would leave some layers turned, and the decode after it would turn these again. So that decode is not stopped.
+  std::atomic<bool> turning{false};
   // Whether a run (run.cc) is to end before its next decode.
   std::atomic<bool> pause{false};
   // A lock that is held while a decode runs on another thread.

@@ -26,7 +26,9 @@ Napi::Value untag(const Napi::CallbackInfo &info) {
 
 Napi::Value shift(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
-    llama_memory_seq_add(llama_get_memory(contextOf(info[0])->context), at(info, 1), at(info, 2), at(info, 3), at(info, 4));
+    auto context = contextOf(info[0]);
+    context->turning = true;
+    llama_memory_seq_add(llama_get_memory(context->context), at(info, 1), at(info, 2), at(info, 3), at(info, 4));
     return info.Env().Undefined();
   });
 }

@@ -1,4 +1,5 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { span } from '../../../src/runtime/core/span.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Batch, Native, NativeContext, NativeModel } from '../../../src/runtime/native/types.js'
 import { ON_GPU, TEST_GPU } from '../../support/device.js'
@@ -161,6 +162,24 @@ describe('abort', () => {
     await feed(own, tokens.subarray(0, entered + 16).slice(0, 4096), 0, 1)
     const whole = own.logits(entered + 15)
     expect(Math.max(...whole.map((value, index) => Math.abs(value - (resumed[index] ?? 0))))).toBeLessThan(0.1)
+    await large.dispose()
+  })
+
+  test('turns no key twice: the first decode after a shift runs to its end', async () => {
+    // Its keys take long enough to turn for the stop to come meanwhile.
+    const large = await native.loadModel(await tinyModel({ embedding: 512, heads: 8, kvHeads: 8, layers: 4 }))
+    const own = await large.createContext({ cells: 8192, threads: 1 })
+    const tokens = someTokens(100)
+    const next = async (stop: boolean) => {
+      own.clear()
+      await feed(own, tokens)
+      own.shift(seq(0), span(50, 100), 5)
+      const running = own.decode(batchOf([7], 105))
+      if (stop) own.abort()
+      if ((await running) !== 'done') await feed(own, [7], 105)
+      return own.logits(0)
+    }
+    expect(await next(true)).toEqual(await next(false))
     await large.dispose()
   })
 
