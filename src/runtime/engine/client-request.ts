@@ -306,9 +306,11 @@ function budgetOf(
   const { reasoning } = format.syntax
   const tokens = reasoningBudget ?? (endReasoning === undefined ? undefined : NO_BOUND)
   if (tokens === undefined || reasoning === null) return {}
-  const { open, close, then = '' } = reasoning
+  const { open, close, then = '', isFirst = false } = reasoning
+  // The text of the continued answer comes first, so no tag opens reasoning behind it.
+  if (continues && isFirst) return {}
   const forced = model.tokenize(close + then, { parseSpecial: true })
-  return { budget: { tokens, open, close, opened: !continues && format.opens(open), forced } }
+  return { budget: { tokens, open, close, isFirst, opened: !continues && format.opens(open), forced } }
 }
 
 /** An answer, the messages and tools before it, and its text as sampled. */

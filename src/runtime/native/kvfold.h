@@ -5,6 +5,7 @@
 #include <llama.h>
 #include <napi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -64,6 +65,13 @@ struct AdapterHandle {
 
 // Returns a token's text; control tokens are written out.
 std::string pieceOf(const llama_vocab *vocab, llama_token token);
+
+inline bool isSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+// Whether the first `length` bytes of the text are whitespace only.
+inline bool isBlank(const std::string &text, size_t length) {
+  return std::all_of(text.begin(), text.begin() + std::min(length, text.size()), isSpace);
+}
 
 struct Tap;
 

@@ -7,8 +7,6 @@ namespace kvfold {
 // The longest run of whitespace that one space of a spaced trigger is sure to match, in characters.
 constexpr size_t MOST_SPACES = 32;
 
-static bool isSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-
 // Returns the index at which a spaced trigger first occurs in the text; npos if it does not occur.
 static size_t findSpaced(const std::string &text, const std::string &trigger) {
   for (size_t start = text.find(trigger[0]); start != std::string::npos; start = text.find(trigger[0], start + 1)) {
@@ -25,11 +23,6 @@ static size_t findSpaced(const std::string &text, const std::string &trigger) {
     if (of == trigger.size()) return start;
   }
   return std::string::npos;
-}
-
-// Whether the first bytes of the text are whitespace only.
-static bool isBlank(const std::string &text, size_t length) {
-  return std::all_of(text.begin(), text.begin() + std::min(length, text.size()), isSpace);
 }
 
 LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options)

@@ -19,17 +19,14 @@ bool endsWithinCharacter(const std::string &text) {
   return false;
 }
 
-void keepEnd(std::string &text, size_t length) {
-  if (text.size() > length) text.erase(0, text.size() - length);
-}
-
 }  // namespace
 
 ReasoningBudget::ReasoningBudget(const Napi::Object &options)
     : budget(options.Get("tokens").As<Napi::Number>()),
       open(options.Get("open").As<Napi::String>()),
       close(options.Get("close").As<Napi::String>()),
-      opened(options.Get("opened").As<Napi::Boolean>()) {
+      opened(options.Get("opened").As<Napi::Boolean>()),
+      isFirst(options.Get("isFirst").ToBoolean()) {
   auto tokens = options.Get("forced").As<Napi::Int32Array>();
   forced.assign(tokens.Data(), tokens.Data() + tokens.ElementLength());
   begin();
@@ -58,7 +55,7 @@ bool ReasoningBudget::isBetween() const {
   return false;
 }
 
-void ReasoningBudget::take(llama_token token, const std::string &piece) {
+void ReasoningBudget::take(llama_token token, const std::string &piece, bool opens) {
   if (state == State::over) return;
   if (state == State::closing) {
     if (token == forced[written] && ++written < forced.size()) return;
@@ -67,12 +64,23 @@ void ReasoningBudget::take(llama_token token, const std::string &piece) {
     return;
   }
   if (state == State::inside) left--;
+  else if (!opens) {
+    if (isFirst) state = State::over;
+    tail.clear();
+    return;
+  }
   tail += piece;
   for (;;) {
     auto &tag = state == State::inside ? close : open;
     size_t at = tail.find(tag);
+    size_t kept = std::max(tag.size() - 1, size_t(3));
+    size_t before = at == std::string::npos ? tail.size() - std::min(tail.size(), kept) : at;
+    if (state == State::outside && isFirst && !isBlank(tail, before)) {
+      state = State::over;
+      return;
+    }
     if (at == std::string::npos) {
-      keepEnd(tail, std::max(tag.size() - 1, size_t(3)));
+      tail.erase(0, before);
       return;
     }
     tail.erase(0, at + tag.size());

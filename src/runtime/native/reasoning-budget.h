@@ -16,7 +16,8 @@ class ReasoningBudget {
   void begin();
   // The token that must be written next; LLAMA_TOKEN_NULL if the model may choose.
   llama_token due();
-  void take(llama_token token, const std::string &piece);
+  // Counts the next token of the answer. `opens`: whether a tag in it may open reasoning; inside a tool call it may not.
+  void take(llama_token token, const std::string &piece, bool opens = true);
   // Uses the budget up: reasoning that has begun is closed next, and later reasoning as soon as it begins.
   void end() { left = 0; }
   // Gives the budget up, because the token that is due cannot be written here. The answer continues without a budget.
@@ -31,6 +32,8 @@ class ReasoningBudget {
   std::string open, close;
   // Whether the prompt has opened the reasoning.
   bool opened;
+  // Whether the opening tag has a meaning only before any other text.
+  bool isFirst;
   // The tokens that close the reasoning, and the tokens that must follow them.
   std::vector<llama_token> forced;
 

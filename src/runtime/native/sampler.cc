@@ -163,7 +163,8 @@ void accept(SamplerHandle &sampler, llama_token token) {
     throw Failure("engine/bad-grammar", "The grammar does not allow token " + std::to_string(token) + " here.");
   if (sampler.awake) sampler.grammar->take(token);
   else if (sampler.lazy != nullptr) sampler.awake = sampler.lazy->take(token);
-  if (sampler.budget != nullptr) sampler.budget->take(token, pieceOf(sampler.model->vocab, token));
+  bool isCall = sampler.lazy != nullptr && sampler.awake;
+  if (sampler.budget != nullptr) sampler.budget->take(token, pieceOf(sampler.model->vocab, token), !isCall);
   if (sampler.limits != nullptr) sampler.limits->take(token);
   llama_sampler_accept(sampler.chain, token);
 }

@@ -81,6 +81,8 @@ export interface SamplerOptions {
     readonly close: string
     /** Whether the prompt ends with `open`. */
     readonly opened: boolean
+    /** Whether `open` has a meaning only before any other text. Within the call of a lazy grammar it never has one. Default false. */
+    readonly isFirst?: boolean
     /** The tokens that close the reasoning. */
     readonly forced: Int32Array
   }

@@ -242,6 +242,24 @@ describe('a budget of reasoning', () => {
     sampler.dispose()
   })
 
+  test('counts no tag that is text: behind other text where only the first one opens, and within a call', () => {
+    const budget = { tokens: 0, ...tags, opened: false, forced: forced() }
+    const drawn = (text: string, options: SamplerOptions) => {
+      const sampler = model.createSampler({ temperature: 0, ...options })
+      for (const token of model.tokenize(text, { parseSpecial: true })) sampler.accept(token)
+      const next = Array.from({ length: forced().length }, () => sampler.sample(context, 0))
+      sampler.dispose()
+      return model.detokenize(next, true)
+    }
+    expect(drawn(' \n<think>', { budget: { ...budget, isFirst: true } })).toBe(tags.close)
+    expect(drawn('<think>', { budget })).toBe(tags.close)
+    expect(drawn('Well <think>', { budget })).toBe(tags.close)
+    expect(drawn('Well <think>', { budget: { ...budget, isFirst: true } })).not.toBe(tags.close)
+    expect(drawn(`A long text before it. <think>`, { budget: { ...budget, isFirst: true } })).not.toBe(tags.close)
+    const lazy = { triggers: ['<call>'], reasoning: [tags], opened: '' }
+    expect(drawn('<call><think>', { budget, lazy, grammar: 'root ::= "<call>" [^@]*' })).not.toBe(tags.close)
+  })
+
   test('yields to a grammar that does not allow the closing tag', () => {
     const { text } = written({ grammar: 'root ::= [a-z]*', budget: { tokens: 2, ...tags, opened: true, forced: forced() } }, 12)
     expect(text).toMatch(/^[a-z]{6,}$/)
