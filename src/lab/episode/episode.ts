@@ -113,7 +113,7 @@ export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' |
   readonly name: string
   /** The script that speaks for the model. Default: the model itself answers. */
   readonly teacher?: Teacher | null
-  /** Makes the actor. Its engine must be the recorder. */
+  /** Makes the actor, which must compute on the recorder. */
   readonly cast: (recorder: Recorder) => Actor | Promise<Actor>
   /** The finished turns of an earlier run, and the checkpoint after them. Default: the episode begins with its first turn. */
   readonly start?: EpisodeStart
