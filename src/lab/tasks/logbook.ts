@@ -29,7 +29,7 @@ export type LogPlace = (typeof logPlaces)[number]
 const distinct = <Name extends string>(names: readonly Name[]) =>
   Type.Array(Type.Enum([...names]), { minItems: 1, uniqueItems: true, default: [...names] })
 
-/** Number of entries in a part of the log. */
+/** Entries in each part of the log. */
 const GROUP = 4
 /** The most parts of a log. With more, there would not be a different word for every value. */
 const MOST_PARTS = Math.floor(ENGLISH.words.length / GROUP)
@@ -48,8 +48,9 @@ const Options = strict({
 /** What the scorer needs, as plain JSON. Each value is one word of the log, in lower case. */
 export interface LogTruth {
   readonly current: string
-  /** Values that the asked entry had before. */
+  /** Earlier values of the asked entry. */
   readonly outdated: readonly string[]
+  /** Values of other entries. */
   readonly others: readonly string[]
   /** The code word with which the answer must begin; null without a rule. */
   readonly rule: string | null
