@@ -90,8 +90,8 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
 // Below: the attention of one PI-LLM prompt, complete and folded under each contract. For a single value, also its attention to each token
 // of the prompt.
 
-// Placebos. The same folds hide as many tokens at the same place, but of another text: made-up words, or updates of keys that the question
-// does not ask for. They show how much of a change comes from the fold of any text.
+// Placebos: prompts whose folds hide as many tokens of another text at the same position. The text is made-up words, or updates of keys
+// that the question does not ask for. They show how much of a change comes from folding any text.
 
 /** A prompt whose attention is measured: its messages, the edits that fold it, and its pairs of key and value. */
 interface FoldedPrompt {
@@ -246,7 +246,7 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
 /**
  * Measures one value in the right answer: how much attention its tokens give to each token of the prompt. Does so in the complete prompt,
  * and in the prompt folded under the first contract.
- * @throws KvfoldError eval/bad-data for an unknown key; otherwise the errors of `lookAtPrompt`
+ * @throws KvfoldError eval/bad-data for an unknown key; the errors of `lookAtPrompt`
  */
 export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<HeatMapRecord> {
   const { engine } = options

@@ -187,10 +187,10 @@ export interface Pays {
 }
 
 /**
- * An estimate of the turn if the cells that the fold parked had been moved off the device first, because attention still passes over parked
- * cells. The engine moves them off only when it is idle and short of room, never within a turn. So the estimate combines the measured fold,
- * the calibration's time to save the parked cells, and the measured time of a token behind a text of that length with no other cells in
- * use.
+ * An estimate of the turn if the cells that the fold parked had been moved off the device first. Parked cells on the device still cost
+ * attention time. The engine moves them off only when it is idle and short of room, never within a turn. So the estimate has three parts:
+ * the measured fold, the calibration's time to save the parked cells, and a measured time per token. The last one was measured behind a
+ * text of that length, with no other cells in use.
  */
 export interface MovedOff {
   readonly saving: number

@@ -10,8 +10,8 @@ export class InfinitePrefixCache {
   }
 
   /**
-   * Adds a prompt. Returns how many of its tokens must be computed: those that are not part of a beginning shared with an earlier prompt;
-   * at least the last one.
+   * Adds a prompt. Returns how many of its tokens must be computed: all behind the longest beginning that it shares with an earlier prompt,
+   * and at least the last one.
    */
   add(prompt: ArrayLike<number>): number {
     let [node, computed] = [0, 0]

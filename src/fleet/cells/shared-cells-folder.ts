@@ -149,7 +149,7 @@ export class SharedCellsFolder implements SharedTier {
     if (found === null) return false
     const now = steady.now()
     const used = usedAt(wanted.positions, now) / 1000
-    // The file may be newer than `now`, because this machine's clock may be behind.
+    // The recorded use may be in the future, because the clock that set it may have been ahead.
     if (Math.abs(now - found.mtimeMs) > TOUCHED) await utimes(path, used, used).catch(() => undefined)
     return true
   }
@@ -224,7 +224,7 @@ export class SharedCellsFolder implements SharedTier {
     if (state === 'refused') return null
     const now = steady.now()
     const used = usedAt(positions, now) / 1000
-    // The file may be newer than `now`, because this machine's clock may be behind.
+    // The recorded use may be in the future, because the clock that set it may have been ahead.
     if (Math.abs(now - (await file.stat()).mtimeMs) > TOUCHED) await file.utimes(used, used).catch(() => undefined)
     return state
   }

@@ -1,9 +1,8 @@
 /**
- * Chooses an engine for a conversation. The choice depends only on the hashes of the conversation's first messages and on the open requests
- * of each engine.
+ * Chooses an engine for a conversation. The choice depends only on hashes of the conversation's messages, on the engines that ran earlier
+ * steps, and on the open requests of each engine.
  *
- * - A conversation stays on the engine of its last step. A new conversation that continues from the end of a step stays on that step's
- * engine too; only the first such conversation does.
+ * - A conversation stays on the engine of its last step. So does the first new conversation that continues from the end of that step.
  * - Another new conversation goes to the engine that has its beginning in the cache: the engine ran a step with the same messages, or it
  * ran the conversation that this one is forked from.
  * - If no engine has its beginning, weighted rendezvous hashing of its root decides. The root is the messages up to the first user message.

@@ -5,9 +5,9 @@
  * step, from first to last, makes it compute the same text again and again. A small fold far in front never pays.
  *
  * Whether an edit pays depends on the unknown number of steps to come. This is the ski rental problem, whose known solution is: rent until
- * the rent paid equals the price of buying. That costs at most twice the best choice in hindsight. Here, a waiting edit pays rent in each
- * step: the tokens that it would hide, at the price of cached tokens. The price of a set of edits is the number of shown tokens behind the
- * first of them, times the price of a computed token less that of a cached token.
+ * the rent paid equals the price of buying. That costs at most twice the best choice in hindsight. A waiting edit pays rent in each step:
+ * the tokens that it would hide, at the price of cached tokens. A set of edits is bought at the price of the shown tokens behind its first
+ * edit. Each of them costs the price of a computed token less that of a cached one.
  *
  * While an edit waits, the model still sees the folded text. So edits wait only if the option asks for it. A restore is never delayed.
  */

@@ -17,8 +17,9 @@ const SILENT = 5
 const SAYS = 1000
 
 /**
- * Removes the rows of servers that can serve old text no more: those that this server ($1, at place $2) replaces, and those that were
- * silent for very long. A killed server's row goes after 10 seconds of silence, which may be after its successor has started.
+ * Removes the rows of servers that cannot serve old text any more. These are the servers that this one ($1, at place $2) replaces, and
+ * those that were silent for very long. A killed server's row goes after 10 seconds of silence, which may be after its successor has
+ * started.
  */
 const REMOVE_ENDED = `DELETE FROM kvfold.servers WHERE id <> $1 AND (place = $2 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
   OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days')`

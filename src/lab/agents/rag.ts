@@ -11,7 +11,7 @@ import { type TextChunk, fitting, LongText } from './long-text.js'
 
 // Below: what both agents share. They divide the text into chunks, make the query, and answer from the best chunks.
 
-/** Tokens of the text's beginning, and of its end, that make up a query if the sample has no question (Sculptor, D.4). */
+/** Tokens of each end of the text, if both ends together serve as the query (Sculptor, D.4). */
 export const END_TOKENS = 500
 
 export const retrievalOptions = {

@@ -71,8 +71,8 @@ function verdict({ findings }: StudySummary): string {
 }
 
 /**
- * Returns a sentence on the mean change: how much softmax arithmetic explains, how much remains, and how much of that is beyond a fold of
- * unasked keys.
+ * Returns a sentence on the mean change: how much of it softmax arithmetic explains, and how much remains. Of the remainder, it gives the
+ * amount beyond a fold of unasked keys.
  */
 function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, beyondUnasked: beyond }: Finding): string {
   if (alone === null || excess === null) return ''

@@ -131,8 +131,8 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
 }
 
 /**
- * Returns the spans of the answer whose tokens are queries: the whole answer without surrounding white space, and the last occurrence of
- * each watched span's text.
+ * Returns the answer's spans whose tokens are the queries. They are the whole answer without surrounding white space, and the last
+ * occurrence of each watched span's text.
  */
 function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<string, Span> {
   const start = answer.length - answer.trimStart().length

@@ -1,11 +1,11 @@
 /**
- * The loop that runs samples or episodes at several places at once, for example in several slots of an engine. Also divides a cache's cells
- * among samples, and estimates the time that a run still takes.
+ * The loop that runs samples or episodes in several slots at the same time. Also divides a cache's cells among samples, and estimates the
+ * time that a run still takes.
  */
 
 /**
- * Runs all items. Each place runs one item after another. The first error stops all places and is thrown. If `signal` stops the loop and no
- * item throws, it ends early without an error.
+ * Runs all items. Each of `places` (slots of engines, for example) runs one item after another. The first error stops all of them and is
+ * thrown. If `signal` stops the loop and no item throws, it ends early without an error.
  * @param play runs one item at a place; its signal aborts with the loop's signal, and when an item at another place fails
  */
 export async function playAll<Item, Place>(

@@ -133,7 +133,7 @@ interface Asked {
 }
 
 /**
- * Makes an actor. If a turn does not fit into the window, the framework failed: the turn counts as overflowed, with the calls so far, and
+ * Makes an actor. A turn that does not fit into the window is the framework's failure. It counts as overflowed, with the calls so far, and
  * the run goes on.
  */
 function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskOptions) => Promise<Ended>): Actor {

@@ -183,7 +183,7 @@ export interface ServiceRow extends ServiceCell {
   readonly folds: number
   /** Number of turns that did not fit into the window. */
   readonly overflowed: number
-  /** Computed tokens plus a tenth of the reused ones: the price on a server that bills a cached token at a tenth of a computed one. */
+  /** Computed tokens plus a tenth of the reused ones: the price if a cached token costs a tenth of a computed one. */
   readonly priced: number
 }
 

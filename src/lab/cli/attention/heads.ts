@@ -164,7 +164,8 @@ interface LossStudy {
 }
 
 /**
- * The seed of the prompts for the losses. The heads are chosen on other prompts, because on their own they would look better than they are.
+ * The seed of the prompts for the losses. The heads are chosen on other prompts. On the same prompts, the chosen heads would look more
+ * important than they are.
  */
 const lossSeed = (seed: number): number => mix(seed + 1)
 

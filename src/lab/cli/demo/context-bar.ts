@@ -41,8 +41,8 @@ export function joined(stretches: readonly TokenRun[]): TokenRun[] {
 /**
  * Returns the state that each character of the bar shows, in order. `capacity` tokens fill the width, or all tokens if there are more. For
  * fewer tokens the rest of the line stays empty, so that bars with the same capacity can be compared by length.
- * Each run gets characters in proportion to its tokens, and at least one if the width allows: a marker of ten tokens stays visible among
- * thousands. Otherwise each character shows the state that most of its tokens have.
+ * Each run gets characters in proportion to its tokens. It gets at least one if the width allows, so that a marker of ten tokens stays
+ * visible among thousands. If the width is too small for that, each character shows the state that most of its tokens have.
  */
 export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
   const parts = joined(stretches)

@@ -107,7 +107,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
   }
 }
 
-/** Returns a function that prints each step for `--follow` and logs it at once, so that the log of a killed run shows how far it came. */
+/** Returns a function that prints each step for `--follow` and logs it at once. So the log of a killed run shows how far it came. */
 const following =
   (follower: Follower, { tasks }: LogHeader, log: RunLogFile): NonNullable<RunOptions['onStep']> =>
   (item, { id, cell }, step) => {
