@@ -225,7 +225,7 @@ interface Figures {
   readonly generated: number
   /** Percentage of the prompts' blocks that a cache without eviction would have, by the trace's block ids. */
   readonly theoretical: number
-  /** In milliseconds. */
+  /** Milliseconds; so are `betweenTokens` and `request`. */
   readonly firstToken: Times
   readonly betweenTokens: Times
   readonly request: Times

@@ -48,9 +48,9 @@ interface Exactness {
 /** Differences of log-probabilities against transformers, in nats. */
 interface Peer {
   readonly versions: string
-  /** The largest one, over the likeliest tokens. */
+  /** The largest difference, over the likeliest tokens. */
   readonly exact: number
-  /** The mean one, of the likeliest token. */
+  /** The mean difference of the likeliest token. */
   readonly meanOfLikeliest: number
   /**
    * Transformers against itself: a prompt read one token at a time, and the same prompt read at once. `gelu`: GELU in F32. `table`: GELU
