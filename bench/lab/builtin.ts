@@ -99,8 +99,8 @@ export async function builtin(args: readonly string[]): Promise<void> {
 }
 
 /**
- * Returns a function that runs one command on one model and returns its rows. `index` names the log; the paths of the logs are added to
- * `logs`.
+ * Returns a function that runs one command on one model and returns its rows, one per cell. A row's `name` tells the command's cells apart.
+ * `index` names the log, whose path is added to `logs`.
  */
 function rowsBy(model: string, options: string, logs: string[]) {
   const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
