@@ -1,4 +1,4 @@
-/** Plays the demo on the built-in model and draws what it counted: `node --import tsx bench/draw-demo.ts > docs/demo.svg` (a minute). */
+/** Runs the demo on the built-in model, and draws its counts: `node --import tsx bench/draw-demo.ts > docs/demo.svg` (a minute). */
 import { readerPlan } from '../src/lab/cli/demo/plan.js'
 import { Reader, type Standing } from '../src/lab/cli/demo/reader.js'
 import { COLOURS, figure } from '../src/lab/figures/figure.js'
@@ -9,7 +9,7 @@ import { LlamaEngine } from '../src/runtime/engine/llama.js'
 import { count } from '../src/runtime/figures/numbers.js'
 import { openNative } from '../src/runtime/native/binding.js'
 
-/** Tokens of the stream between two points. */
+/** Tokens of the stream between two points of the figure. */
 const EVERY = 10_000
 
 const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1 })
@@ -26,7 +26,7 @@ const cells = engine.info.context
 await engine.dispose()
 
 const sizes = Array.from({ length: Math.floor(reader.tokens / EVERY) + 1 }, (_, at) => at * EVERY)
-/** At every size the last fold before it, so that no point shows more than was read. */
+/** Each point shows the last fold at or before its size, so no point shows more than was read. */
 const curve = (colour: string, name: string, of: (standing: Standing) => number, dash = ''): Curve => ({
   colour,
   dash,

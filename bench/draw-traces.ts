@@ -13,7 +13,7 @@ interface TraceRecord {
 }
 
 const recordIn = (name: string) => JSON.parse(readFileSync(new URL(`${name}.json`, RESULTS), 'utf8')) as TraceRecord
-/** Many sessions on the built-in model, and a few on a real one. */
+/** `many`: many sessions on the built-in model. `real`: a few sessions on a real model. */
 const many = recordIn('traces')
 const real = recordIn('traces-smollm2')
 

@@ -1,4 +1,4 @@
-/** Drives a cache over a bare context, without scheduler and sampling, for benches that measure one step and read its logits. */
+/** Drives a cache over a bare context, without scheduler and sampling, for benchmarks that measure one step and read its logits. */
 import { conversationId, seqId } from '../src/runtime/core/ids.js'
 import { OffloadTiers } from '../src/runtime/kv/offload.js'
 import { KvCache } from '../src/runtime/kv/cache.js'
@@ -10,13 +10,13 @@ import { median } from './random-tokens.js'
 
 export interface Driven {
   readonly entry: LedgerEntry
-  /** Milliseconds from plan to last commit. */
+  /** Milliseconds from the plan to the last commit. */
   readonly milliseconds: number
-  /** The logits after the last shown token. */
+  /** The logits behind the last shown token. */
   readonly logits: Float32Array
 }
 
-/** Returns a prompt of one message, with spans of these tokens replaced. */
+/** Returns a prompt of one message in which these token spans are replaced by markers. */
 export function edited(
   base: Int32Array,
   holes: readonly { readonly start: number; readonly end: number; readonly marker: Int32Array }[],
@@ -47,7 +47,7 @@ export class Driver {
     this.cache = new KvCache(context, { offload: new OffloadTiers({ hostBytes: 2 ** 31 }) })
   }
 
-  /** Runs one step that shows this prompt and generates nothing. */
+  /** Runs one step that shows this prompt and generates no token. */
   async show(shown: Prompt, terms: StepContract): Promise<Driven> {
     const { cache, context } = this
     const begun = performance.now()
@@ -67,7 +67,7 @@ export class Driver {
     return { entry: cache.finish(step, 'done', 0), milliseconds, logits: context.logits(last) }
   }
 
-  /** Returns the median milliseconds per generated token after the prompt, on a separate sequence with the same cells. */
+  /** Returns the median milliseconds per generated token behind the prompt, on a separate sequence that sees the same cells. */
   async generate(count: number): Promise<number> {
     const { cache, context } = this
     const live = cache.live(this.#conversation)
@@ -84,7 +84,7 @@ export class Driver {
     return median(times)
   }
 
-  /** Moves everything that is parked off the device, and the rest together. */
+  /** Moves all parked sequences off the device, and makes the remaining cells contiguous. */
   async gather(): Promise<number> {
     while (await this.cache.tidy(0));
     return this.cache.compact(this.#conversation)
@@ -95,7 +95,7 @@ export class Driver {
   }
 }
 
-/** Decodes tokens into a sequence, and computes the last one's logits. */
+/** Decodes tokens into a sequence, and computes the logits of the last one. */
 export async function decode(context: NativeContext, seq: number, position: number, tokens: Int32Array): Promise<void> {
   const outputs = new Uint8Array(tokens.length)
   outputs[tokens.length - 1] = 1
@@ -108,7 +108,10 @@ export async function decode(context: NativeContext, seq: number, position: numb
   if (status !== 'done') throw new Error(`a decode ended ${status}`)
 }
 
-/** Returns the Kullback-Leibler divergence of next-token distributions, in nats: the loss from using `approximate` for `exact`. */
+/**
+ * Returns the Kullback-Leibler divergence of the two next-token distributions, in nats: the loss of using `approximate` in place of
+ * `exact`.
+ */
 export function divergence(exact: Float32Array, approximate: Float32Array): number {
   const p = logSoftmax(exact)
   const q = logSoftmax(approximate)

@@ -1,4 +1,4 @@
-/** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
+/** The entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios of measurements made side by side in one run. */
 import { acm } from './runtime/acm.js'
 import { agentx } from './runtime/agentx.js'
 import { answers } from './lab/answers.js'

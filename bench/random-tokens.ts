@@ -1,7 +1,7 @@
 /** Random tokens, and the tokens that end an answer, for models with random weights. */
 import type { NativeModel } from '../src/runtime/native/types.js'
 
-/** Returns plain vocabulary tokens, different for every salt from the first one on. */
+/** Returns ordinary vocabulary tokens. Different salts give different tokens from the first one on. */
 export function randomTokens(size: number, salt: number, vocabulary: number): Int32Array {
   let state = salt * 2654435761
   return Int32Array.from({ length: size }, () => {
@@ -10,11 +10,14 @@ export function randomTokens(size: number, salt: number, vocabulary: number): In
   })
 }
 
-/** Returns the tokens that end an answer. Random weights may sample one at any time, so benches ban them for answers of a known length. */
+/**
+ * Returns the tokens that end an answer. Random weights may sample one at any time, so benchmarks ban them to get answers of a known
+ * length.
+ */
 export const endsOfGeneration = (model: Pick<NativeModel, 'info' | 'isEndOfGeneration'>): number[] =>
   Array.from({ length: model.info.vocabulary }, (_, token) => token).filter((token) => model.isEndOfGeneration(token))
 
-/** Returns the same bans as fields of a request. */
+/** Returns the same bans as the `logitBias` of a request. */
 export const neverEnding = (model: Pick<NativeModel, 'info' | 'isEndOfGeneration'>): { token: number; bias: number }[] =>
   endsOfGeneration(model).map((token) => ({ token, bias: -Infinity }))
 

@@ -1,4 +1,4 @@
-/** Options shared by benches that keep records, and the origin in each record: command, commit, machine, load, model. */
+/** Options that all benchmarks with records share, and the origin in each record: command, commit, machine, load, model. */
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -7,27 +7,26 @@ import { basename } from 'node:path'
 import * as prettier from 'prettier'
 import { BUILTIN, builtinModel } from '../src/runtime/cli/builtin.js'
 
-/** The folder of records. */
 export const RESULTS = new URL('results/', import.meta.url)
 
-/** Options for `parseArgs`; each bench adds its own. */
+/** Options for `parseArgs`, to which each benchmark adds its own. */
 export const OPTIONS = {
   json: { type: 'boolean', default: false },
   model: { type: 'string', default: builtinModel() },
-  /** Name of a record in results/. */
+  /** The name of a record in results/. */
   write: { type: 'string' },
 } as const
 
 export const SEED = { seed: { type: 'string', default: '2026' } } as const
 
-/** Returns the name that an option was given. @throws Error with the names that there are */
+/** Returns the option's value if it is one of the names. @throws Error that lists the names */
 export function oneOf<Name extends string>(option: string, names: readonly Name[], text: string): Name {
   const name = names.find((each) => each === text)
   if (name === undefined) throw new Error(`--${option} must be ${names.join(' or ')}; it is ${JSON.stringify(text)}.`)
   return name
 }
 
-/** Returns the number that an option was given. @throws Error when it is no whole number above 0 */
+/** Returns the option's value as a number. @throws Error if it is not a whole number above 0 */
 export function whole(option: string, text: string): number {
   if (!/^[1-9]\d*$/.test(text)) throw new Error(`--${option} must be a whole number above 0; it is ${JSON.stringify(text)}.`)
   return Number(text)
@@ -35,7 +34,7 @@ export function whole(option: string, text: string): number {
 
 export interface Origin {
   readonly command: string
-  /** The suffix `+changes` means that the checkout had uncommitted changes other than records. */
+  /** The git commit. The suffix `+changes` means that the checkout had uncommitted changes other than records. */
   readonly commit: string
   /** The date in ISO 8601. */
   readonly date: string
@@ -47,7 +46,8 @@ export interface Origin {
     readonly node: string
     readonly llamaCpp: string
     /**
-     * Mean number of processes that wanted a core: in the minute before the run, and in its last minute. The bench itself is one of them.
+     * Load average: the mean number of processes that wanted a core, in the minute before the run and in its last minute. The benchmark
+     * itself is one of them.
      */
     readonly load: { readonly before: number; readonly after: number }
   }
@@ -55,8 +55,8 @@ export interface Origin {
 }
 
 /**
- * Records the state at the beginning, because others may commit meanwhile. Call the result at the end. `args`: the arguments of `npm run
- * bench --`.
+ * Records the state at the beginning, because someone may commit during the run. Call the returned function at the end. `args`: the
+ * arguments of `npm run bench --`.
  */
 export function beginRecord(args: readonly string[], model: string, llamaCpp: string, threads?: number): () => Origin {
   const begun = { commit: commitNow(), date: new Date().toISOString() }
@@ -87,7 +87,7 @@ function commitNow(): string {
 
 const loadNow = (): number => Number(loadavg()[0]!.toFixed(2))
 
-/** Returns the path of a model, which may be called `builtin` as in commands. */
+/** Returns a model's path. `builtin` names the built-in model, as in commands. */
 export const fileOf = (model: string): string => (model === BUILTIN ? builtinModel() : model)
 
 export const modelNow = (path: string): Origin['model'] => ({
@@ -96,8 +96,8 @@ export const modelNow = (path: string): Origin['model'] => ({
 })
 
 /**
- * Returns a record as written to its file: numbers have four significant digits, which is more than any of these measurements has. From a
- * thousand on they have one decimal, because those are means of counts.
+ * Returns a record's text for its file. Numbers have four significant digits, more than these measurements are worth. From 1,000 on they
+ * have one decimal, because those are means of counts.
  */
 export const written = (record: object): Promise<string> => {
   const text = JSON.stringify(record, (_, value: unknown) =>
@@ -108,7 +108,7 @@ export const written = (record: object): Promise<string> => {
   return prettier.format(text, { parser: 'json', printWidth: 130 })
 }
 
-/** Writes the record if `--write` gives a name. */
+/** Writes the record if `--write` gave a name. */
 export async function keep(name: string | undefined, record: object): Promise<void> {
   if (name !== undefined) writeFileSync(new URL(`${name}.json`, RESULTS), await written(record))
 }
@@ -120,11 +120,11 @@ const WANTED = {
   processor: ['cpu'],
 } as const
 
-/** Returns which parts of the origin a record lacks: `model` (its hash), `commit`, `load`, `processor`. */
+/** Returns what a record lacks of its origin: `model` (its hash), `commit`, `load`, `processor`. */
 export const lacking = (record: unknown): string[] =>
   Object.entries(WANTED).flatMap(([what, names]) => (names.some((name) => valuesOf(record, name).length > 0) ? [] : [what]))
 
-/** Returns every value under this name, at any depth. */
+/** Returns all values under this key, at any depth. */
 export function valuesOf(record: unknown, name: string): unknown[] {
   if (typeof record !== 'object' || record === null) return []
   return Object.entries(record).flatMap(([key, value]: [string, unknown]) => (key === name ? [value] : valuesOf(value, name)))

@@ -1,4 +1,4 @@
-/** Runs a server's process: started on a free port, ready before the first request, ended with this process. */
+/** Runs a server's process: starts it on a free port, waits until it is ready, and ends it with this process. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
@@ -13,23 +13,22 @@ export interface ServerProcess {
   readonly url: string
   /** Resident memory in bytes; null except on Linux. */
   memory(): number | null
-  /** CPU time of the process so far in milliseconds; null except on Linux. */
+  /** CPU milliseconds of the process so far; null except on Linux. */
   cpu(): number | null
   close(): Promise<void>
 }
 
-/** How a server is started. */
 export interface Starting {
   readonly env?: NodeJS.ProcessEnv
   /** A path that answers 200 once the server is ready. Default: `/health`. */
   readonly path?: string
-  /** The time limit for getting ready, in milliseconds. Default: a minute. */
+  /** Milliseconds in which the server must become ready. Default: a minute. */
   readonly limit?: number
 }
 
 /**
  * Starts a program that serves HTTP on 127.0.0.1 at the given port. Resolves when it is ready.
- * @throws Error with the program's last lines when it ends or is not ready in time.
+ * @throws Error with the program's last lines if it ends, or is not ready in time
  */
 export async function startServer(
   name: string,
@@ -69,7 +68,7 @@ async function isReady(url: string): Promise<boolean> {
   try {
     return (await fetch(url)).ok
   } catch {
-    // The server does not listen yet.
+    // The server is not listening yet.
     return false
   }
 }
@@ -92,7 +91,7 @@ function residentMemory(pid: number | undefined): number | null {
   }
 }
 
-/** Returns user and system time in Linux's ticks of 10 ms, or null. */
+/** Returns the process's user and system time in milliseconds, assuming Linux's ticks of 10 ms; null if it cannot be read. */
 function cpuTime(pid: number | undefined): number | null {
   try {
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -104,7 +103,7 @@ function cpuTime(pid: number | undefined): number | null {
   }
 }
 
-/** Returns a port on which nothing listened a moment ago. */
+/** Returns a port on which nothing was listening a moment ago. */
 async function freePort(): Promise<number> {
   const probe = createServer()
   await new Promise<void>((resolve, reject) => probe.once('error', reject).listen(0, '127.0.0.1', resolve))

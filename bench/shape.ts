@@ -1,4 +1,4 @@
-/** The model of the benches on folds and serving: a synthetic one with random weights, or a given GGUF. */
+/** The model of the benchmarks on folds and serving: a synthetic one with random weights, or a given GGUF. */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openNative } from '../src/runtime/native/binding.js'
@@ -19,11 +19,11 @@ export const SHAPE = {
 export interface BenchModel {
   readonly path: string
   readonly vocabulary: number
-  /** The model in a result: its shape, or name and hash. */
+  /** How results name the model: by its shape, or by name and hash. */
   readonly said: object
 }
 
-/** Returns the GGUF at `path`, or one of `shape` made in the folder for temporary files. */
+/** Returns the GGUF at `path`, or one of `shape` that is made in the folder for temporary files. */
 export async function benchModel(path: string | undefined, bench: string, shape: SyntheticShape = SHAPE): Promise<BenchModel> {
   if (path === undefined) {
     const made = join(tmpdir(), `kvfold-bench-${bench}.gguf`)

@@ -1,4 +1,4 @@
-/** Statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
+/** Statistics of benchmarks: an interval for the mean of a few independent measurements, and the tail of many. */
 import { wilson } from '../src/lab/attention/statistics.js'
 import { Random } from '../src/runtime/core/random.js'
 
@@ -15,7 +15,7 @@ export interface Quantiles {
   readonly p99: number
 }
 
-/** @param none The result if there are no values. */
+/** @param none the result if there are no values */
 export function quantiles(values: readonly number[], none = Number.NaN): Quantiles {
   const sorted = [...values].sort((a, b) => a - b)
   const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? none
@@ -25,8 +25,9 @@ export function quantiles(values: readonly number[], none = Number.NaN): Quantil
 export const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length
 
 /**
- * Returns a 95 % percentile bootstrap interval of the mean. The values, at least one, must be independent (streams, for example, not the
- * questions about one stream). With few values the interval is a little too narrow. The same values and seed give the same interval.
+ * Returns a 95 % percentile bootstrap interval of the mean. There must be at least one value, and the values must be independent (streams,
+ * for example, and not the questions about one stream). With few values the interval is a little too narrow. The same values and seed give
+ * the same interval.
  */
 export function bootstrap(values: readonly number[], seed = 1): Interval {
   const random = new Random(seed, values.length)
@@ -40,13 +41,13 @@ export function bootstrap(values: readonly number[], seed = 1): Interval {
 }
 
 /**
- * Returns a 95 % interval of the mean of shares, one for each independent sample. It is a bootstrap. Of equal shares a bootstrap is a single
- * point, so theirs is Wilson's interval with each sample as one question, which is wide (as in `estimate`).
+ * Returns a 95 % interval of the mean of shares, one share per independent sample: a bootstrap. For equal shares a bootstrap has no width.
+ * Then it is Wilson's interval with one question per sample, which is wide (as in `estimate`).
  */
 export const shareInterval = (shares: readonly number[]): Interval =>
   shares.every((share) => share === shares[0]) ? wilson(mean(shares) * shares.length, shares.length) : bootstrap(shares)
 
-/** The rank correlation of pairs (Spearman): 1 where one grows with the other, 0 where neither says anything of the other. */
+/** Returns the rank correlation of pairs (Spearman): 1 if one value grows with the other, about 0 if they are unrelated. */
 export function rankCorrelation(pairs: readonly (readonly [number, number])[]): number {
   const [a, b] = [ranks(pairs.map(([x]) => x)), ranks(pairs.map(([, y]) => y))]
   const [meanA, meanB] = [mean(a), mean(b)]
@@ -55,7 +56,7 @@ export function rankCorrelation(pairs: readonly (readonly [number, number])[]): 
   return covariance / Math.sqrt(sum((at) => (a[at]! - meanA) ** 2) * sum((at) => (b[at]! - meanB) ** 2))
 }
 
-/** The rank of each value; equal values share the mean of their ranks. */
+/** Returns the rank of each value. Equal values share the mean of their ranks. */
 function ranks(values: readonly number[]): number[] {
   const sorted = [...values].sort((x, y) => x - y)
   return values.map((value) => (sorted.indexOf(value) + sorted.lastIndexOf(value)) / 2)

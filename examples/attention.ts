@@ -1,5 +1,5 @@
 /**
- * An attention study: where does the model look when it answers, before and after the old part of its prompt is folded?
+ * An attention study: to which text does the model attend when it answers, before and after the old part of its prompt is folded?
  * Run it with `node --import tsx examples/attention.ts`.
  */
 import { builtinModel, LlamaEngine, openNative } from 'kvfold'
@@ -12,7 +12,7 @@ const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinM
   attention: true,
 })
 
-// Four prompts with 12 keys of 8 updates each. The older values of every key are folded, and both answers are compared.
+// Four prompts with 12 keys and 8 updates per key. Each key's older values are folded, and both answers are compared.
 const records = await studyValues({
   engine,
   words: ownWords(),
@@ -20,7 +20,7 @@ const records = await studyValues({
   keys: 12,
   seeds: [0, 1, 2, 3],
   contracts: ['exact', 'splice'],
-  // The model is given the right answer, so that both sides have the same one.
+  // The model is given the right answer, so that the complete and the folded prompt have the same answer.
   mode: 'given',
   onProgress: (done, total, next) => {
     console.error(`${done} of ${total}: ${next}`)

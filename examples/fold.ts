@@ -1,18 +1,18 @@
 /**
- * A fold in a program: it cuts a long message into fragments and folds the old ones; the ledger shows the cost.
+ * A fold in a program: cuts a long message into fragments and folds the old ones. The ledger shows the cost.
  * Run it with `node --import tsx examples/fold.ts`.
  */
 import { builtinModel, conversationId, LlamaEngine, openNative, plain, type LedgerEntry } from 'kvfold'
 import { ownWords, piSample } from 'kvfold/lab'
 
-// The built-in model reads streams of updates; only the last value of every key counts.
+// The built-in model reads streams of updates, in which only each key's last value counts.
 const { prompt, answer: truth } = piSample({ words: ownWords(), updates: 24, keys: 12, seed: 1 })
 
 const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { cells: 16_384, threads: 1 })
 const session = plain({
   engine,
   id: conversationId('fold'),
-  // Under `splice` a fold computes only its marker; try `exact`.
+  // Under `splice` a fold computes only its marker. Try `exact`.
   generation: { contract: 'splice', maxTokens: 200, sampling: { temperature: 0 } },
 })
 
@@ -37,13 +37,13 @@ const cut = conversation.fragment({
 })
 if (!cut.ok) throw new Error(cut.message)
 
-// Fold the first six: a short marker is shown instead of each. The cache follows at the next step.
+// Fold the first six: each is replaced by a short marker. The cache follows at the next step.
 for (const { id } of cut.fragments.slice(0, 6)) conversation.fold(id)
 const folded = await session.ask('And now?')
 line('folded', folded.ledger[0]!)
 console.log(`           the model sees ${/\[folded.*?\]/.exec(conversation.shown(0))?.[0] ?? ''} and five more like it`)
 
-// Restore one: its cells were parked, so none of its tokens is computed again.
+// Restore one. Its cells were parked, so none of its tokens is computed again.
 conversation.restore(cut.fragments[5]!.id)
 line('restored', (await session.ask('And now?')).ledger[0]!)
 

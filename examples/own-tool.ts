@@ -36,7 +36,7 @@ const session = new Session({
   generation: { maxTokens: 64, sampling: { temperature: 0 } },
 })
 
-// A model of your own ends the turn itself, by an answer. Here the turn ends with the tool's result, which a program may use, too.
+// Your own model would end the turn with an answer. Here the turn ends at the tool's result, which the program uses.
 const done = new AbortController()
 let stock = ''
 const turn = await session.ask('How many plums are there?', {

@@ -1,10 +1,10 @@
 /**
- * A policy of your own: after every turn the program folds old text. Here it folds all tool results except the newest two.
+ * A policy of your own: before each step the program folds old text, here all tool results except the newest two.
  * Run it with `node --import tsx examples/policy.ts`.
  */
 import { builtinModel, conversationId, LlamaEngine, openNative, plain, type Conversation } from 'kvfold'
 
-/** Folds every tool result except the newest `keep`. Returns how many it folded. A refused fold changes nothing. */
+/** Folds every tool result except the newest `keep`. Returns how many were folded. If a fold is refused, nothing changes. */
 function foldOldResults(conversation: Conversation, keep: number): number {
   const results = conversation.messages.flatMap(({ role }, message) => (role === 'tool' ? [message] : []))
   const old = results.slice(0, -keep)

@@ -21,10 +21,11 @@ export type { Steps } from './runtime/core/turns.js'
 export { openNative } from './runtime/native/binding.js'
 export { resolveModel, type ResolveOptions } from './runtime/models/folder.js'
 export { isModelUri } from './runtime/models/names.js'
-// llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
+// llama.cpp ends the process on some damaged files. `proveModel` first loads and runs a model file in another process, as every command
+// does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'
-// Adapters that take attention heads away: which heads does a behaviour need?
+// An adapter that switches off chosen attention heads, to find out which heads a behaviour needs.
 export { writeHeadAdapter } from './runtime/native/head-adapter.js'
 export type { AttentionHead } from './runtime/native/types.js'
 export { builtinModel } from './runtime/cli/builtin.js'
@@ -58,7 +59,7 @@ export type {
 } from './runtime/native/types.js'
 export type { LibraryKind } from './runtime/native/compiled-library.js'
 
-// Chat: messages and tools as all layers pass them, and templates with a token span for every message.
+// Chat: messages and tools, and chat templates with a token span for every message.
 export type {
   ChatMessage,
   Edit,
@@ -79,7 +80,7 @@ export {
 } from './runtime/chat/format.js'
 export type { LazyGrammar, ReasoningTags } from './runtime/chat/grammar.js'
 
-// Engines: run messages with their edits, and return the next message with its ledger entry.
+// Engines: an engine takes messages with their edits, and returns the next message with its ledger entry.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './runtime/engine/llama.js'
 export type { DraftModelOptions } from './runtime/engine/draft-model.js'
 export type { SpeculateKind, SpeculateOptions } from './runtime/engine/speculate-terms.js'
@@ -126,7 +127,7 @@ export type {
   TokenLogprob,
 } from './runtime/engine/engine.js'
 
-// Attention: where tokens look, reduced to sums over sets of tokens while it is computed.
+// Attention: which tokens attend to which. The weights are summed over sets of tokens during the forward pass.
 export type { AttentionPattern, AttentionRequest, KeySet, NamedArray } from './runtime/engine/attention.js'
 export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionSize } from './runtime/engine/attention.js'
 
@@ -141,7 +142,7 @@ export type { SharedCounts } from './runtime/kv/ports.js'
 export type { CacheTotals, Residency } from './runtime/kv/residency.js'
 export type { Tier } from './runtime/kv/sequence.js'
 
-// Context: a conversation and the operations on the text that the model sees, for programs, people and models alike.
+// Context: a conversation, and the operations that fold and restore its text. Programs, people and models use the same ones.
 export {
   Conversation,
   type ConversationPorts,
@@ -160,7 +161,7 @@ export { contextToolsFor, shortContextTools } from './runtime/context/short-tool
 export { contextTools } from './runtime/context/tools.js'
 export type { ContextOperations, ContextTool, ToolOutcome } from './runtime/context/tools.js'
 
-// Agents: turns with tools until the model answers.
+// Agents: run a turn with tool calls until the model answers.
 export { plain, type PlainOptions } from './runtime/agents/sculptor.js'
 export { sculptor, type SculptorOptions } from './runtime/agents/sculptor.js'
 export { UFoldSession, type UFoldSessionOptions } from './runtime/agents/u-fold/session.js'

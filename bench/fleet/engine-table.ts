@@ -1,9 +1,9 @@
 /**
- * Compares other engines through kvfold's client: which routes an engine has; whether forced calls, schemas and log-probabilities come as
- * asked; whether it reports its cached tokens; and what folds cost there. For the folds, the bench folds eight parts of a text one a turn
- * from first to last and takes four turns more, once with each fold sent at once and once deferred (`--defer-edits`). Tokens are the
- * engine's own counters where it has some, else the usage in its answers. The bench runs the engines that scripts/engine-parts.mjs and
- * scripts/test-parts.mjs installed, and names the missing ones.
+ * Compares other engines through kvfold's client: which routes an engine has; whether forced calls, schemas and log-probabilities work;
+ * whether it reports cached tokens; and what folds cost on it. For the folds, it folds eight fragments of a text, one per turn from first
+ * to last, and runs four more turns. It does so once with each fold sent at once, and once with deferred folds (`--defer-edits`). Tokens
+ * come from the engine's own counters if it has some, else from the usage in its answers. Runs the engines that scripts/engine-parts.mjs
+ * and scripts/test-parts.mjs installed, and names the missing ones.
  * `npm run --silent bench -- engine-table [--only vLLM,SGLang] [--json] [--write engine-table]`
  */
 import { spawnSync } from 'node:child_process'
@@ -28,7 +28,7 @@ const READ: ToolDefinition = {
 const SCHEMA = { type: 'object', properties: { sure: { type: 'boolean' } }, required: ['sure'], additionalProperties: false }
 
 const asked = { model: 'bench', max_tokens: 1, messages: [{ role: 'user', content: 'Well?' }] }
-/** Maps each path to the request body; null: a GET request. */
+/** The request body for each path; null: a GET request. */
 const ROUTES: Readonly<Record<string, object | null>> = {
   '/health': null,
   '/metrics': null,
@@ -40,13 +40,13 @@ const ROUTES: Readonly<Record<string, object | null>> = {
   '/tokenize': { model: 'bench', content: 'Well?', prompt: 'Well?' },
 }
 
-/** The tokens of an episode without its first prompt. */
+/** The tokens of an episode, without its first prompt. */
 interface Episode {
-  /** Tokens that the engine computed: by its own counters, or by the usage in its answers where it has none. */
+  /** Tokens that the engine computed: by its own counters, or by its answers' usage if it has none. */
   readonly computed: number
   /** Tokens that our ledger counts as computed. */
   readonly ledger: number
-  /** How many steps had edits that waited. */
+  /** Number of steps in which some edits waited. */
   readonly waited: number
   readonly lastPrompt: number
 }
@@ -55,19 +55,19 @@ interface Seen {
   readonly engine: string
   readonly version: string
   readonly model: EngineKind['model']
-  /** The kind of engine that our client takes it for. */
+  /** The flavour that our client detects. */
   readonly flavour: string
-  /** The paths of `ROUTES` that answer with 200. `refusing` maps each path that exists and refuses to its status. */
+  /** `routes`: the paths of `ROUTES` that answer with 200. `refusing`: the status of each path that exists but refuses the request. */
   readonly routes: readonly string[]
   readonly refusing: Readonly<Record<string, number>>
-  /** The results, in a few words, of a forced call, a history with a call and its result, a schema, and log-probabilities. */
+  /** The outcomes, in a few words, of a forced call, a history with a call and its result, a schema, and log-probabilities. */
   readonly forcedCall: string
   readonly callHistory: string
   readonly schema: string
   readonly logprobs: string
   /**
-   * In the second turn of a conversation: the tokens that the engine reports as cached (null: it reports none), and the tokens that the
-   * first turn left.
+   * In a conversation's second turn: `cached` is what the engine reports as cached (null: no report), `left` the tokens that the first turn
+   * left in its cache.
    */
   readonly cached: number | null
   readonly left: number
@@ -81,7 +81,7 @@ const user = (content: string): ChatMessage => ({ role: 'user', content })
 const lines = (first: number, last: number) =>
   Array.from({ length: last - first }, (_, at) => `Line ${first + at}: key ${first + at} is ${(first + at) * 7 + 1}.`).join('\n')
 
-/** Runs the work and returns its result in a few words, also when it throws. */
+/** Runs the work and returns its outcome in a few words, also if it throws. */
 async function became(work: () => Promise<string>): Promise<string> {
   try {
     return await work()
@@ -102,7 +102,7 @@ async function routesOf(url: string): Promise<Pick<Seen, 'routes' | 'refusing'>>
   return { routes, refusing }
 }
 
-/** An engine of one kind that has been started. */
+/** A started engine of one kind. */
 class Running {
   constructor(
     private readonly kind: EngineKind,
@@ -167,7 +167,7 @@ class Running {
     return RemoteEngine.connect({ url, model: named, ...(deferEdits === undefined ? {} : { deferEdits }) })
   }
 
-  /** Returns the tokens computed so far by the engine's own counters; null when it has none. */
+  /** Returns the tokens computed so far, by the engine's own counters; null if it has none. */
   async #computed(): Promise<number | null> {
     if (this.kind.counters === null) return null
     const { plus, minus } = this.kind.counters
@@ -175,7 +175,7 @@ class Running {
     return (await sum(plus)) - (await sum(minus))
   }
 
-  /** @param first number of the text's first line; each episode takes its own range, so that no two share a line */
+  /** @param first number of the text's first line; each episode has its own range of lines, so no two share cells */
   async #episode(first: number, deferEdits?: DeferralOptions): Promise<Episode> {
     const engine = await this.#connect(deferEdits)
     const session = plain({ engine, id: conversationId(`episode ${first}`), generation: { maxTokens: 2 } })

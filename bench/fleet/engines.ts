@@ -1,12 +1,12 @@
 /**
- * How many tokens of many clients' conversations one engine reuses, and how many three engines reuse: with kvfold's affinity (`kvfold serve
- * --engine` three times), and with a router in between: a random one, SGLang's gateway, vLLM's router, nginx (routers.ts). The engines are
- * processes that serve the built-in model: kvfold, or llama-server where it was built. All clients talk at once, and each sends its whole
- * conversation every turn. Reused tokens are the ones that the engines report in their answers; computed tokens come from the engines' own
+ * Measures how many tokens of many clients' conversations are reused by one engine, and by three engines: with kvfold's affinity (`kvfold
+ * serve --engine` three times), and with a router in between (random, SGLang's gateway, vLLM's router, nginx; see routers.ts). The engines
+ * are processes that serve the built-in model: kvfold, or llama-server if it was built. All clients talk at the same time, and each sends
+ * its whole conversation every turn. Reused tokens are what the engines report in their answers; computed tokens come from the engines' own
  * counters.
- * The bench reports reused tokens in two parts, each beside the largest possible number. Later turns can reuse what the client's previous
- * turn left, which is all of it when the conversation stays on its engine. First turns can reuse the beginning that all conversations
- * share. Each engine computes that beginning once, so no router can reuse it more than (clients - engines) times.
+ * Reused tokens are reported for first and later turns, each beside the largest possible number. A later turn can reuse what the client's
+ * previous turn left: all of it if the conversation stays on its engine. A first turn can reuse the beginning that all conversations share.
+ * Each engine computes that beginning once, so no router can reuse it more than (clients - engines) times.
  * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 6] [--seeds 2026,2027,2028] [--kind kvfold | llama-server] [--routers
  * all | none | nginx,...] [--write engines]`
  */
@@ -24,9 +24,9 @@ import { HERE, type Serving, startFront, startKvfold, startLlamaServer } from '.
 import type { ServerProcess } from '../server-process.js'
 import { bootstrap, mean } from '../statistics.js'
 
-/** Characters of each client message; the first one of a conversation is three times as long. */
+/** Characters of each client message. The first message of a conversation has three times as many. */
 const CHARACTERS = 500
-/** How many engines there are where there are several. */
+/** Number of engines in the rows with several. */
 const SEVERAL = 3
 
 type Kind = 'kvfold' | 'llama-server'
@@ -34,23 +34,23 @@ type Kind = 'kvfold' | 'llama-server'
 interface Run {
   readonly seed: number
   readonly prompt: number
-  /** Reused prompt tokens, as the engines report them: of first turns, and of later ones. */
+  /** Reused prompt tokens, as the engines report them: `first` in first turns, `later` in later turns. */
   readonly first: number
   readonly later: number
   /**
-   * The most that `first` and `later` can be. First turns: the shared beginning of every conversation, less once for each engine in use.
-   * Later turns: what the turns before left.
+   * The largest possible `first` and `later`. First turns: the shared beginning of every conversation, minus one beginning per engine in
+   * use. Later turns: what the previous turns left.
    */
   readonly mostFirst: number
   readonly mostLater: number
-  /** Later turns that did not reuse all that the turn before left. */
+  /** Number of later turns that did not reuse everything that the turn before left. */
   readonly strayed: number
-  /** Tokens that all engines computed, generated ones included, by their own counters. */
+  /** Tokens that all engines computed, including generated ones, by their own counters. */
   readonly computed: number
-  /** Conversations that moved to another engine, and requests that failed on an engine, as the front reports them. */
+  /** `moved`: conversations that moved to another engine. `failures`: requests that failed on an engine. The front reports both. */
   readonly moved: number
   readonly failures: number
-  /** The reused tokens as a share of what one engine reuses of the same conversations. */
+  /** Reused tokens as a share of those that one engine reuses for the same conversations. */
   readonly share: number
   readonly seconds: number
 }
@@ -122,7 +122,7 @@ export async function engines(args: readonly string[]): Promise<void> {
       const of = (part: 'later' | 'mostLater' | 'first' | 'mostFirst' | 'computed' | 'strayed') =>
         count(mean(runs.map((run) => run[part])))
       const [low, high] = row.interval.map((share) => share.toFixed(3))
-      // A router may remove the counts of cached tokens from the answers. Then we only know what the engines computed.
+      // A router may strip the counts of cached tokens from the answers. Then only the computed tokens are known.
       const told = runs.some(({ first, later }) => first + later > 0)
       const share = told ? `${row.share.toFixed(3)} (${low} to ${high})` : 'not told'
       const later = told ? `${of('later')} | ${of('mostLater')}` : ' | '
@@ -148,7 +148,7 @@ export async function engines(args: readonly string[]): Promise<void> {
       const servers = (await Promise.all(Array.from({ length: count }, () => start(kind, serving)))).map(opened)
       const urls = servers.map(({ url }) => url)
       const router = between === null ? null : opened(await between.start(urls, seeds[0]!))
-      // The router routes by this header, and it may not list the model.
+      // The router routes by this header, and may not list the model.
       const header = between?.header == null ? [] : ['--engine-session-header', between.header]
       const served = opened(
         await startFront(router === null ? urls : [router.url], clients, ['--engine-model', 'bench', ...header]),

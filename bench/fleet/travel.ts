@@ -1,7 +1,7 @@
 /**
- * Compares moving a conversation's cells from one engine to another through a folder with computing them: bytes, and milliseconds to the
- * first token. The engines are loaded one after the other, and each runs alone. The folder is on this machine's disk, so the system may
- * read freshly written files from memory.
+ * Compares moving a conversation's cells from one engine to another through a folder with computing them again: bytes, and milliseconds to
+ * the first token. The engines are loaded one after the other, and each runs alone. The folder is on this machine's disk, so freshly
+ * written files may be read from memory.
  * `npm run --silent bench -- travel [--model FILE] [--tokens 16384] [--threads 2] [--rounds 3] [--folder DIR] [--json] [--write NAME]`
  */
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
@@ -20,22 +20,22 @@ import { beginRecord, keep, OPTIONS } from '../record.js'
 const SECRET = Buffer.alloc(32, 'of this bench')
 
 interface Round {
-  /** Milliseconds to the first token when the engine computes everything. */
+  /** Milliseconds to the first token if the engine computes everything. */
   readonly computed: number
-  /** Milliseconds from the answer until the other engine can take all cells; other requests' steps continue meanwhile. */
+  /** Milliseconds from the answer until another engine can take all cells. Steps of other requests go on meanwhile. */
   readonly put: number
-  /** Milliseconds to the first token when the cells come from the folder. */
+  /** Milliseconds to the first token if the cells come from the folder. */
   readonly taken: number
   readonly bytes: number
-  /** Tokens whose cells came from the folder, and tokens that the engine still computed. */
+  /** `came`: tokens whose cells came from the folder. `rest`: tokens that the engine still computed. */
   readonly came: number
   readonly rest: number
   /**
-   * By how much the first token's log-probability differs between moved cells and the same cells on the first engine. Both decode the last
-   * token alone.
+   * Difference of the first token's log-probability between moved cells and the same cells on the first engine. Both decode the last token
+   * by itself.
    */
   readonly difference: number
-  /** By how much it differs between the first engine's cells and its prefill in whole batches: the effect of a batch's shape. */
+  /** The same difference between the first engine's cells and its prefill in whole batches: the effect of the batch's shape. */
   readonly batches: number
 }
 
@@ -118,7 +118,7 @@ async function play(of: {
   const from = performance.now()
   await one.published()
   const put = performance.now() - from
-  // From the first engine's own cells.
+  // The same prompt again, from the first engine's own cells.
   const again = await ask(one, 'again')
   await one.dispose()
   const names = readdirSync(folder).filter((name) => name.endsWith('.kvcells'))

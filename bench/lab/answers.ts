@@ -1,11 +1,11 @@
 /**
- * How a real model answers tasks: alone, with an adapter, and beside another model. Each row is a cell of `kvfold eval`. With an adapter
- * also general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
- * `npm run --silent bench -- answers --model MODEL [--lora ADAPTER] [--beside MODEL] [--tasks "pi-llm --keys 6 --n 16;logbook"]
- * [--agent plain,sculptor] [--contract exact] [--samples 20] [--base-samples 4] [--seed 9001] [--only general|tasks] [--write name]`.
- * `--base-samples`: fewer samples of models without the adapter, which may use up all their calls with tools; 0: none. A stopped run
- * continues where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and
- * sources of this repository; trajectories of `kvfold collect` contain none of them.
+ * How a real model answers tasks: alone, with an adapter, and beside another model. Each row is a cell of `kvfold eval`. With an adapter it
+ * also measures general ability: perplexity on text and code, and 50 short questions.
+ * `npm run --silent bench -- answers --model MODEL [--lora ADAPTER] [--beside MODEL] [--tasks "pi-llm --keys 6 --n 16;logbook"] [--agent
+ * plain,sculptor] [--contract exact] [--samples 20] [--base-samples 4] [--seed 9001] [--only general|tasks] [--write name]`.
+ * `--base-samples`: fewer samples for models without the adapter, which may use up all their calls with tools; 0: none. A stopped run
+ * resumes. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and sources of
+ * this repository, which no trajectory of `kvfold collect` contains.
  */
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -46,7 +46,7 @@ interface Variant {
   readonly name: string
   readonly model: string
   readonly lora?: string
-  /** The beginnings of the hashes of its files; names the folder of its logs. */
+  /** The beginnings of its files' hashes; they name the folder of its logs. */
   readonly hash: string
 }
 
@@ -60,14 +60,14 @@ interface TaskRow {
   readonly accuracy: number
   readonly interval: Interval
   readonly tokensAfter: number | null
-  /** Tokens that all steps of a sample computed; mean. */
+  /** Mean number of tokens that all steps of a sample computed. */
   readonly tokensComputed: number
-  /** Sums of the score's details over the samples, such as answers that gave an outdated value. */
+  /** Sums of the scores' details over the samples, such as answers with an outdated value. */
   readonly details: Readonly<Record<string, number>>
-  /** Calls of all samples, and how many of them did what they said. */
+  /** `calls`: tool calls of all samples. `valid`: those that did not fail. */
   readonly calls: number
   readonly valid: number
-  /** Samples that ended with an answer of the model's own accord. */
+  /** Number of samples in which the model ended its answer by itself. */
   readonly answered: number
 }
 
@@ -90,7 +90,7 @@ export async function answers(args: readonly string[]): Promise<void> {
   const [model, lora, part] = [fileOf(values.model), values.lora, oneOf('only', PARTS, values.only)]
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['answers', ...args], model, native.backend.release)
-  // Each file is hashed once: that reads all of it.
+  // Hash each file only once, because hashing reads the whole file.
   const [base, adapter, other] = [
     modelNow(model),
     lora === undefined ? null : modelNow(lora),
@@ -122,7 +122,7 @@ export async function answers(args: readonly string[]): Promise<void> {
   console.log(values.json ? JSON.stringify(record) : shown.join('\n'))
 }
 
-/** Returns a file name for a command. A long one, which file systems refuse, ends with a hash. */
+/** Returns a file name for a command. A name too long for file systems is cut and gets a hash. */
 function fileNameOf(command: string): string {
   const name = command.replaceAll(/[^0-9a-z]+/gu, '-')
   return name.length <= 200 ? name : `${name.slice(0, 180)}-${createHash('sha256').update(command).digest('hex').slice(0, 16)}`
@@ -172,13 +172,13 @@ function shownTasks(rows: readonly TaskRow[]): readonly string[] {
   return terminal(table(head, lines))
 }
 
-/** A question whose answer one word of a right reply contains. */
+/** A question. A reply is right if one of its words is `answer`. */
 interface Question {
   readonly text: string
   readonly answer: string
 }
 
-/** Returns 50 questions: sums, lengths of words, largest and smallest numbers that a seed draws, and facts. */
+/** Returns 50 questions: sums, lengths of words, largest and smallest of numbers drawn from a seed, and facts. */
 function questions(): readonly Question[] {
   const random = new Random(50, 1)
   const below = (count: number) => random.below(count)
@@ -225,10 +225,10 @@ const FACTS = [
 interface GeneralRow {
   readonly of: keyof typeof TEXTS | 'questions'
   readonly count: number
-  /** Mean nats of a token (texts), or share right (questions): base, and with the adapter. */
+  /** `base` and `adapted` (with the adapter): mean nats per token for texts, share of right answers for questions. */
   readonly base: number
   readonly adapted: number
-  /** With the adapter less base, with its 95 % interval over texts or questions. */
+  /** `adapted` less `base`, with its 95 % interval over texts or questions. */
   readonly difference: number
   readonly interval: Interval
 }
@@ -270,11 +270,11 @@ function rowOf(of: GeneralRow['of'], pairs: readonly (readonly number[])[]): Gen
   return { of, count: pairs.length, base, adapted, difference: mean(differences), interval: bootstrap(differences) }
 }
 
-/** Returns the mean negative log-probability of the text's tokens, in nats, where a user writes the text. */
+/** Returns the mean negative log-probability, in nats, of the text's tokens in a user message. */
 const surprise = async (engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<number> =>
   -mean((await logprobsOf(engine, text, lora)).map(({ logprob }) => logprob))
 
-/** Returns the text's tokens with their log-probabilities where a user writes the text. Tokens of the template around it are left out. */
+/** Returns the text's tokens in a user message with their log-probabilities, without the template's tokens around them. */
 export async function logprobsOf(
   engine: LlamaEngine,
   text: string,
@@ -287,7 +287,7 @@ export async function logprobsOf(
     ...(lora === undefined ? {} : { lora }),
   }).reply
   if (at === undefined || at === 'hidden' || promptLogprobs === undefined) throw new Error('The template does not show the text.')
-  // The first token of a prompt has no log-probability.
+  // `promptLogprobs` begins with the second token, because the first has no log-probability.
   return promptLogprobs.slice(Math.max(0, at.start - 1), at.end - 1)
 }
 
@@ -299,7 +299,7 @@ async function answerTo(engine: LlamaEngine, text: string, lora: readonly Adapte
   return message.content
 }
 
-/** Whether a word of the reply is the answer. */
+/** Returns whether one word of the reply is the answer. */
 const says = (reply: string, answer: string): boolean =>
   reply
     .toLowerCase()

@@ -1,6 +1,6 @@
 /**
- * What a capture of attention costs: a 300-token answer at the end of 16K tokens of context, with and without the capture, both without
- * flash attention.
+ * What capturing attention costs: a 300-token answer behind 16K tokens of context, with and without the capture, both without flash
+ * attention.
  */
 import { fileURLToPath } from 'node:url'
 import { conversationId } from '../../src/runtime/core/ids.js'
@@ -13,19 +13,19 @@ const MODEL = fileURLToPath(new URL('../../native-models/builtin/kvfold-tiny.ggu
 const LENGTH = 16_384
 const ANSWER = 300
 const ROUNDS = 5
-/** The current and the obsolete values of each key, as in PI-LLM. */
+/** The number of keys. Each has a set for its current and one for its obsolete values, as in PI-LLM. */
 const PAIRS = 46
 const MESSAGES = 40
 const UBATCH = 512
 const MEBIBYTE = 2 ** 20
 
-/** The sizes of an 8B model at 64K, to compute its memory on paper. */
+/** The sizes of an 8B model at 64K tokens of context, whose memory is only calculated. */
 const LARGE = { layers: 32, heads: 32, cells: 65_536, ubatch: 512 } as const
 
 interface Sample {
-  /** Median of the milliseconds between two tokens, since other programs disturb some of them. */
+  /** The median milliseconds between two tokens; other programs disturb some of them. */
   readonly perToken: number
-  /** The most memory that the process had while it ran, in bytes. */
+  /** The most memory of the process while it ran, in bytes. */
   readonly resident: number
   readonly pattern: AttentionPattern | null
 }
@@ -37,7 +37,7 @@ export async function attention(json: boolean): Promise<void> {
   const watching = await LlamaEngine.load(native, MODEL, { ...settings, attention: true })
   const tokens = randomTokens(LENGTH, 1, plain.modelInfo.vocabulary)
   const request: AttentionRequest = { queries: { generated: true }, keys: keySets() }
-  // Computes the prompts once and warms everything up.
+  // Compute the prompts once, and warm up.
   await answer(plain, tokens, null)
   await answer(watching, tokens, null)
   await answer(watching, tokens, request)
@@ -89,7 +89,7 @@ export async function attention(json: boolean): Promise<void> {
   await watching.dispose()
 }
 
-/** Returns key sets as a study of PI-LLM has them: two of scattered tokens for each pair, and one for each message. */
+/** Returns key sets as in a PI-LLM study: two of scattered tokens per pair, and one per message. */
 function keySets(): KeySet[] {
   const pair = (at: number, of: string, stride: number): KeySet => ({
     name: `${of} ${at}`,

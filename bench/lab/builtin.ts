@@ -1,8 +1,8 @@
 /**
- * How well the built-in model does the tasks that it was made for: the cells of its model card, each by its own `kvfold eval`.
+ * How well the built-in model does the tasks for which it was made: the cells of its model card, each by its own `kvfold eval`.
  * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write [--as builtin]]`. A stopped run
- * continues where it ended. The bench prints the rows of the card's table. With `--write` all figures go to results/builtin.json, or to
- * another record (`--as`), each with its command. `--beside`: other weights that get the same samples.
+ * resumes. Prints the rows of the card's table. With `--write` all figures go to results/builtin.json, or to another record (`--as`), each
+ * with its command. `--beside`: other weights that get the same samples.
  */
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -40,13 +40,13 @@ export interface Cell {
   readonly accuracy: number
   readonly interval: readonly [number, number]
   readonly tokensBefore: number
-  /** Null when no sample was answered within the context. */
+  /** Null if no sample was answered within the context. */
   readonly tokensAfter: number | null
   readonly tokensComputed: number
   readonly calls: number
 }
 
-/** The fields that benches read of a sample in a log. */
+/** The fields that benchmarks read of a sample in a log. */
 export interface LoggedSample {
   readonly kind: string
   readonly agent: string
@@ -99,8 +99,8 @@ export async function builtin(args: readonly string[]): Promise<void> {
 }
 
 /**
- * Returns a function that runs one command on one model; it returns the rows, and `name` tells a command's cells apart. The paths of its logs
- * are added to `logs`.
+ * Returns a function that runs one command on one model and returns its rows, one per cell. A row's `name` tells the command's cells apart.
+ * `index` names the log, whose path is added to `logs`.
  */
 function rowsBy(model: string, options: string, logs: string[]) {
   const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
@@ -118,7 +118,7 @@ function rowsBy(model: string, options: string, logs: string[]) {
   }
 }
 
-/** Returns the samples of a log of `kvfold eval`. */
+/** Returns the samples in a log of `kvfold eval`. */
 export const samplesIn = (log: string): readonly LoggedSample[] =>
   readFileSync(log, 'utf8')
     .trim()
@@ -126,11 +126,11 @@ export const samplesIn = (log: string): readonly LoggedSample[] =>
     .map((line) => JSON.parse(line) as LoggedSample)
     .filter(({ kind }) => kind === 'sample')
 
-/** Returns those samples that belong to the cell. */
+/** Returns the samples of the cell. */
 export const ofCell = (logged: readonly LoggedSample[], { agent, contract, cell }: Cell): readonly LoggedSample[] =>
   logged.filter((one) => one.agent === agent && one.contract === contract && JSON.stringify(one.cell) === JSON.stringify(cell))
 
-/** Returns the sums of the score's details over the samples. */
+/** Returns the sums of the scores' details over the samples. */
 export function sumsOf(samples: readonly LoggedSample[]): Record<string, number> {
   const sums: Record<string, number> = {}
   for (const { score } of samples)
@@ -138,11 +138,11 @@ export function sumsOf(samples: readonly LoggedSample[]): Record<string, number>
   return sums
 }
 
-/** Returns the cells of one `kvfold eval`; of another command, nothing. Its progress goes to the terminal. */
+/** Runs one `kvfold eval` and returns its cells. Its progress goes to the terminal. */
 export const evaluated = async (args: readonly string[]): Promise<readonly Cell[]> =>
   ((await saidBy(args)) as { readonly cells: readonly Cell[] }).cells
 
-/** Returns the last line of a `kvfold` command, parsed as JSON. Its progress goes to the terminal. */
+/** Runs a `kvfold` command and returns its last line, parsed as JSON. Its progress goes to the terminal. */
 export function saidBy(args: readonly string[]): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, ['--import', 'tsx', MAIN.pathname, ...args], {
@@ -179,8 +179,8 @@ function rowOf(
 }
 
 /**
- * Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. Samples
- * that filled the context have no answering step.
+ * Returns, for a cell's samples: the mean prompt tokens of the answering step, the number of answers that were cut off, and the sums.
+ * Samples that overflowed the context have no answering step.
  */
 function details(samples: readonly LoggedSample[]) {
   const last = samples.filter(fitted).map((one) => one.talks.at(-1)?.steps.at(-1))

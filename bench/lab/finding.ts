@@ -1,7 +1,7 @@
 /**
  * Milliseconds to find a request's thread and the client's changes. A client with 2,000 messages, among 1,000 threads of its tenant,
- * continues, prunes a message every turn, or leaves its last answer out. Figures are medians. The messages of each request are fresh
- * copies, as they are when they come over HTTP.
+ * continues, prunes a message every turn, or leaves out its last answer. Figures are medians. Each request's messages are fresh copies, as
+ * they are over HTTP.
  * `npm run --silent bench -- finding [--json]`
  */
 import type { ChatMessage } from '../../src/runtime/chat/message.js'
@@ -30,7 +30,7 @@ export async function finding(json: boolean): Promise<void> {
   const timed = async (messages: readonly ChatMessage[]) => {
     const request = { tenant: 'bench', model: 'm', messages: structuredClone(messages), tools: [] }
     const begun = performance.now()
-    // `take` decides before it first awaits.
+    // `take` decides before its first await, so this measures the whole decision.
     const taking = book.take(request)
     const milliseconds = performance.now() - begun
     const { thread, edits } = await taking

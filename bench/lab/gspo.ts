@@ -1,10 +1,10 @@
 /**
- * What learning by reward did to the built-in model: curves of the runs of `python3 -m train.gspo`, and the weights before and after on
+ * What learning by reward did to the built-in model: the curves of runs of `python3 -m train.gspo`, and the weights before and after on
  * prompts that no run has seen, each cell by its own `kvfold eval`.
- * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A stopped measurement continues
- * where it ended. With `--write` all figures go to results/gspo.json and into a figure (docs/gspo.svg); `--draw` draws the existing record.
- * With `--add`, runs and rows of the record stay, except those with the same names, and the weights before are not measured again.
- * `--cells` names some of CELLS, separated by commas.
+ * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A stopped measurement resumes.
+ * With `--write` all figures go to results/gspo.json and into a drawing (docs/gspo.svg); `--draw` draws the existing record. With `--add`,
+ * the record's runs and rows stay, except those with the same names, and the weights before are not measured again. `--cells` names some of
+ * CELLS, separated by commas.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -22,7 +22,7 @@ import { drawn, type GspoRecord, type Means, type Point, type Row } from './gspo
 import { beginRecord, modelNow, type Origin, RESULTS, written } from '../record.js'
 import { computedBy } from './logs.js'
 
-/** The first five ask as in training, with other prompts; the others test what the model could do before. */
+/** The first five cells ask as in training, with other prompts. The rest tests abilities that the model had before. */
 const CELLS = [
   { name: 'start', words: 'pi-llm --keys 6 --n 12 --order start-last' },
   { name: 'middle', words: 'pi-llm --keys 9 --n 12 --order middle-last' },
@@ -40,7 +40,7 @@ const RECORD = new URL('gspo.json', RESULTS)
 const FIGURE = new URL('../../docs/gspo.svg', import.meta.url)
 const BEFORE = 'before'
 
-/** The fields that we read of a log's record, or of a trajectory. */
+/** What is read of a log's record, or of a trajectory. */
 interface Played {
   readonly id: string
   readonly points: number
@@ -48,7 +48,7 @@ interface Played {
   readonly cutOff: boolean
   readonly calls: Readonly<Record<string, number>>
   readonly failed: number
-  /** Tokens in the context at the answer; null when the sample filled the context before. */
+  /** Tokens in the context at the answer; null if the sample overflowed the context before. */
   readonly context: number | null
 }
 
@@ -98,7 +98,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
     for (const [run = '', model = ''] of models) {
       const command = commandOf(cell, `${words} --samples ${values.samples} --seed ${values.seed}`)
       const { played, file } = await playedBy(model, command)
-      // A file of trajectories does not say who computed them.
+      // A file of trajectories does not record the commit and machine that computed it.
       if (command.startsWith('eval ')) logs.push(file)
       if (run === BEFORE) for (const { id, points } of played) before.set(id, points)
       const row = rowOf(cell, run, command, played, before)
@@ -118,7 +118,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
   writeFileSync(FIGURE, drawn(record))
 }
 
-/** Returns the record with more runs. */
+/** Returns the old record with the new runs and rows added. */
 function joined(
   old: GspoRecord,
   origin: Origin & Pick<GspoRecord, 'computed'>,
@@ -148,7 +148,7 @@ function runOf(folder: string): GspoRecord['runs'][number] {
   return { name: basename(folder), seed, lm, rate, minibatches, mix, reward, curve: curve.map(slim) }
 }
 
-/** Keeps what `drawn` reads of a point, so that the record stays small. */
+/** Keeps only what `drawn` reads of a point, so that the record stays small. */
 function slim({ iteration, reward, right, points, calls, entropy, context, failed, clipped, cells }: Point): Point {
   const { start, middle, reading, restore } = cells
   const rightOf = (of: Pick<Means, 'right'> | undefined) => (of === undefined ? undefined : { right: of.right })

@@ -1,7 +1,7 @@
 /**
- * Why values are lost in long streams: because of older values of the same key, or because of the length alone? Prompts have one length.
- * The bench varies keys and updates per key, renames the older updates, and lists errors by how far a key's last update is from the end.
- * Intervals come from a bootstrap over streams, or are Wilson's where all streams are alike.
+ * Why are values lost in long streams: because of older values of the same key, or because of the length alone? All prompts have the same
+ * length. The benchmark varies the number of keys and of updates per key, renames the older updates, and lists errors by the distance of a
+ * key's last update from the end. Intervals are bootstraps over streams, or Wilson's if all streams have the same result.
  * `npm run --silent bench -- interference [--streams 20] [--updates 64] [--seed 2026] [--model path] [--json] [--write name]`
  */
 import { freshConversation } from '../../src/runtime/core/ids.js'
@@ -19,7 +19,7 @@ import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
 import { mean, shareInterval, type Interval } from '../statistics.js'
 
 const KEYS = 46
-/** The bounds of the ranges of distance, in updates from the end. */
+/** The lower bounds of the distance ranges, in updates from the end. */
 const RANGES = [0, 15, 30, 60] as const
 const CELLS = 16_384
 const LONGEST_ANSWER = 1024
@@ -29,13 +29,13 @@ interface Prompt {
   readonly updates: readonly PiUpdate[]
 }
 
-/** A key that was asked for: the updates after its last one, and whether the model said its value. */
+/** An asked key. `distance`: number of updates behind its last one. `right`: whether the answer gives its last value. */
 interface Told {
   readonly distance: number
   readonly right: boolean
 }
 
-/** Prompts of one length, with the same number of updates in all. */
+/** Ways of making prompts, all with the same total number of updates. */
 const WAYS: Readonly<Record<string, (updates: number, seed: number, sample: number) => Prompt>> = {
   'all keys asked': (updates, seed, sample) => sampled(KEYS, updates, seed, sample),
   'half as many keys, twice the updates': (updates, seed, sample) => sampled(KEYS / 2, 2 * updates, seed, sample),
@@ -62,7 +62,7 @@ function sampled(keys: number, updates: number, seed: number, sample: number): P
 
 const half = ({ asked, updates }: Prompt): Prompt => ({ asked: asked.slice(0, asked.length / 2), updates })
 
-/** Gives other names to all updates of these keys except each key's last one. */
+/** Gives other names to all updates of these keys, except each key's last one. */
 function renamed(updates: readonly PiUpdate[], keys: ReadonlySet<string>, name: () => string): PiUpdate[] {
   const last = new Map(updates.map(({ key }, at) => [key, at]))
   return updates.map((update, at) => (keys.has(update.key) && last.get(update.key) !== at ? { ...update, key: name() } : update))

@@ -1,24 +1,27 @@
-/** Says which commits computed the samples of logs. A bench that continues a stopped run may be at another commit than most of its samples. */
+/**
+ * Finds the commits that computed the samples of logs. A benchmark that resumes a stopped run may be at a different commit than most
+ * samples.
+ */
 import { readFileSync } from 'node:fs'
 import type { Resumption } from '../../src/lab/log.js'
 
 /** Samples, or turns of episodes, that one commit computed on one kind of processor. */
 export interface Computed {
-  /** Null when the log does not say it. A log knows nothing of changes that were not committed. */
+  /** Null if the log does not say. A log knows nothing about uncommitted changes. */
   readonly commit: string | null
   readonly cpu: string
   readonly samples: number
-  /** When runs that computed some of them began: the first one and the last one. */
+  /** The start dates of the first and the last run that computed some of them. */
   readonly dates: readonly [first: string, last: string]
 }
 
-/** A line of a log. Only headers and the lines `resumed` say who computed the lines after them. */
+/** A line of a log. Headers and `resumed` lines say which commit and machine made the lines behind them. */
 type Line = Partial<Pick<Resumption, 'commit' | 'machine' | 'date'>> & { readonly kind: string }
 
-/** Returns who computed the samples of the logs: an entry for each commit and processor, in the order of the logs. */
+/** Returns the commits and processors that computed the logs' samples, in the order of the logs. */
 export const computedBy = (logs: readonly string[]): readonly Computed[] => computersOf(logs.flatMap(samplesIn))
 
-/** Who computed one sample, and when that run began. */
+/** The commit and processor that computed one sample, and the start date of that run. */
 export type SampleOrigin = Pick<Computed, 'commit' | 'cpu'> & { readonly date: string }
 
 function samplesIn(log: string): SampleOrigin[] {
@@ -32,7 +35,7 @@ function samplesIn(log: string): SampleOrigin[] {
   return found
 }
 
-/** Returns an entry for each commit and processor, in the order of the samples. */
+/** Returns an entry per commit and processor, in the order of the samples. */
 export function computersOf(samples: readonly SampleOrigin[]): readonly Computed[] {
   const found = new Map<string, Computed>()
   for (const { commit, cpu, date } of samples) {

@@ -1,10 +1,10 @@
 /**
- * Tokens computed in the sessions of `kvfold eval memtool`, where tools come and go. The rows: the tool list in the template (today's way),
- * the same prompts on llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Every
- * row is its own session, with prompts that are really computed. A row that the record already has stays and is not computed again. A record
- * of other turns, tools or shape is refused.
+ * Tokens computed in sessions of `kvfold eval memtool`, where tools come and go. The rows: the tool list in the template (the usual way),
+ * the same prompts on llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Each
+ * row is its own session, whose prompts are really computed. A row that the record already has is kept. A record with other turns, tools or
+ * shape is refused.
  * `npm run --silent bench -- memtool [--turns 100] [--tools 5000] [--shape 4x256 | 1x32 | builtin] [--rows
- * list,llama-server,append,exact,splice] [--json] [--write name]`; llama-server is left out where it was not built (`node --import tsx
+ * list,llama-server,append,exact,splice] [--json] [--write name]`; llama-server is left out if it was not built (`node --import tsx
  * bench/runtime/peers/main.ts` builds it).
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
@@ -25,7 +25,7 @@ import { builtLlamaServer } from '../runtime/peers/llama-server.js'
 import { llamaServerPeer } from '../runtime/peers/llama-server-peer.js'
 import { beginRecord, type Origin, RESULTS, written } from '../record.js'
 
-/** Token counts do not depend on what a model computes. The smallest shape is for sessions that would take a large model hours. */
+/** Token counts do not depend on the weights. The smallest shape is for sessions that would take hours on a larger model. */
 const SHAPES = {
   '4x256': { layers: 4, embedding: 256, heads: 4, kvHeads: 2, feedForward: 704 },
   '1x32': { layers: 1, embedding: 32, heads: 1, kvHeads: 1, feedForward: 32 },
@@ -44,15 +44,15 @@ interface Row {
   readonly name: RowName
   readonly shown: number
   readonly computed: number
-  /** Null when the server that computed the row does not report which messages are new. */
+  /** Null if the server that computed the row does not report which messages are new. */
   readonly new: number | null
   readonly approximate: number
   /** Tokens of the longest prompt. */
   readonly longest: number
   readonly seconds: number
-  /** Tokens computed, by turn. */
+  /** Tokens computed in each turn. */
   readonly byTurn: readonly number[]
-  /** The row's origin, since the rows of a record may come from several runs. */
+  /** The row's origin, because the rows of a record may come from several runs. */
   readonly of?: Pick<Origin, 'command' | 'commit' | 'date' | 'machine'>
 }
 
@@ -89,7 +89,7 @@ export async function memtool(args: readonly string[]): Promise<void> {
     const made = await measured(name, { turns, model, native, cells, world, catalogue })
     const { command, commit, date, machine } = origin()
     const row = { ...made, of: { command, commit, date, machine } }
-    // Read the file again, since another process may have written rows meanwhile; and write now, since the next row may take hours.
+    // Read the file again, because another process may have added rows. Write at once, because the next row may take hours.
     const all = [...(path === null ? rows : rowsOf(path, about)), row]
     rows = Object.keys(ROWS).flatMap((each) => all.find((known) => known.name === each) ?? [])
     if (path !== null) writeFileSync(path, await written({ ...origin(), ...about, rows }))
@@ -120,14 +120,14 @@ export async function memtool(args: readonly string[]): Promise<void> {
   for (const line of terminal(lines, '─')) console.log(line)
 }
 
-/** The options of a record. Rows of others would be compared with rows of other sessions. */
+/** A record's options. Rows with different options come from different sessions and must not be compared. */
 interface About {
   readonly turns: number
   readonly tools: number
   readonly shape: string
 }
 
-/** Returns the rows of a record; empty if there is none. @throws Error when its options are others */
+/** Returns a record's rows; empty if there is no record. @throws Error if the record has other options */
 export function rowsOf(path: URL, { turns, tools, shape }: About): readonly Row[] {
   if (!existsSync(path)) return []
   const record = JSON.parse(readFileSync(path, 'utf8')) as About & { readonly rows: readonly Row[] }
@@ -147,7 +147,10 @@ async function modelOf(shape: string): Promise<string> {
   return path
 }
 
-/** A turn leaves about 1,000 tokens, or 4,000 where no tools are removed; the rest is for one turn that is visible in full. */
+/**
+ * Returns the cells that a session needs. A turn leaves about 1,000 tokens, or 4,000 if no tools are removed; the rest is for one complete
+ * turn.
+ */
 const cellsFor = (name: RowName, turns: number): number => 1024 * Math.ceil((name === 'append' ? 4.5 : 1.4) * turns + 16)
 
 interface Setting {

@@ -1,10 +1,10 @@
 /**
  * Whether retrieval helps: a chain of facts in a long text, answered plainly, with tools, and from passages that BM25 or an embedder chose.
- * Beside the answers, the bench counts how many of the facts the answering step was shown. Each cell is `kvfold eval needles`; intervals
- * come from a bootstrap over samples, or are Wilson's where all samples are alike.
+ * Also counts how many of the facts the answering step was shown. Each cell is `kvfold eval needles`. Intervals are bootstraps over
+ * samples, or Wilson's if all samples have the same result.
  * `npm run --silent bench -- retrieval --embedder <GGUF> [--needles 2,4] [--length 8k] [--samples 16] [--seed 7] [--agent
  * plain,sculptor,rag-bm25,rag-dense] [--filler text] [--max-tokens 256] [--model path] [--chat-template file] [--json] [--write name]`. A
- * stopped run continues where it ended.
+ * stopped run resumes.
  */
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -20,7 +20,7 @@ import { computedBy } from './logs.js'
 import { beginRecord, keep, modelNow, OPTIONS } from '../record.js'
 import { mean, shareInterval, type Interval } from '../statistics.js'
 
-/** The fields that we read of a log: its first line, and its samples. */
+/** `Header` and `Sample`: the fields that are read of a log's first line, and of its samples. */
 interface Header {
   readonly tasks: readonly { readonly options: object }[]
 }
@@ -46,14 +46,14 @@ interface Row {
   /** The share of right answers. */
   readonly right: number
   readonly rightInterval: Interval
-  /** Answers that do not have the requested form. */
+  /** Number of answers that do not have the requested form. */
   readonly unparsed: number
-  /** The share of facts in the messages of the answering step; null when the model itself folds and restores. */
+  /** The share of the facts that the answering step's messages contain; null if the model itself folds and restores. */
   readonly facts: number | null
   readonly factsInterval: Interval | null
-  /** The share of the text's tokens in the passages; null when the whole text is shown. */
+  /** The share of the text's tokens that the passages have; null if the whole text is shown. */
   readonly passages: number | null
-  /** The mean number of tokens that the answering step was shown; null when all samples filled the context. */
+  /** Mean number of tokens that the answering step was shown; null if all samples overflowed the context. */
   readonly shown: number | null
 }
 
@@ -114,7 +114,7 @@ export async function retrieval(args: readonly string[]): Promise<void> {
 
 const nameOf = ({ agent, cell }: Sample): string => `${agent} ${cell.needles}`
 
-/** Returns the share of the chain's sentences that the answering step was shown. */
+/** Returns the share of the chain's sentences that the answering step was shown; null for `sculptor`, which folds by itself. */
 function factsShown({ truth: { chain }, agent, talks }: Sample, context: string): number | null {
   if (agent === 'sculptor') return null
   const facts = context

@@ -1,8 +1,8 @@
 /**
- * The real harness of tau2-bench (v0.2.0) against the server, with each way to manage the context: whether the server understands every
- * request, and what it costs. The harness, its tasks, its tools and its reward are the originals. The task's own solution decides what
- * customer and agent say (no model that fits this machine could), over a real engine that computes every prompt. So the reward shows that
- * calls, results and folds arrive as they should, and says nothing about a model. The Python environment is made once, outside the
+ * Runs the real harness of tau2-bench (v0.2.0) against the server, with each way of managing the context: whether the server understands
+ * every request, and what it costs. The harness, its tasks, tools and reward are the originals. What customer and agent say comes from the
+ * task's own solution (no model that fits this machine could do it), over a real engine that computes every prompt. So the reward shows
+ * that calls, results and folds arrive correctly, and says nothing about a model. The Python environment is made once, outside the
  * repository.
  * `npm run --silent bench -- tau2 --checkout <tau2-bench at v0.2.0> [--domain retail] [--tasks 5] [--acm off,u-fold,resum,tools] [--model
  * path] [--context 32768] [--contract splice] [--json] [--write name]`
@@ -32,9 +32,9 @@ import { beginRecord, keep, OPTIONS } from '../record.js'
 
 const run = promisify(execFile)
 
-/** The newest version that works with v0.2.0; later ones need packages that v0.2.0 does not name. */
+/** The newest version that works with v0.2.0. Later ones need packages that v0.2.0 does not declare. */
 const LITELLM = 'litellm==1.74.9'
-/** Steps of the solution before the agent asks again whether to continue; these questions make a dialogue of a task. */
+/** Steps of the solution after which the agent asks whether to continue. These questions turn a task into a dialogue. */
 const AT_ONCE = 2
 const LAST = 'That is all I can do.'
 
@@ -62,13 +62,13 @@ interface Row {
   readonly tasks: number
   readonly rewarded: number
   readonly requests: number
-  /** Requests that the server did not answer. */
+  /** Number of requests that the server did not answer. */
   readonly refused: number
   readonly toolCalls: number
   readonly turns: number
   readonly shown: number
   readonly computed: number
-  /** How many dialogues ended in each way, by tau2's name for it. */
+  /** How many dialogues ended in each way, by tau2's names. */
   readonly ends: Readonly<Record<string, number>>
 }
 
@@ -93,7 +93,7 @@ export async function tau2(args: readonly string[]): Promise<void> {
   const tasks = all.filter(isPlayable).slice(0, Number(values.tasks))
   const watch = new Watch()
   const native = await openNative({ gpu: 'cpu' })
-  // The record does not say where on this machine the checkout lies.
+  // The record must not contain the checkout's path on this machine.
   const origin = beginRecord(
     ['tau2', ...args.map((arg) => (arg === checkout ? '<checkout>' : arg))],
     values.model,
@@ -212,7 +212,7 @@ const tableOf = (rows: readonly Row[]) =>
     rows,
   )
 
-/** Returns the path of `tau2`. The first call installs the harness in its own Python environment; later calls find it. */
+/** Returns the path of `tau2`. The first call installs the harness in its own Python environment; later calls find it there. */
 async function installed(checkout: string): Promise<string> {
   const folder = join(process.env['XDG_CACHE_HOME'] ?? join(homedir(), '.cache'), 'kvfold', 'tau2')
   const command = join(folder, 'bin', 'tau2')
@@ -224,11 +224,11 @@ async function installed(checkout: string): Promise<string> {
   return command
 }
 
-// The customer and the agent. As for a model, a request is all they have.
+// The scripted customer and agent. Like a model, they know only the request.
 
 const wordsOf = ({ user_scenario: { instructions } }: Task): string => instructions.reason_for_call.replace(/\s+/g, ' ').trim()
 
-/** The customer's words identify a task, so they must be unique. */
+/** Returns whether the customer's words are unique, because they identify the task. */
 const isPlayable = (task: Task, at: number, all: readonly Task[]): boolean =>
   wordsOf(task) !== '' && all.findIndex((other) => wordsOf(other) === wordsOf(task)) === at
 
@@ -249,8 +249,8 @@ function customerOf(tasks: readonly Task[]): Teacher {
 }
 
 /**
- * Plays the task's own solution, two calls at a time, and with context tools one search first. Requests for a summary get notes of the
- * steps done.
+ * Carries out the task's own solution, two calls at a time. With context tools it makes one search first. A request for a summary gets
+ * notes on the steps so far.
  */
 function agentOf(tasks: readonly Task[]): Teacher {
   return (request): ScriptedReply | null => {

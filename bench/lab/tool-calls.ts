@@ -1,8 +1,8 @@
 /**
- * Which tool a model calls. Definitions stand at the top of the text, or late, in the result of the search that found them. Some tools were
+ * Which tool a model calls. Definitions are at the top of the text, or late, in the result of the search that found them. Some tools were
  * removed: with the marker that says so, with a marker that says nothing, and with a grammar that allows only loaded tools (the mask). A
- * base model continues a transcript of searches and calls greedily, from where a call's name begins. The control is how it calls tools that
- * are loaded. The bench prints a table; with --write it also writes a record.
+ * base model continues a transcript of searches and calls greedily, from where a call's name begins. The control is how it calls loaded
+ * tools. Prints a table; with --write it also writes a record.
  * `npm run --silent bench -- tool-calls [--samples 16] [--seed 2026] [--model path] [--json] [--write name]`; `npm run models:real` makes
  * the model.
  */
@@ -26,14 +26,17 @@ import { Watch } from './contracts/watch.js'
 import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
 
 const CELLS = 8192
-/** Writes the texts one below the other. The model has no chat template, and calls are part of the text. */
+/** Writes the texts one below the other. The model has no chat template, so calls are part of the text. */
 const PLAIN = '{{ bos_token }}{% for message in messages %}{{ message.content }}\n{% endfor %}'
-/** A call up to its name; and the most tokens of a name. */
+/** `OPENING`: a call up to its name. `LONGEST`: the most tokens of a name. */
 const OPENING = 'Call: {"name": "'
 const LONGEST = 32
 const TOP = 'There are thousands of tools. Loaded tools can be called; others are found and loaded with search_tools.'
 
-/** What happens to the first definitions: they stay, or they are removed with the normal marker or with one without words. */
+/**
+ * What happens to the first definitions. `stay`: nothing. `erratum`: removed, with the normal marker. `silent`: removed, with a marker
+ * without words.
+ */
 type Removal = 'stay' | 'erratum' | 'silent'
 
 interface Setting {
@@ -50,8 +53,8 @@ const SETTINGS_OF_TOOLS: readonly Setting[] = [
 ]
 
 /**
- * Which tool is asked for last: one of the first tools that was called, one of them that was not, or one that was loaded after them and not
- * called yet.
+ * Which tool the last request needs: one of the first tools that was called, one of these that was not called, or one that was loaded after
+ * them and not called yet.
  */
 const ASKED = ['called before', 'never called', 'loaded last'] as const
 type Asked = (typeof ASKED)[number]
@@ -59,7 +62,7 @@ type Asked = (typeof ASKED)[number]
 interface Session {
   readonly before: Prompt
   readonly after: Prompt
-  /** Names of tools that are loaded at the end, and of tools that were removed. */
+  /** `loaded`: names of the tools loaded at the end. `removed`: names of the removed tools. */
   readonly loaded: readonly string[]
   readonly removed: readonly string[]
   readonly wanted: string
@@ -73,7 +76,7 @@ function sessionOf(stage: Stage, world: World, at: number, { definitions, remova
     return { company: of, metric, ...(world.takesYear(metric) ? { year: YEARS[at % YEARS.length]! } : {}) }
   }
   const definition = (one: CompanyFigure) => world.tools.find(({ name }) => name === world.callOf(one).name)!
-  // Each of the five tools plays each part in turn.
+  // The five tools of a company take each role in turn, by sample.
   const around = (of: typeof company) => metrics.map((_, index) => figure((index + at) % metrics.length, of))
   const [first, next, third, never] = around(company) as [CompanyFigure, CompanyFigure, CompanyFigure, CompanyFigure]
   const [last, beside, loaded] = around(second) as [CompanyFigure, CompanyFigure, CompanyFigure]
@@ -153,7 +156,7 @@ function promptOf({ engine }: Stage, conversation: Conversation): Prompt {
   return { tokens, origin, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
 }
 
-/** Asks in one conversation after another under one setting, so that the text they share is computed once. */
+/** Asks one conversation after another under one setting, so that their common text is computed once. */
 class Caller {
   readonly #conversation = freshConversation()
   #begun = false
@@ -163,10 +166,10 @@ class Caller {
     private readonly contract: Setting['contract'],
   ) {}
 
-  /** Returns the name that the model calls. */
+  /** Returns the name of the tool that the model calls. `masked`: a grammar allows only loaded tools. */
   async nameIn({ before, after, loaded }: Session, masked: boolean): Promise<string> {
     const terms = this.contract === 'exact' ? EXACT : SPLICE
-    // Under `exact` the cache's past does not matter.
+    // Under `exact`, earlier steps in the cache make no difference.
     if (!this.#begun && this.contract === 'splice') await this.stage.show(this.#conversation, before, terms)
     this.#begun = true
     const { model } = this.stage.engine

@@ -1,5 +1,5 @@
 /**
- * What visitors ask of the built-in model beyond its model card: several questions in a conversation, and other separators, sentences,
+ * What visitors ask of the built-in model beyond its model card: several questions in one conversation, and other separators, sentences,
  * markers, words and names, from a list that no training run has read.
  * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write]`.
  * All models get the same questions; with `--write` the rows go to results/visitors.json.
@@ -19,7 +19,7 @@ import { percent } from '../../src/runtime/figures/numbers.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { beginRecord, fileOf, keep, modelNow } from '../record.js'
 
-/** The held-out list. A template's `question` has `{keys}`; its `opening` may have it. */
+/** The held-out list. A template's `question` contains `{keys}`; its `opening` may contain it. */
 interface List {
   readonly keys: readonly string[]
   readonly values: readonly string[]
@@ -29,7 +29,7 @@ interface List {
   readonly templates: readonly { readonly opening: string; readonly question: string }[]
 }
 
-/** Plays a sample and returns how many of the asked values are right, and how many were asked. */
+/** Runs a sample. Returns how many of the asked values are right, and how many were asked. */
 type Played = (engine: LlamaEngine, seed: number, name: string) => Promise<{ readonly points: number; readonly asked: number }>
 
 const KEYS = 8
@@ -104,7 +104,7 @@ function cellsOf(list: List): Readonly<Record<string, Played>> {
     'three needles, known names': needles(list, false),
   }
 
-  /** Asks the plain model one question, in the wording of `text`. */
+  /** Asks the plain model one question, worded by `text`. */
   function one(text: (made: PiSample, random: Random) => string, words: PiWords = own): Played {
     return talk((seed) => {
       const made = stream(seed, words)
@@ -118,7 +118,7 @@ interface Asking {
   readonly truth: ReturnType<typeof truthOf>
 }
 
-/** Sends the messages one after the other; the last answer counts. */
+/** Sends the messages one after another. Only the last answer counts. */
 function talk(said: (seed: number) => readonly [...(readonly string[]), Asking]): Played {
   return async (engine, seed, name) => {
     const session = plain({ engine, id: conversationId(`visitors/${name}`), generation: MOST })
@@ -177,7 +177,7 @@ function marked({ markers }: List): Played {
   }
 }
 
-/** Asks for chains of relatives, with the task's names, or with other names. */
+/** Asks for chains of relatives, with the task's names or (`others`) with names of the list. */
 function needles({ given, family }: List, others: boolean): Played {
   return async (engine, seed, name) => {
     const task = await openTask({

@@ -1,7 +1,7 @@
 /**
- * Streams of updates in other words than those of PI-LLM: does a model with an adapter still fold, and say the last values? Asked over
- * HTTP of `kvfold serve`, with the context tools (`tools`), without them (`off`), and without the adapter either (`base`). The wordings are
- * those of `wordings.json`, which no lesson of an adapter has.
+ * Streams of updates in other words than PI-LLM's: does a model with an adapter still fold, and give the last values? Asked over HTTP of
+ * `kvfold serve`, with the context tools (`tools`), without them (`off`), and without the adapter either (`base`). The wordings are those
+ * of `wordings.json`, which no training example of an adapter has.
  * `npm run --silent bench -- wordings --model MODEL --lora ADAPTER [--samples 4] [--seed 9101] [--ways tools,off,base] [--write name]`
  * `[--wordings FILE]`
  */

@@ -1,8 +1,8 @@
 /**
  * From how many generated tokens on a fold is cheaper than keeping a long context that is fully cached. The study times turns of both kinds
- * through the engine and sets them beside what the calibrated model expects and what follows for the paper's 85.2K and 20.3K tokens.
- * "Before the fold" is the share of the remaining text that stands before the fold: at 0 %, `exact` computes all of it again. Ctrl-C ends
- * the study early with the measurements so far.
+ * through the engine. It compares them with what the calibrated model predicts, and with what follows for the paper's 85.2K and 20.3K
+ * tokens. "Before the fold" is the share of the remaining text that precedes the fold: at 0 %, `exact` computes all of it again. Ctrl-C
+ * ends the study early with the measurements so far.
  * `npm run --silent bench -- acm [--model MODEL] [--threads 1] [--before 8k --after 2k] [--points 4k:1k,2k:500] [--out FOLDER] [--json]
  * [--write NAME]`;
  * `--help` lists the rest.
@@ -65,12 +65,12 @@ const DECIDED = ['--contract', '--context', '--host-cache', '--disk-cache', '--d
 const WHOLE = { rounds: 3, generated: 24, shares: [0, 0.5, 0.9], minutes: 10 }
 const QUICK = { rounds: 2, generated: 8, shares: [0, 0.5], minutes: 1 }
 const DEFAULT_BLEND = 0.2
-/** One sequence for the text, one for the turn, one for what its fold parks, one to work in, and some to spare. */
+/** Sequences of the context: one for the text, one for the turn, one for what its fold parks, one as scratch, and some to spare. */
 const SEQUENCES = 16
 /** The share of free memory that the cache gets. */
 const MEMORY = 0.5
 
-/** `words`: the arguments after the bench's name. */
+/** `words`: the arguments behind the benchmark's name. */
 export async function acm(words: readonly string[], shell: Shell = openShell()): Promise<void> {
   const command = new Command('acm')
     .exitOverride()
@@ -182,7 +182,7 @@ async function run(flags: AcmFlags, words: readonly string[], { out, notes, inte
   }
 }
 
-/** Returns the flags' values, with the usual ones for flags that are not given. */
+/** Returns the values of the flags, with defaults for those that are not given. */
 function asked({ quick, before, after, points = [], shares, rounds, generate, minutes, blend = DEFAULT_BLEND, seed }: AcmFlags) {
   if (before === undefined && after !== undefined) throw new KvfoldError('cli/bad-usage', '--after needs --before.')
   const main = before === undefined ? [] : [{ before, after: after ?? foldedLike(before) }]
@@ -236,7 +236,7 @@ function show(report: AcmRecord, { out: folder, json }: AcmFlags, out: Terminal)
   if (folder !== undefined) out.print(`\nKept in ${folder}: result.json, tables.md, turns.svg`)
 }
 
-/** A progress line: redrawn in place in a terminal; elsewhere a new line now and then. */
+/** A progress line. In a terminal it is redrawn in place; elsewhere a new line appears from time to time. */
 class BenchProgress {
   #told = -Infinity
 

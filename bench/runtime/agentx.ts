@@ -1,6 +1,6 @@
 /**
- * `npm run bench -- agentx FILE --harness VENV`: runs SemiAnalysis' AgentX harness, as it is published, against kvfold and llama-server. It replays
- * sessions of coding agents at their own pace, each agent and subagent beside the others. Lengths are scaled, times are not.
+ * `npm run bench -- agentx FILE --harness VENV`: runs SemiAnalysis' published AgentX harness against kvfold and llama-server. It replays
+ * sessions of coding agents at their own pace, with agents and subagents in parallel. Lengths are scaled, times are not.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { createWriteStream, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -15,13 +15,13 @@ import { cpuSince, HERE, type Serving, startKvfold, startLlamaServer } from './s
 import { readLines } from './traces/trace.js'
 
 const TOKENIZER = fileURLToPath(new URL('agentx/tokenizer.py', import.meta.url))
-/** The name of the tokenizer. */
+/** The name of the tokenizer's repository. */
 const REPOSITORY = 'kvfold/bench'
 /** The name of the model in requests. */
 const MODEL = 'bench'
 /** Host memory for cells, in MiB: llama-server's default. */
 const HOST_CACHE = 8192
-/** Cells for each token of a prompt: the chat template and texts cut at blocks add to it. */
+/** Cells per token of a prompt. The chat template, and texts that are cut at blocks, need more than one. */
 const MARGIN = 1.3
 
 export async function agentx(args: readonly string[]): Promise<void> {
@@ -69,12 +69,12 @@ export async function agentx(args: readonly string[]): Promise<void> {
 
 interface Options {
   readonly file: string
-  /** Folder of the Python environment with agentx-harness and gguf. */
+  /** The folder of the Python environment with agentx-harness and gguf. */
   readonly harness: string
   readonly model: string
   readonly scale: number
   readonly sessions: number
-  /** Sessions with a longer prompt and answer, in scaled tokens, are left out. */
+  /** Sessions with more tokens in one prompt and its answer (scaled) are left out. */
   readonly longest: number
   readonly users: number
   readonly seconds: number
@@ -82,12 +82,12 @@ interface Options {
   readonly contracts: readonly string[]
   readonly threads: number
   readonly json: boolean
-  /** Folder for the harness's files; they are deleted if none is given. */
+  /** The folder for the harness's files. Without it, they are deleted. */
   readonly out: string | undefined
   readonly write: string | undefined
 }
 
-/** @throws Error that names the option */
+/** @throws Error that names the bad option */
 function optionsOf(args: readonly string[]): Options {
   const { values, positionals } = parseArgs({
     args: [...args],
@@ -120,7 +120,7 @@ function optionsOf(args: readonly string[]): Options {
   }
 }
 
-/** Returns so many sessions that are short enough, spread over the file. */
+/** Returns the requested number of sessions that are short enough, spread over the file. */
 async function tracesOf({ file, scale, sessions, longest }: Options): Promise<WekaTrace[]> {
   const fitting: WekaTrace[] = []
   for await (const line of readLines(file)) {
@@ -140,7 +140,7 @@ interface Running {
 interface Setting {
   readonly server: string
   readonly contract: string
-  /** More flags of the harness. */
+  /** Further flags of the harness. */
   readonly flags: readonly string[]
   readonly start: () => Promise<Running>
 }
@@ -153,12 +153,15 @@ function* settingsOf({ servers, contracts }: Options, serving: Serving): Generat
     }
   if (servers.includes('llama-server')) {
     const start = () => startLlamaServer(serving, ['--cache-ram', String(HOST_CACHE), '--jinja', '--metrics', '--alias', MODEL])
-    // llama-server closes a connection after its answer, and the harness ends when it writes to one that is closing.
+    // llama-server closes a connection after its answer, and the harness fails when it writes to one that is closing.
     yield { server: 'llama-server', contract: 'exact', flags: ['--connection-reuse-strategy', 'never'], start }
   }
 }
 
-/** Writes the model's tokenizer as a repository in a hub's cache: without network, the harness loads no other kind. Returns the cache's folder. */
+/**
+ * Writes the model's tokenizer as a repository in a hub cache, the only kind that the harness loads without a network. Returns the cache's
+ * folder.
+ */
 function hubOf(out: string, { harness, model }: Options): string {
   const hub = join(out, 'hub')
   const repository = join(hub, `models--${REPOSITORY.replace('/', '--')}`)
@@ -182,12 +185,12 @@ interface Place {
   readonly flags: readonly string[]
 }
 
-/** Runs the harness to its end; what it says is in `harness.log`. @throws Error when it fails */
+/** Runs the harness to its end; its output is in `harness.log`. @throws Error when it fails */
 async function runHarness({ harness, users, seconds }: Options, { url, hub, folder, artifacts, flags }: Place): Promise<void> {
   rmSync(artifacts, { recursive: true, force: true })
   mkdirSync(artifacts, { recursive: true })
   const log = join(artifacts, 'harness.log')
-  // A local file of traces is no official submission, and neither are fewer than 900 seconds: hence --unsafe-override.
+  // A local file of traces is no official submission, nor is a run of less than 900 seconds. Hence --unsafe-override.
   const args = [
     ...['profile', '--url', url, '--endpoint', '/v1/chat/completions', '--model', MODEL, '--tokenizer', REPOSITORY],
     ...['--input-file', folder, '--custom-dataset-type', 'weka_trace', '--concurrency', String(users)],
@@ -207,7 +210,7 @@ interface Row extends Figures {
   readonly server: string
   readonly contract: string
   readonly cells: number
-  /** CPU time of the server's process, warm-up included. */
+  /** CPU seconds of the server's process, including the warm-up. */
   readonly cpuSeconds: number | null
 }
 
@@ -220,9 +223,9 @@ interface Figures {
   readonly prompts: number
   readonly cached: number
   readonly generated: number
-  /** Percent of the prompts' blocks that a cache which never forgets has, by the trace's block ids. */
+  /** Percentage of the prompts' blocks that a cache without eviction would have, by the trace's block ids. */
   readonly theoretical: number
-  /** Milliseconds. */
+  /** Milliseconds; so are `betweenTokens` and `request`. */
   readonly firstToken: Times
   readonly betweenTokens: Times
   readonly request: Times

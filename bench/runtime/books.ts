@@ -1,8 +1,8 @@
 /**
- * The cost of the cache's bookkeeping. A turn shows 16K tokens, of which the cache holds all but a few, and generates one token. The bench
- * compares everything the cache does in the turn (plan, cell hashes, verification, ledger) with the turn's decodes. Then it repeats this
- * with a past: the cache keeps 64 versions that folds left, most of them in memory, and under `splice` those 64 folds are in force. The
- * turn with a past uses the decodes of the turn without one, because both show the same number of tokens.
+ * The cost of the cache's bookkeeping. A turn shows 16K tokens, of which the cache holds all but a few, and generates one token. The
+ * benchmark compares everything that the cache does in the turn (plan, cell hashes, verification, ledger) with the turn's decodes. Then it
+ * repeats this with a past: the cache keeps 64 versions that folds left, most of them in memory, and under `splice` those 64 folds are in
+ * force. The turn with a past uses the decode times of the turn without one, because both show the same number of tokens.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -24,13 +24,13 @@ const LENGTH = 16_384
 /** Tokens of each new message. */
 const NEW = 8
 const ROUNDS = 60
-/** Rounds that are not counted, because code is still being compiled. */
+/** The first rounds, which are not counted because JavaScript is still being compiled. */
 const WARM = 20
 const VOCABULARY = 1024
 const CONTRACTS = ['exact', 'splice'] as const
 const CELLS = LENGTH + 8192
 const SEQUENCES = 16
-/** The number of folds in a past; below, the tokens that each hides and the tokens of its marker. */
+/** `FOLDS`: number of folds in a past. `HIDDEN`: tokens that each hides. `MARKER`: tokens of its marker. */
 const FOLDS = 64
 const HIDDEN = 64
 const MARKER = 8
@@ -38,7 +38,7 @@ const MARKER = 8
 const MEASURED = 'measured'
 const BATCH = 2048
 
-/** Computes tokens from this position on. */
+/** Computes these tokens of a sequence, from this position on. */
 type Decode = (seq: number, position: number, tokens: Int32Array) => Promise<unknown>
 
 /** Milliseconds of one turn. */
@@ -51,7 +51,7 @@ interface Turn {
 
 export async function books(json: boolean): Promise<void> {
   const synthetic = join(tmpdir(), 'kvfold-bench-books.gguf')
-  // A model of almost no work: that is what a fast device leaves of a decode.
+  // A model with almost no work: on a fast device, a decode takes as little.
   await synthesizeModel(synthetic, {
     ...{ architecture: 'llama', layers: 1, embedding: 64, heads: 1, kvHeads: 1, feedForward: 64, vocabulary: VOCABULARY },
     ...{ context: 32_768, type: 'f16', seed: 1 },
@@ -114,14 +114,14 @@ const textOf = (tokens: Int32Array): Prompt => ({
   messages: [{ index: 0, role: 'text', span: span(0, tokens.length) }],
 })
 
-/** The text with these spans hidden, each behind its own marker. */
+/** Returns the text with these spans hidden, each replaced by its own marker. */
 const folded = (base: Int32Array, holes: readonly ReplacedSpan[]): Prompt =>
   edited(
     base,
     holes.map(({ span: hole, marker }) => ({ ...hole, marker: randomTokens(marker, hole.start, VOCABULARY) })),
   )
 
-/** Takes turns of one conversation, while two other conversations hold cells that it could copy. */
+/** Runs turns of one conversation, while two other conversations hold cells that it could copy. */
 async function play(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   for (const other of [1, 2]) await turn(cache, `other ${other}`, textOf(randomTokens(2048, other, VOCABULARY)), terms, decoded)
   await turn(cache, MEASURED, textOf(randomTokens(LENGTH, 3, VOCABULARY)), terms, decoded)
@@ -129,8 +129,8 @@ async function play(cache: KvCache, terms: StepContract, decoded: Decode): Promi
 }
 
 /**
- * Takes turns that fold, until the conversation shows LENGTH tokens. Under `exact`, each turn shows what the previous one hid and parks
- * half of the text, which it computes again. Under `splice`, all hidden text stays hidden.
+ * Runs turns that fold, until the conversation shows LENGTH tokens. Under `exact`, each turn shows again what the previous one hid, and
+ * parks half of the text and computes it again. Under `splice`, all hidden text stays hidden.
  */
 async function leavePast(cache: KvCache, terms: StepContract): Promise<void> {
   const stays = terms.contract === 'splice'
@@ -143,7 +143,7 @@ async function leavePast(cache: KvCache, terms: StepContract): Promise<void> {
   }
 }
 
-/** Takes turns that each add NEW tokens to the conversation. */
+/** Runs turns that each add NEW tokens to the conversation. */
 async function goOn(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   const turns: Turn[] = []
   for (let round = 0; round < ROUNDS; round++) {

@@ -1,13 +1,12 @@
 /**
  * Tokens that a server computes for clients that change earlier messages: they prune, remove, insert, restore, compact, branch, run four at
- * once, or act as agents in use do. Sessions have 24 turns of about 450 tokens, in the table 12 of about 200, on the built-in model. The
- * bench runs kvfold with each contract of client edits, and llama-server where it was built (`node --import tsx
- * bench/runtime/peers/main.ts` builds it). llama-server runs with `--cache-reuse 256`, which shifts text it finds again after a change and
- * is approximate, and without it, which is exact. All servers are made to give the same answers, so that the prompts are the same, too.
- * Counts are the servers' own.
+ * a time, or behave as agents in use do. Sessions have 24 turns of about 450 tokens (in the table, 12 of about 200), on the built-in model.
+ * Runs kvfold with each contract of client edits, and llama-server if it was built (`node --import tsx bench/runtime/peers/main.ts` builds
+ * it). llama-server runs with `--cache-reuse 256`, which shifts text that it finds again after a change and is approximate, and without it,
+ * which is exact. All servers are made to give the same answers, so that the prompts are the same too. Counts are the servers' own.
  * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder] [--write name]`; `--json`: one line about the
- * pruning and the branching client, with seconds and the servers' CPU seconds as medians of alternating rounds; `--beside`: another
- * kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all clients, kept in
+ * pruning and the branching client, with seconds and the servers' CPU seconds as medians of alternating rounds; `--beside`: another kvfold
+ * package, for example this one over a CPU library that was compiled for the processor; `--table`: all clients, kept in
  * `bench/results/client-edits.json`.
  */
 import { existsSync, readFileSync } from 'node:fs'
@@ -38,12 +37,12 @@ import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/serve
 const CHARACTERS = 950
 const SERVING = { model: builtinModel(), slots: 1, threads: Math.max(1, cpus().length - 1), cells: 16_384 }
 const USUAL: SessionOptions = { turns: TURNS, characters: CHARACTERS, tools: false }
-/** llama-server as an approximate server, which reuses text that it finds again after a change; below, the same without that. */
+/** `REUSING`: llama-server as an approximate server, which reuses text that it finds again after a change. `PLAIN`: without that. */
 const REUSING = 'llama-server --cache-reuse 256'
 const PLAIN = 'llama-server'
-/** The kvfold of another folder. */
+/** The kvfold package of another folder (`--beside`). */
 const BESIDE = 'beside'
-/** The only token of every answer. Read back, it is the same token. */
+/** The only token of every answer. Tokenized again, its text is the same token. */
 const WORD = ' the'
 /** Folding begins early enough to matter in a session that fits into the context. */
 const POLICY = { acm: 'auto-policy', contract: 'splice', policy: { threshold: 0.25 } }
@@ -54,7 +53,7 @@ interface Scenario {
   readonly options?: Partial<SessionOptions>
 }
 
-/** Sessions of the table are smaller. */
+/** The options of the table's sessions, which are smaller. */
 const SMALL = { turns: 12, characters: 400 }
 const tools = { tools: true }
 const SCENARIOS = (): readonly Scenario[] => [
@@ -78,7 +77,7 @@ const SCENARIOS = (): readonly Scenario[] => [
   { name: "AI SDK's pruneMessages", clients: [aiSdk], options: tools },
 ]
 
-/** Starts a fresh server for each session, so that no state is left of the one before. */
+/** Starts a fresh server for each session, so that no state of an earlier one is left. */
 async function measured(
   name: string,
   clients: readonly Client[],
@@ -123,7 +122,7 @@ const LEDGER = { fields: { kvfold: { ledger: true } } }
 
 interface TableRow {
   readonly name: string
-  /** Tokens that `exact` computes when the same clients change nothing. */
+  /** Tokens that `exact` computes if the same clients change nothing. */
   readonly new: number
   readonly llamaServer: number | null
   /** Without `--cache-reuse`. */
@@ -140,9 +139,9 @@ const RECORD = new URL('client-edits.json', RESULTS)
 const begin = async () =>
   beginRecord(process.argv.slice(2), SERVING.model, (await openNative({ gpu: 'cpu' })).backend.release, SERVING.threads)
 
-/** Continues a record that was begun at this commit. @throws Error when llama-server is not built */
+/** Measures all clients, and continues a record of the same commit. @throws Error if llama-server is not built */
 async function writeTable(): Promise<void> {
-  // Without llama-server its column would be overwritten with nothing.
+  // Without llama-server, its column would be overwritten with nothing.
   if (builtLlamaServer() === null)
     throw new Error(
       'The table has llama-server beside: `node --import tsx bench/runtime/peers/main.ts` builds it; without it leave --table out.',
@@ -170,7 +169,7 @@ async function writeTable(): Promise<void> {
 async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<TableRow> {
   const { name } = scenario
   const options = { ...SMALL, ...scenario.options }
-  /** Clients may remember what they did, so each session has its own. */
+  /** Clients may remember what they did, so each session gets new ones. */
   const run = (server: string) =>
     measured(server, SCENARIOS().find((each) => each.name === name)!.clients, {
       ...options,
@@ -193,7 +192,7 @@ async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<
   }
 }
 
-/** The order of every round. */
+/** The servers in the order of every round. */
 const PRUNING = { llamaServer: REUSING, llamaServerExact: PLAIN, exact: 'exact', [BESIDE]: BESIDE, splice: 'splice' }
 
 const flags = () =>

@@ -1,6 +1,5 @@
 /**
- * Measures how fast cells leave a device and come back, and how long the event loop waits for that. `npm run bench -- gpu` prints it as a
- * row.
+ * Measures how fast cells leave a device and come back, and how long that blocks the event loop. `npm run bench -- gpu` prints it as a row.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +14,7 @@ import type { Native, NativeContext } from '../../src/runtime/native/types.js'
 import { decode } from '../driver.js'
 import { median, randomTokens } from '../random-tokens.js'
 
-/** A shape with many bytes a cell and few weights: a cell takes 64 KiB, so 1 GiB holds 16,384 cells. */
+/** A shape with many bytes per cell and few weights: a cell takes 64 KiB, so 1 GiB holds 16,384 cells. */
 const SHAPE = {
   architecture: 'llama',
   layers: 32,
@@ -40,14 +39,14 @@ async function reuse(): Promise<void> {
 }
 
 /**
- * GB/s, and the longest time (milliseconds) that the event loop waited in a round of copies off it. All are medians of the rounds after the
- * first.
+ * Rates in GB/s, and the longest time in milliseconds for which the event loop was blocked in a round of copies off it. All are medians
+ * over the rounds after the first.
  */
 export interface Copies {
   readonly bytes: number
   /** Rate of copies of the same bytes in ordinary memory, by one thread. */
   readonly memcpy: number
-  /** Rates of copies on the event loop, which waits for them. */
+  /** Rates of copies on the event loop, which are blocking. */
   readonly save: number
   readonly load: number
   /** Rates of copies off the event loop. */
@@ -74,7 +73,7 @@ export async function measureCopies(native: Native, bytes: number): Promise<Copi
   }
 }
 
-/** Makes a sequence of this many cells. One chunk is computed; the others are copies of it at later positions. */
+/** Makes a sequence with this many cells. One chunk is computed; the rest are copies of it at later positions. */
 async function fill(context: NativeContext, cells: number): Promise<void> {
   await decode(context, SOURCE, 0, randomTokens(CHUNK, 1, SHAPE.vocabulary))
   const state = context.saveSequence(SOURCE)
@@ -97,7 +96,7 @@ async function measure(context: NativeContext): Promise<Copies> {
   const everything = span(0, context.cells)
   const pauses: number[] = []
   let bytes = 0
-  /** Notes the rate of a copy. The first round touches fresh memory, so it does not count. */
+  /** Records the rate of a copy. The first round touches fresh memory, so it does not count. */
   const note = (what: keyof typeof rates, round: number, begun: number) => {
     if (round > 0) rates[what].push(bytes / (performance.now() - begun) / 1e6)
   }

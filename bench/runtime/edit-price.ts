@@ -1,9 +1,9 @@
 /**
- * What folds cost on an engine that caches only the beginnings of prompts, depending on when they are made. The bench folds ten fragments
- * of one message, one a turn from first to last, while the conversation continues, on a real llama-server and a kvfold engine. Tokens are
- * the engine's own counts; costs at a price of a cached token are arithmetic on them. The rows of two engines that do not run are
- * arithmetic altogether, on the tokens of the prompts that llama-server received: SGLang keeps every computed token (a radix tree), vLLM
- * whole blocks of 16, and neither evicts anything. The row for single tokens is the control: it stands beside llama-server's own counts.
+ * What folds cost on an engine with a prefix cache, depending on when they are made. Folds ten fragments of one message, one per turn from
+ * first to last, while the conversation continues, on a real llama-server and a kvfold engine. Tokens are the engine's own counts; costs at
+ * a price of a cached token are calculated from them. The rows of two engines that do not run are calculated from the tokens of the prompts
+ * that llama-server received: SGLang keeps every computed token (a radix tree), vLLM whole blocks of 16, and neither evicts anything. The
+ * row for single tokens is the control, to compare with llama-server's own counts.
  * `npm run --silent bench -- edit-price [--turns 14] [--json] [--write NAME]`
  */
 import { parseArgs } from 'node:util'
@@ -19,7 +19,7 @@ import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/serve
 const PARTS = 10
 const TIMES = "by the engine's times"
 const PRICES = [0, 0.1, 0.5] as const
-/** `null` shows edits at once. At a price of 0 a fold never pays for its cost, so it waits for the end of the context. */
+/** `defer` null: edits are sent at once. At a price of 0 a fold never pays off, so it waits for the end of the context. */
 const WAYS: Readonly<Record<string, { readonly folds: boolean; readonly defer: RemoteEngineOptions['deferEdits'] | null }>> = {
   'never folded': { folds: false, defer: null },
   'each at once': { folds: true, defer: null },
@@ -29,7 +29,7 @@ const WAYS: Readonly<Record<string, { readonly folds: boolean; readonly defer: R
   [TIMES]: { folds: true, defer: {} },
 }
 
-/** Engines that do not run: the tokens of a block, which the engine keeps whole or not at all. */
+/** Engines that do not run: the tokens of a block, which the engine keeps as a whole or not at all. */
 const BY_ARITHMETIC: Readonly<Record<string, number>> = { 'SGLang, by arithmetic': 1, 'vLLM, by arithmetic': 16 }
 
 interface Row {
@@ -46,15 +46,15 @@ interface Row {
 const line = (at: number) => `Line ${at}: the value of key ${at} is ${at * 7 + 1}.\n`
 const part = (at: number) => Array.from({ length: 8 }, (_, each) => line(8 * at + each)).join('')
 
-/** A step by its tokens: its prompt, and all tokens that were computed or cached at its end. */
+/** A step by its tokens: `prompt`, and `all` tokens that were computed or cached at its end. */
 export interface Computed {
   readonly prompt: Int32Array
   readonly all: Int32Array
 }
 
 /**
- * Returns the prompt tokens that an engine finds cached and the tokens that it computes. The engine keeps whole blocks of what it computed,
- * and always computes a prompt's last token.
+ * Returns how many prompt tokens an engine finds cached, and how many tokens it computes. The engine keeps whole blocks of what it
+ * computed, and always computes a prompt's last token.
  */
 export function kept(steps: readonly Computed[], block: number): { readonly computed: number; readonly cached: number } {
   let [computed, cached] = [0, 0]
@@ -74,7 +74,7 @@ async function play(url: string, name: string, way: string, turns: number): Prom
   const { folds, defer } = WAYS[way]!
   const engine = await RemoteEngine.connect({ url, tokens: true, ...(defer == null ? {} : { deferEdits: defer }) })
   const text = Array.from({ length: PARTS }, (_, at) => part(at)).join('')
-  // No two ways share a beginning.
+  // Each way's text begins differently, so two ways share no cache.
   const messages: ChatMessage[] = [{ role: 'user', content: `${way}.\n${text}` }]
   const edits: Edit[] = []
   let [computed, cached, last] = [0, 0, 0]
@@ -128,7 +128,7 @@ export async function editPrice(args: readonly string[]): Promise<void> {
       for (const way of Object.keys(WAYS)) {
         const { row, steps } = await play(server.url, name, way, turns)
         rows.push(row)
-        // Without times from the engine, no price follows from them.
+        // Without the engine's times, no price follows from them.
         if (isOurs || steps === null || way === TIMES) continue
         for (const [engine, block] of Object.entries(BY_ARITHMETIC)) {
           const { computed, cached } = kept(steps, block)

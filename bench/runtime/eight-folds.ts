@@ -1,7 +1,9 @@
 /**
- * The eight-folds episode (issue of the contracts): a text of 8,192 tokens has ten fragments, of which the first eight are folded. Each
- * fold leaves a marker of 20 tokens and brings a tool result of 60. The addon counts the computed tokens; the prefill is not counted.
- * `npm run --silent bench -- eight-folds [--model path] [--length tokens] [--json] [--write name]`; without a model, one of random weights.
+ * The eight-folds episode (from the issue on contracts): a text of 8,192 tokens has ten fragments, of which the first eight are folded.
+ * Each fold leaves a marker of 20 tokens and is followed by a tool result of 60 tokens. The addon counts the computed tokens, without the
+ * first prefill.
+ * `npm run --silent bench -- eight-folds [--model path] [--length tokens] [--json] [--write name]`; without a model, one with random
+ * weights.
  */
 import { parseArgs } from 'node:util'
 import type { Contract } from '../../src/runtime/core/contract.js'
@@ -12,7 +14,7 @@ import { eightFolds, PREFILL, type Order } from './peers/episode.js'
 import { beginRecord, keep } from '../record.js'
 import { benchModel, SHAPE } from '../shape.js'
 
-/** Under `splice`, folds one at a time from first to last, as llama-server is shown them; under `exact`, every order. */
+/** Under `splice`, one fold at a time from first to last, as shown to llama-server; under `exact`, every order. */
 const RUNS = {
   splice: { order: 'first-to-last', contract: 'splice' },
   exactLastToFirst: { order: 'last-to-first', contract: 'exact' },

@@ -1,7 +1,7 @@
 /**
  * What folds cost a model under each contract: the answer's distance from an exact prefill of the same shown text, right and outdated
- * answers, tokens computed and time. Controls: the whole text, an exact fold, and as many tokens computed again at even distances. It prints a
- * table; `--out` keeps every answer, and a second run with the same file goes on there; `--write` writes a record, which names the commits
+ * answers, computed tokens and time. Controls: the whole text, an exact fold, and as many tokens computed again at even distances. Prints a
+ * table; `--out` keeps every answer, and a second run with the same file resumes there; `--write` writes a record, which names the commits
  * that computed the answers.
  * `npm run --silent bench -- fidelity --model PATH [--kinds "stale, within;agent"] [--questions 100] [--ways splice,blend] [--seed 2026]
  * [--threads 1] [--out FILE] [--json] [--write name]`
@@ -21,7 +21,7 @@ import { bootstrap, mean, rankCorrelation, type Interval } from '../statistics.j
 
 const CELLS = 24_576
 
-/** Computes as many tokens of the tail again as `blend` did, at even distances. */
+/** A control for `blend`: computes as many tokens behind the fold again as `blend` did, at even distances. */
 const asManyAsBlend = (before: ReadonlyMap<string, FidelityAnswer>) => {
   const [blend, splice, exact] = ['blend, no limit', 'splice', 'exact again'].map((name) => before.get(name))
   if (blend === undefined || splice === undefined || exact === undefined)
@@ -38,7 +38,7 @@ export const WAYS: readonly FidelityWay[] = [
   { name: 'as many, spread', contract: 'blend', blend: asManyAsBlend },
 ]
 
-/** A line of `--out`: the answers to one question, and who computed them. */
+/** A line of `--out`: the answers to one question, with the commit and processor that computed them. */
 interface Measured extends SampleOrigin {
   readonly model: string
   readonly seed: number
@@ -120,7 +120,10 @@ export async function fidelity(args: readonly string[]): Promise<void> {
     )
 }
 
-/** Whether the share of the tail that `blend` chooses says how far a splice is off. Null without these ways, or where blend chose all. */
+/**
+ * Returns the rank correlation between the share of the text behind the fold that `blend` chooses and the distance of a splice. Null
+ * without these ways, or with fewer than three questions in which blend did not choose everything.
+ */
 function predictionOf(measured: readonly Measured[]): { readonly questions: number; readonly correlation: number } | null {
   const pairs = measured.flatMap(({ answers }): (readonly [number, number])[] => {
     const [blend, splice, exact] = ['blend, no limit', 'splice', 'exact again'].map((name) => answers[name])
@@ -130,7 +133,7 @@ function predictionOf(measured: readonly Measured[]): { readonly questions: numb
   return pairs.length < 3 ? null : { questions: pairs.length, correlation: rankCorrelation(pairs) }
 }
 
-/** Reads the lines of this model, seed and number of threads. Lines that do not say who computed them are left out. */
+/** Reads the lines with this model, seed and number of threads. */
 function readMeasured(file: string, { model, seed, threads }: Pick<Measured, 'model' | 'seed' | 'threads'>): Measured[] {
   if (!existsSync(file)) return []
   const lines = readFileSync(file, 'utf8').split('\n')
@@ -145,14 +148,14 @@ interface FidelityRow {
   readonly questions: number
   readonly right: number
   readonly outdated: number
-  /** Mean over the questions, with a 95 % interval over the texts, and the largest one; in nats. */
+  /** In nats: the mean over the questions, its 95 % interval over the texts, and the largest distance. */
   readonly distance: { readonly mean: number; readonly interval: Interval; readonly worst: number }
   readonly form: number
   readonly word: number
-  /** Means. */
+  /** Means over the questions. */
   readonly computed: number
   readonly milliseconds: number
-  /** Questions for which the step was exact after all. */
+  /** Number of questions for which the step was exact after all. */
   readonly exact: number
 }
 

@@ -1,5 +1,5 @@
 /**
- * What a fold of the middle half of a 16K context costs under `splice`, compared with decoding its marker alone and with `exact`; and what
+ * What a fold of the middle half of a 16K context costs under `splice`, compared with decoding only its marker and with `exact`; and what
  * its restore costs.
  * `npm run --silent bench -- fold [--json] [--write name]`
  */
@@ -19,14 +19,16 @@ import { beginRecord, keep } from '../record.js'
 import { SHAPE as NARROW } from '../shape.js'
 
 const SHAPE = { ...NARROW, context: 32_768 } as const
-/** For the host tier: 16 KiB a cell. Real models have more; with few bytes a cell, llama.cpp's own bookkeeping outweighs the copying. */
+/**
+ * For the host tier: 16 KiB per cell. Real models have more; with few bytes per cell, llama.cpp's own bookkeeping outweighs the copying.
+ */
 const HOST_SHAPE = { ...SHAPE, layers: 8, embedding: 512, heads: 8, kvHeads: 8, feedForward: 1408 } as const
 const HOST_LENGTH = 8192
 const LENGTH = 16_384
 const HOLE = { start: LENGTH / 4, end: (3 * LENGTH) / 4 }
 const MARKER = 20
 const ROUNDS = 20
-/** An exact fold computes 4K tokens again. */
+/** Fewer rounds, because each exact fold computes 4K tokens again. */
 const EXACT_ROUNDS = 3
 const SPLICE: StepContract = { contract: 'splice' }
 const EXACT: StepContract = { contract: 'exact' }
@@ -55,7 +57,7 @@ export async function fold(args: readonly string[]): Promise<void> {
   const folded = edited(base, [{ ...HOLE, marker }])
 
   await driver.show(open, EXACT)
-  // Once more, so that the last token is decoded alone, as after a restore.
+  // Show it again, so that only the last token is decoded, as after a restore.
   const never = await driver.show(open, EXACT)
   const folds: number[] = []
   const restores: number[] = []
@@ -118,7 +120,7 @@ export async function fold(args: readonly string[]): Promise<void> {
   } else console.log(JSON.stringify(result))
 }
 
-/** Milliseconds for a generated token: with nothing folded, folded, and folded with only the shown cells on the device. */
+/** Returns milliseconds per generated token: nothing folded, folded, and folded with only the shown cells on the device. */
 async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   await driver.show(open, SPLICE)
   const unfolded = await driver.generate(ROUNDS)
@@ -130,7 +132,7 @@ async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   return { open: unfolded, spliced, gathered }
 }
 
-/** How fast folded cells come back from host memory, with everything but decoding counted, and how fast this machine copies memory. */
+/** Returns how fast folded cells come back from host memory (all work except decoding), and how fast this machine copies memory. */
 async function fromHost(native: Native) {
   const path = join(tmpdir(), 'kvfold-bench-host.gguf')
   await synthesizeModel(path, { ...HOST_SHAPE, type: 'f16', seed: 1 })
@@ -164,7 +166,7 @@ async function fromHost(native: Native) {
   return { rate: median(rates), copyRate: median(copies), ratio, divergence: Math.max(...divergences) }
 }
 
-/** Milliseconds to decode the marker after the same prefix, with the same cells in use. */
+/** Returns milliseconds to decode the marker behind the same prefix, with the same cells in use. */
 async function markerAlone({ context }: Driver, marker: Int32Array): Promise<number> {
   const scratch = seqId(context.sequences - 1)
   context.tag(seqId(0), scratch, span(0, HOLE.start))

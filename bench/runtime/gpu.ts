@@ -1,7 +1,8 @@
 /**
- * What a backend does for us: copies of cells out and in, prefill, decode, folds and restores under every contract with their time by part, and a
- * server under load. `npm run bench -- gpu [--gpu <backend>] [--small] [--copies] [--model <gguf>] [--json]`; `--copies`: copies alone. Rows say
- * which device they are from; figures of a software device prove functions and nothing else.
+ * What a backend achieves: copies of cells out and in, prefill, decode, folds and restores under every contract with their time by part,
+ * and a server under load.
+ * `npm run bench -- gpu [--gpu <backend>] [--small] [--copies] [--model <gguf>] [--json]`; `--copies`: only copies. Each row names its
+ * device. Figures of a software device show only that everything works.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -20,7 +21,7 @@ import { SHAPE } from '../shape.js'
 import { measureCopies } from './copies.js'
 
 interface Sizes {
-  /** Tokens of the conversation; a fold hides its middle half. */
+  /** Tokens of the conversation. A fold hides its middle half. */
   readonly length: number
   readonly generated: number
   readonly rounds: number
@@ -82,13 +83,13 @@ interface Step {
   readonly step: string
   readonly submitted: number
   readonly milliseconds: number
-  /** Milliseconds of books, of copies, and of decodes, on the ledger. */
+  /** Milliseconds by the ledger: `books` for bookkeeping, `copies` for copying cells, `decodes` for decoding. */
   readonly books: number
   readonly copies: number
   readonly decodes: number
 }
 
-/** Returns medians over rounds, each in its own conversation. */
+/** Returns medians over rounds, each of which has its own conversation. */
 async function episodes(engine: LlamaEngine, { length, generated, rounds }: Sizes): Promise<Step[]> {
   const { vocabulary } = engine.modelInfo
   const ban = neverEnding(engine.model)
@@ -149,7 +150,7 @@ interface LoadOptions extends Sizes {
   readonly vocabulary: number
 }
 
-/** Has clients send requests without pause to `kvfold serve` in its own process, and checks every stream to its end. */
+/** Lets clients send requests without pause to `kvfold serve` in its own process, and checks every stream to its end. */
 async function load(path: string, backend: GpuChoice, { clients, seconds, generated, length, banned, vocabulary }: LoadOptions) {
   const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
   const server = await startServer('kvfold serve', process.execPath, (port) => [

@@ -1,7 +1,7 @@
 /**
- * Records the report of a `kvfold` command: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which the bench
- * adds. If the command writes a summary beside its report, the record has it, too. Where both the command and the record have a field
- * (command, commit, machine, model), the record's value counts; fields that only the command has are added.
+ * Records the report of a `kvfold` command: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which this
+ * benchmark adds. If the command writes a summary beside its report, the record contains that too. For fields that both have (command,
+ * commit, machine, model), the record's value wins; fields that only the command has are added.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
@@ -16,7 +16,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   const [, model = BUILTIN] = taken(words, '--model')
   const [, threads] = taken(words, '--threads')
   const { release } = (await openNative({ gpu: 'cpu' })).backend
-  // Paths of this machine do not belong into a record, neither in the command nor in its report.
+  // Paths of this machine must not be in a record, neither in the command nor in its report.
   const paths = args.filter((word) => isAbsolute(word))
   const told = (text: string) => paths.reduce((shown, path) => shown.replaceAll(path, basename(path)), text)
   const origin = beginRecord(
@@ -32,7 +32,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   await keep(name, {
     ...of,
     ...(JSON.parse(told(JSON.stringify(said))) as object),
-    // Paths of this machine.
+    // They are paths of this machine.
     logs: undefined,
     ...(logs.length === 0 ? {} : { computed: computedBy(logs) }),
     ...{ command: of.command, commit: of.commit, date: of.date },
@@ -42,7 +42,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   console.log(JSON.stringify(said))
 }
 
-/** The summary beside a report, with all its numbers; the printed line has only some. */
+/** Returns the summary beside a report, which has all numbers; the printed line has only some. Null if there is none. */
 function summaryBeside(report: unknown): Record<string, unknown> | null {
   const path = typeof report === 'string' ? join(dirname(report), 'summary.json') : null
   return path === null || !existsSync(path) ? null : (JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>)

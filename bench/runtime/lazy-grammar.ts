@@ -1,8 +1,8 @@
 /**
- * What it costs to keep calls to their tools' schemas while the model may still write anything. The bench measures tokens a second of a
- * chat with tools and `tool_choice: auto`, where a grammar waits for a call that never comes, and of the same chat with as many tokens of
- * text instead of the tools. kvfold and llama-server run side by side on the same GGUF of random weights. The order changes every round,
- * and a figure is the median of rounds.
+ * What it costs to hold calls to their tools' schemas while the model may still write anything. Measures tokens per second of a chat with
+ * tools and `tool_choice: auto`, where a grammar waits for a call that never comes. Compares it with the same chat that has as many tokens
+ * of text in place of the tools. kvfold and llama-server run side by side on the same GGUF with random weights. The order changes every
+ * round, and a figure is the median of the rounds.
  * `npm run --silent bench -- lazy-grammar [--json] [--write name]`
  */
 import { cpus, tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ import { median } from '../random-tokens.js'
 import { beginRecord, keep, OPTIONS } from '../record.js'
 import type { ServerProcess } from '../server-process.js'
 
-/** A small and a common vocabulary: a grammar looks at tokens, not at weights. */
+/** A small and a common vocabulary size: a grammar's cost depends on the number of tokens, not on the weights. */
 const VOCABULARIES = [8_192, 131_072]
 const SHAPE = {
   architecture: 'llama',
@@ -46,17 +46,17 @@ const tools = ['read_file', 'write_file', 'search', 'run'].map((name) => ({
 interface Server {
   readonly name: string
   readonly process: ServerProcess
-  /** More request fields, so that no answer ends early. */
+  /** Further request fields, so that no answer ends early. */
   readonly endless: object
 }
 
 interface Row {
   readonly server: string
   readonly vocabulary: number
-  /** Tokens a second, medians. */
+  /** Tokens per second, medians. */
   readonly plain: number
   readonly lazy: number
-  /** Median over rounds of lazy / plain. */
+  /** Median over the rounds of lazy / plain. */
   readonly ratio: number
 }
 
@@ -99,7 +99,7 @@ export async function lazyGrammar(args: readonly string[]): Promise<void> {
   if (values.write !== undefined) await keep(values.write, record)
 }
 
-/** Measures every server with tools and without, round by round. */
+/** Measures every server with and without tools, round by round. */
 async function compared(servers: readonly Server[]): Promise<Omit<Row, 'vocabulary'>[]> {
   const samples = new Map(servers.map(({ name }) => [name, { plain: [] as number[], lazy: [] as number[] }]))
   for (let round = 0; round <= ROUNDS; round++) {
@@ -121,7 +121,7 @@ async function compared(servers: readonly Server[]): Promise<Omit<Row, 'vocabula
   }))
 }
 
-/** Returns the tokens a second after the first token. */
+/** Returns the tokens per second behind the first token. */
 async function rateOf({ name, process, endless }: Server, withTools: boolean, round: number): Promise<number> {
   // As long as the tools in the prompt.
   const filler = withTools ? '' : JSON.stringify(tools)

@@ -1,9 +1,9 @@
 /**
  * Plain generation compared with node-llama-cpp on the same library, GGUF, threads, ubatch and flash attention: time to first token and
  * decode speed, for 4 prompt sizes and for 1 and 4 sequences. Rounds alternate between the two, so that a noisy machine hurts both. The
- * figure is the median of the per-round ratios (ours / theirs, below 1 is faster).
+ * figure is the median of the rounds' ratios (ours / theirs; below 1 is faster).
  * `npm run --silent bench -- plain [--model path] [--prompts 128,512,2048,8192] [--sequences 1,4] [--rounds 5] [--json] [--write name]`;
- * without a model, one of random weights.
+ * without a model, one with random weights.
  */
 import { readFileSync } from 'node:fs'
 import { cpus } from 'node:os'
@@ -27,14 +27,14 @@ const SHAPE = {
   context: 16384,
 } as const
 const GENERATED = 48
-/** Rounds from `MANY` tokens on, where each takes a minute. */
+/** Rounds for prompts of at least `MANY` tokens, each of which takes a minute. */
 const FEWER_ROUNDS = 2
 const MANY = 16_384
 const UBATCH = 512
-/** One core is left to Node: with all of them taken, both peers wait for a time slice at every token. */
+/** Leaves one core to Node. If all are taken, both peers wait for a time slice at every token. */
 const THREADS = Math.max(1, cpus().length - 1)
 
-/** Milliseconds to the first token of the slowest sequence, and mean milliseconds for each token after it. */
+/** `firstToken`: milliseconds to the first token of the slowest sequence. `perToken`: mean milliseconds for each later token. */
 interface Sample {
   readonly firstToken: number
   readonly perToken: number
@@ -42,7 +42,7 @@ interface Sample {
 
 interface Peer {
   readonly name: string
-  /** Prompts share no beginning with earlier ones, so that nothing is reused. */
+  /** Generates behind these prompts, which share no beginning with earlier ones, so that nothing is reused. */
   run(prompts: readonly Int32Array[]): Promise<Sample>
 }
 

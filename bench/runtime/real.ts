@@ -1,10 +1,10 @@
 /**
- * A real model in one table: exactness under random edits, compared with fresh prefills and with Hugging Face's transformers; and the other
- * benches' figures compared with llama-server and node-llama-cpp on it. In the record, each part names its model, its commit and the
- * machine's load. Parts that are left out keep their earlier figures.
+ * A real model in one table: exactness under random edits, against fresh prefills and against Hugging Face's transformers; and the figures
+ * of other benchmarks, against llama-server and node-llama-cpp. In the record, each part names its model, its commit and the machine's
+ * load. Parts that are left out keep their earlier figures.
  * `npm run --silent bench -- real --model GGUF [--parts exact,plain,serve,folds,pays] [--text file] [--edits 6] [--python path] [--seed
  * 2026] [--json] [--write name]`.
- * `exact` wants a GGUF in F32 (npm run models:real), because quantised products round too much to show anything. `--python`: a Python that
+ * `exact` needs a GGUF in F32 (npm run models:real), because quantised products round too much to show anything. `--python`: a Python that
  * has torch, transformers and gguf; without it there is no comparison with transformers. `--text`: a long, real text; default: an RFC of
  * Debian's doc-rfc-std (non-free).
  */
@@ -29,32 +29,32 @@ const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 
 /** Tokens of the text that is folded: more than a sliding window of 512. */
 const LENGTH = 800
 const STRETCHES = 7
-/** The number of likeliest tokens whose log-probabilities are compared. */
+/** How many of the likeliest tokens are compared by their log-probabilities. */
 const COMPARED = 20
 const CELLS = 4096
 
 interface Exactness {
   readonly edits: number
   readonly tokens: readonly number[]
-  /** Largest differences between log-probabilities of the likeliest tokens, in nats. First: an exact step and a fresh prefill. */
+  /** The largest difference of log-probabilities, in nats, over the likeliest tokens: an exact step against a fresh prefill. */
   readonly exact: number
-  /** A fresh prefill one token at a time, and a whole one. */
+  /** The same for a fresh prefill one token at a time against one in a single batch. */
   readonly fresh: number
-  /** The last state spliced, and its fresh prefill. `exact` must stay far below this. */
+  /** The same for the last edit under `splice` against its fresh prefill. `exact` must be far below this. */
   readonly splice: number
   readonly transformers?: Peer
 }
 
-/** Differences between log-probabilities, in nats. */
+/** Differences of log-probabilities against transformers, in nats. */
 interface Peer {
   readonly versions: string
-  /** The largest, over the likeliest tokens. */
+  /** The largest difference, over the likeliest tokens. */
   readonly exact: number
-  /** The mean, of the likeliest token. */
+  /** The mean difference of the likeliest token. */
   readonly meanOfLikeliest: number
   /**
-   * Transformers with itself: a prompt read one token at a time and the same prompt read at once. `gelu` is GELU in F32; `table` is rounded
-   * as in llama.cpp's table of it.
+   * Transformers against itself: a prompt read one token at a time, and the same prompt read at once. `gelu`: GELU in F32. `table`: GELU
+   * rounded as in llama.cpp's table.
    */
   readonly tokenByToken: { readonly gelu: number; readonly table: number }
 }
@@ -90,13 +90,13 @@ async function exactness(native: Native, model: string, text: string, options: O
   const control: number[] = []
   await show('exact', [])
   for (let edit = 0; edit < options.edits; edit++) {
-    // The last edit is a fold just before the end of the text, because what follows has read most of it.
+    // The last edit folds text just before the end, because the few tokens behind it have attended to all of it.
     const at = edit === options.edits - 1 ? STRETCHES - 1 : random.below(STRETCHES - 1)
     const end = LENGTH - 10 - 110 * (STRETCHES - 1 - at)
     if (!holes.delete(at)) holes.set(at, { start: end - 30 - random.below(70), end })
     const spans = [...holes.values()].sort((a, b) => a.start - b.start)
     const isLast = edit === options.edits - 1
-    // Before the exact step, because the splice would use its cells.
+    // Before the exact step, whose cells the splice would otherwise use.
     if (isLast) await show('splice', [])
     const spliced = isLast ? await show('splice', spans) : null
     const { shown, top } = await show('exact', spans)
@@ -122,7 +122,7 @@ async function exactness(native: Native, model: string, text: string, options: O
 const most = (top: Top, expected: Float64Array): number =>
   Math.max(...top.map(({ token, logprob }) => Math.abs(logprob - expected[token]!)))
 
-/** Returns what Hugging Face's transformers say of the same prompts, with the same weights. */
+/** Returns the log-probabilities that Hugging Face's transformers give for the same prompts with the same weights. */
 function againstTransformers(python: string, model: string, seen: readonly { shown: Int32Array; top: Top }[]): Peer {
   const script = fileURLToPath(new URL('peers/transformers_peer.py', import.meta.url))
   const input = JSON.stringify({ prompts: seen.map(({ shown }) => [...shown]), top: 200, likeliest: COMPARED })
@@ -156,10 +156,10 @@ interface Options {
 const MAIN = new URL('../main.ts', import.meta.url)
 const PEERS = new URL('peers/main.ts', import.meta.url)
 
-/** Runs another bench on the model by itself and returns its JSON. */
+/** Runs another benchmark on the model in its own process, and returns its JSON. */
 const ran = (entry: URL, ...args: readonly string[]): Record<string, unknown> =>
   JSON.parse(
-    // node-llama-cpp may print its own lines before it.
+    // node-llama-cpp may print lines of its own before the JSON.
     execFileSync(process.execPath, ['--import', 'tsx', fileURLToPath(entry), ...args, '--json'], {
       encoding: 'utf8',
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -170,7 +170,7 @@ const ran = (entry: URL, ...args: readonly string[]): Record<string, unknown> =>
       .at(-1)!,
   ) as Record<string, unknown>
 
-/** Small enough that each takes a few minutes on a model of 270M. */
+/** Sizes with which each part takes a few minutes on a model of 270M. */
 const PARTS: Record<string, (model: string) => Record<string, unknown>> = {
   plain: (model) => ran(MAIN, 'plain', '--model', model, '--prompts', '128,512', '--rounds', '3'),
   serve: (model) => ran(MAIN, 'serve', '--model', model, '--rounds', '2', '--seconds', '20'),

@@ -1,9 +1,9 @@
 /**
- * Lists where each record comes from, which pages show it, and which records are old. A record is old when its built-in model is not the
- * shipped one, when it has no origin or does not say who computed its samples, when its commit is not in the history, or when it was made
- * beside uncommitted changes.
- * `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
- * are of `bench` and of the built-in or a synthetic model. Tables in the pages are then written by hand.
+ * Lists where each record comes from, which pages show it, and which records are old. A record is old if its built-in model is not the
+ * shipped one, if it has no origin or does not say who computed its samples, if its commit is not in the history, or if it was made with
+ * uncommitted changes.
+ * `npm run bench -- refresh [--run name,...]`: `--run` measures the named records again, by the commands in them; `--run old` all old ones
+ * that are of `bench` and of the built-in or a synthetic model. The tables in the pages are then updated by hand.
  */
 import { execSync, spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'

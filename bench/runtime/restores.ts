@@ -1,6 +1,6 @@
 /**
- * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier. Where a restore submits more
- * than one token, the table has the ledger's reason. The model is small and synthetic, since counts do not depend on it.
+ * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier. If a restore submits more
+ * than one token, the table has the ledger's reason. The model is small and synthetic, because counts do not depend on it.
  * `npm run --silent bench -- restores [--json] [--write name]`
  */
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -31,14 +31,17 @@ const SHAPE = {
 } as const
 const LENGTH = 600
 const MARKER = 12
-/** Tokens that are folded: near the beginning, most of it, near the end, and fewer than the marker. */
+/** Token spans that are folded: one near the beginning, one with most of the text, one near the end, and one shorter than the marker. */
 const HOLES = [
   [24, 64],
   [100, 520],
   [500, 560],
   [200, 206],
 ] as const
-/** A context needs one cell more than it has tokens, and the smallest contexts are whole multiples of 32. */
+/**
+ * Sizes of the context, as a multiple of the conversation. A context needs one cell more than it has tokens, and the smallest contexts are
+ * multiples of 32.
+ */
 const ROOMS = [1, 1.3, 2, 4]
 const TIERS = ['device', 'host', 'disk'] as const
 type Tier = (typeof TIERS)[number]
@@ -48,14 +51,14 @@ interface Restore {
   readonly cells: number
   readonly room: number
   readonly contract: Contract
-  /** The lowest tier in use. */
+  /** The lowest tier that may be used. */
   readonly tier: Tier
   readonly hole: readonly [number, number]
   readonly fold: number
   readonly foldContract: Contract
   readonly restore: number
   readonly approximate: number
-  /** Where the reused tokens of the restore came from. */
+  /** Where the restore's reused tokens came from. */
   readonly from: { readonly parked: number; readonly host: number; readonly disk: number }
   readonly reason: string | null
 }
@@ -63,7 +66,7 @@ interface Restore {
 const OPTIONS: Record<Tier, (folder: string) => Pick<LlamaEngineOptions, 'hostBytes' | 'disk'>> = {
   device: () => ({ hostBytes: 0 }),
   host: () => ({ hostBytes: 2 ** 28 }),
-  // Keeps nothing in memory. Cells that are still on their way to the disk come back from memory.
+  // Keeps nothing in memory, except cells that are still being written to the disk.
   disk: (folder) => ({ hostBytes: 1, disk: { folder, bytes: 2 ** 30 } }),
 }
 
@@ -106,7 +109,7 @@ async function measure(
       terms,
       maxTokens: 0,
     })
-    // The addon's own counter, not the ledger's.
+    // `engine.submitted` is the addon's own counter, independent of the ledger.
     if (engine.submitted - before !== ledger.submitted) throw new Error('the ledger and the addon count otherwise')
     return ledger
   }

@@ -1,9 +1,9 @@
 /**
- * Tokens a second with and without drafts, on work that repeats its prompt and on work that does not: an edit of code, a summary, a chat.
- * All kinds run in turns in one engine, so the machine is equally busy for each. Answers are greedy.
+ * Tokens per second with and without drafts, on work that repeats its prompt and on work that does not: an edit of code, a summary, a chat.
+ * All kinds run in turn in one engine, so the machine is equally busy for each. Answers are greedy.
  * `npm run --silent bench -- speculation [--model GGUF] [--threads N] [--tokens 160] [--rounds 5] [--streams 1,4] [--work "code edit,chat"]
- * [--kinds auto,ngram] [--draft GGUF] [--peer] [--json] [--write name]`. `--draft`: a draft model, for `auto` and `draft`. `--peer`: also llama-server with its own n-gram kinds; it is built when it is not there yet. There each kind is compared with no
- * drafts of llama-server.
+ * [--kinds auto,ngram] [--draft GGUF] [--peer] [--json] [--write name]`. `--draft`: a draft model, for `auto` and `draft`. `--peer`: also
+ * llama-server (built if missing) with its own n-gram kinds, each compared with llama-server without drafts.
  */
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -20,12 +20,12 @@ import { startLlamaServer } from './serve/servers.js'
 
 const CELLS = 16_384
 const SLOTS = 4
-/** Kinds of llama-server; `none` is the first, with which the others are compared. */
+/** The kinds of llama-server. The first, `none`, is the one with which the rest is compared. */
 const PEERS = ['none', 'ngram-simple', 'ngram-mod', 'ngram-map-k'] as const
 
 const here = (path: string): string => readFileSync(new URL(path, import.meta.url), 'utf8')
 
-/** The work of each case, by the number of the stream. */
+/** For each case, the work of the stream with this index. */
 const CASES: Readonly<Record<string, (stream: number) => string>> = {
   'code edit': (stream) => {
     const files = ['../../src/runtime/core/span.ts', '../statistics.ts', '../random-tokens.ts', '../../src/runtime/core/turns.ts']
@@ -49,11 +49,11 @@ interface Row {
   readonly work: string
   readonly streams: number
   readonly kind: string
-  /** Tokens a second of all streams together while they write; median of the rounds. */
+  /** Tokens per second of all streams together while they write; median of the rounds. */
   readonly pace: number
-  /** Median over the rounds of this pace over that without drafts in the same round. */
+  /** Median over the rounds of this pace divided by the pace without drafts in the same round. */
   readonly ratio: number
-  /** Drafted tokens, and the share that was kept; absent where the server does not say. */
+  /** `drafted`: number of drafted tokens. `kept`: share of them that was accepted. Absent if the server does not report them. */
   readonly drafted?: number
   readonly kept?: number
 }
@@ -114,7 +114,7 @@ export async function speculation(args: readonly string[]): Promise<void> {
   await keep(values.write, record)
 }
 
-/** Runs all kinds in turns, in another order every round. The first round warms up, and is not counted. */
+/** Runs all kinds in turn, in a different order every round. The first round is a warm-up and is not counted. */
 async function rowsOf(
   works: readonly string[],
   kinds: readonly string[],
@@ -177,7 +177,7 @@ function ownAsk(engine: LlamaEngine, maxTokens: number): Ask {
     const begun = performance.now()
     const replies = await Promise.all(running)
     const now = performance.now()
-    // From the first token of the last stream on, no prompt is computed.
+    // Prompts are computed until the first token of the last stream, so count only the time behind it.
     const first = Math.max(...replies.map(({ timing }) => timing.firstToken))
     for (const { message } of replies) texts.push(message.sampled?.text ?? message.content)
     const sum = (of: 'drafted' | 'accepted') => replies.reduce((total, { ledger }) => total + (ledger[of] ?? 0), 0)

@@ -1,6 +1,6 @@
 /**
- * The search in a large catalogue: an MCP server lists 10,000 tools page by page, and the bench measures how long the host takes to find
- * among them.
+ * The search in a large catalogue: an MCP server lists 10,000 tools page by page, and the benchmark measures how long the host takes to
+ * find one of them.
  */
 import { McpHost } from '../../src/runtime/mcp/host.js'
 import { parseMcpConfig } from '../../src/runtime/mcp/config.js'
@@ -24,7 +24,7 @@ export async function toolSearch(json: boolean): Promise<void> {
     const times: number[] = []
     const spent = process.cpuUsage()
     for (let at = 0; at < SEARCHES; at++) {
-      // Two words that every tool has, and one that only this tool has.
+      // Search by two words that every tool has, and one that only this tool has.
       const { name } = host.tools[(at * 7919) % host.tools.length]!
       const from = performance.now()
       const found = await host.catalogue.search(`the figure of a company: ${name}`, 5)

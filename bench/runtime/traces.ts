@@ -1,6 +1,7 @@
 /**
- * `npm run bench -- traces FILE`: replays sessions of coding agents on kvfold, llama-server and any other server, and tells what each computes,
- * why, and how long a user waits for the first token. Lengths are scaled, so that a small model on two cores gets through a day.
+ * `npm run bench -- traces FILE`: replays sessions of coding agents on kvfold, llama-server and any other server. Reports what each one
+ * computes, why, and how long a user waits for the first token. Lengths are scaled, so that a small model on two cores gets through a day's
+ * sessions.
  */
 import { cpus, tmpdir } from 'node:os'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -16,7 +17,7 @@ import { type Reading, READINGS, scriptOf } from './traces/script.js'
 import { readTraces, type TraceSession } from './traces/trace.js'
 import { inOrder } from './traces/users.js'
 
-/** Where cells go that the device has no room for. */
+/** Where cells go for which the device has no room. */
 const TIERS = ['none', 'memory', 'disk'] as const
 type Tiers = (typeof TIERS)[number]
 
@@ -24,10 +25,10 @@ export interface Row extends Replayed {
   readonly server: string
   readonly contract: string
   readonly tiers: Tiers | null
-  /** For how many of the longest sessions the cells suffice; null for a server that runs already. */
+  /** The number of longest sessions for which the cells are enough; null for a server that was running already. */
   readonly sessions: number | null
   readonly cells: number | null
-  /** CPU time of the server's process; null for a server that runs already. */
+  /** CPU seconds of the server's process; null for a server that was running already. */
   readonly cpuSeconds: number | null
 }
 
@@ -117,7 +118,7 @@ interface Options {
   readonly write: string | undefined
 }
 
-/** @throws Error that names the option */
+/** @throws Error that names the bad option */
 function optionsOf(args: readonly string[]): Options {
   const { values, positionals } = parseArgs({
     args: [...args],
@@ -133,7 +134,7 @@ function optionsOf(args: readonly string[]): Options {
       tiers: { type: 'string', default: 'memory' },
       'cells-for': { type: 'string', default: '1,4' },
       threads: { type: 'string', default: String(Math.max(1, cpus().length - 1)) },
-      /** The model's name on the server of a URL. */
+      /** The model's name on a server given by URL. */
       name: { type: 'string', default: 'bench' },
     },
   })
@@ -169,7 +170,7 @@ function fraction(text: string): number {
   return value
 }
 
-/** Reads all sessions and returns so many of them, spread over the file. */
+/** Reads all sessions, and returns the requested number of them, spread over the file. */
 async function sessionsOf(file: string, number: number): Promise<TraceSession[]> {
   const all: TraceSession[] = []
   for await (const session of readTraces(file)) if (session.requests.length > 0) all.push(session)
@@ -180,7 +181,7 @@ async function sessionsOf(file: string, number: number): Promise<TraceSession[]>
 
 interface Running {
   readonly url: string
-  /** As ServerProcess.cpu. */
+  /** See ServerProcess.cpu. */
   readonly cpu: () => number | null
   readonly close: () => Promise<void>
 }
@@ -190,7 +191,7 @@ interface Setting {
   readonly start: () => Promise<Running>
 }
 
-/** Yields what is measured: each server with cells for so many sessions, kvfold under each contract and with each tier. */
+/** Yields what is measured: each server with cells for each number of sessions, kvfold under each contract and with each tier. */
 function* settingsOf({ servers, cellsFor, contracts, tiers, model, threads }: Options, longest: number): Generator<Setting> {
   for (const url of servers.filter((each) => each.includes('://')))
     yield {

@@ -14,10 +14,10 @@ export interface Estimate {
 
 /**
  * Returns the mean of the samples' points with its 95 % interval, within [0, 1]; null without samples.
- * The interval is Wilson's when every sample asked one question and was right or wrong. Otherwise it is a bootstrap over samples, because
- * points may be similarities, and the questions about one text are not independent.
- * A bootstrap says nothing about a single sample, or about samples with equal points. Then the interval is Wilson's, with each sample as
- * one question, which makes it wide.
+ * The interval is Wilson's if every sample asked one question and was right or wrong. Else it is a bootstrap over samples, because points
+ * may be similarities, and questions about the same text are not independent.
+ * A bootstrap of a single sample, or of equal points, has no width. Then the interval is Wilson's, with one question per sample, which
+ * makes it wide.
  */
 export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): Estimate | null {
   if (scores.length === 0) return null
@@ -31,17 +31,17 @@ export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): 
   return { value, interval: [Math.max(0, drawn[0]), Math.min(1, drawn[1])], method: 'bootstrap' }
 }
 
-// Turns the results of a run into table rows: one row for every task, cell, agent and contract, and one row over all cells.
+// The functions below make table rows from results: one for every task, cell, agent and contract, and one over all cells of a task.
 
-/** One row of a table. Its numbers are means over the answered samples; null when there are none. */
+/** One row of a result table. Its numbers are means over the answered samples; null without any. */
 export interface AccuracyRow {
-  /** Index in the run's tasks. */
+  /** Index of the task in the run's list of tasks. */
   readonly task: number
   readonly agent: string
   readonly contract: string
   /** Null for the row over all cells. */
   readonly cell: TaskCell | null
-  /** Number of answered samples. `errors`: the number of samples that an error left without an answer. */
+  /** Number of answered samples. `errors`: number of samples that ended with an error and have no answer. */
   readonly samples: number
   readonly errors: number
   /** From 0 to 1. */
@@ -49,13 +49,13 @@ export interface AccuracyRow {
   /** The 95 % interval; see `estimate`. */
   readonly interval: readonly [low: number, high: number] | null
   /**
-   * Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. `tokensAfter`
-   * leaves out samples that filled the context, because no step answered them.
+   * Mean tokens in the context: `tokensBefore` at the end of the first step, `tokensMost` at the largest step, `tokensAfter` at the step
+   * that answered. `tokensAfter` leaves out samples that overflowed the context, because they have no answering step.
    */
   readonly tokensBefore: number | null
   readonly tokensMost: number | null
   readonly tokensAfter: number | null
-  /** Tokens that a sample's steps showed, and tokens that they computed, each summed over the steps. */
+  /** Mean tokens that a sample's steps showed, and that they computed; each is summed over the sample's steps. */
   readonly tokensShown: number | null
   readonly tokensComputed: number | null
   readonly steps: number | null
@@ -63,7 +63,7 @@ export interface AccuracyRow {
   readonly milliseconds: number | null
 }
 
-/** Returns one row for every task, cell, agent and contract. Tasks keep their order; the others come in the order of first occurrence. */
+/** Returns one row for every task, cell, agent and contract. Tasks are in their order; the rest is in order of first occurrence. */
 export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
   const cells = grouped(results, ({ task, cell }) => `${task} ${JSON.stringify(cell)}`)
   return inTaskOrder(cells).flatMap((cell) => conditions(cell).map((of) => row(of, of[0]!.cell)))
@@ -106,7 +106,7 @@ function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
   }
 }
 
-/** Groups the items that have the same name. The groups come in the order of their first items. */
+/** Groups the items by name. The groups are in the order of their first items. */
 export function grouped<T>(items: readonly T[], name: (item: T) => string): readonly (readonly T[])[] {
   const groups = new Map<string, T[]>()
   for (const item of items) {

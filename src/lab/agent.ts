@@ -1,4 +1,4 @@
-/** Defines the agents that `kvfold eval` tests. An agent answers a sample, and computes only with the engine that it receives. */
+/** The types of the agents that `kvfold eval` tests. An agent answers samples, and computes only with the engine that it is given. */
 import type { Engine } from '../runtime/engine/engine.js'
 import type { ContractChoice } from '../runtime/core/contract.js'
 import type { Task, TaskSample } from './task.js'
@@ -17,24 +17,24 @@ export interface TextEmbedder {
 }
 
 export interface AgentSetting {
-  /** The engine for all steps of the agent. It records every step, so the agent must not use another engine. */
+  /** The engine for all steps of the agent. It records every step, so the agent must use no other engine. */
   readonly engine: Engine
   readonly task: Task
   readonly sample: TaskSample
-  /** A name that no other running sample has. The ids of the agent's conversations begin with it. */
+  /** A name that no other running sample has. The ids of the sample's conversations begin with it. */
   readonly name: string
   /** The contract of the agent's edits. Default: the engine's. */
   readonly contract?: ContractChoice
   readonly seed: number
-  /** The tokens that a prompt and its answer may take together; in a run, the engine's context. */
+  /** The most tokens that a prompt and its answer may take together. In a run it is the engine's context. */
   readonly window: number
   readonly embedder?: TextEmbedder
   readonly signal?: AbortSignal
-  /** Called after each tool call. So the calls are known even when an error ends the answer. */
+  /** Called after each tool call, so that the log has the calls even if an error ends the answer. */
   readonly onCall?: (call: CalledTool, isRefused: boolean) => void
 }
 
-/** One tool call and its outcome. `step` is the index of the sample's recorded step that made the call, from 0. */
+/** One tool call. `step`: index, from 0, of the sample's step that made the call. `modifies`: the tool changes the context. */
 export interface CalledTool {
   readonly step: number
   readonly name: string
@@ -53,21 +53,21 @@ export interface Answered {
   readonly details: Readonly<Record<string, number>>
 }
 
-/** The outcome of a turn whose prompt no longer fits into the context. Such a turn has no answer. */
+/** The answer of a sample whose prompt no longer fitted into the context: an empty text. */
 export const OVERFLOWED = {
   ...{ answer: '', end: 'length', calls: [], refusedCalls: 0 },
   details: { overflowed: 1 },
 } as const satisfies Answered
 
-/** Returns whether the turn fitted into the context. Of a turn that did not, no number says how large its context was. */
+/** Returns whether the turn fitted into the context. For an overflowed turn, the size of its context is unknown. */
 export const fitted = ({ details }: { readonly details: Readonly<Record<string, number | undefined>> }): boolean =>
   details['overflowed'] !== 1
 
-/** An agent with its options. The log records `options`, which is plain JSON; defaults of the paper stand for options left out. */
+/** An agent with its options. The log records `options`, which is plain JSON with a value for every option. */
 export interface EvalAgent {
   readonly kind: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** Answers the sample, and forgets its conversations even after an error. @throws KvfoldError any error of the engine */
+  /** Answers the sample. Forgets the sample's conversations at the end, even after an error. @throws KvfoldError any error of the engine */
   answer(setting: AgentSetting): Promise<Answered>
 }

@@ -1,5 +1,5 @@
 /**
- * Runs the study of attention on PI-LLM. Chooses the prompts and their order, and checks all options before the first prompt. Can also
+ * Runs the study of attention on PI-LLM: chooses the prompts and their order, and checks all options before the first prompt. Can also
  * measure attention during an agent's whole turn.
  */
 import { freshConversation } from '../runtime/core/ids.js'
@@ -27,30 +27,32 @@ import { piSample, type PiSample, piScore, type PiWords } from './pi-llm.js'
 
 export interface ValueStudyOptions extends PiLookOptions {
   readonly words: PiWords
-  /** Number of updates of every key in the prompts that the study compares folded and complete. */
+  /** How many updates every key has in the prompts that are compared folded and complete. */
   readonly n: number
-  /** The number of keys. Default: all keys that `words` has. */
+  /** The number of keys. Default: all keys in `words`. */
   readonly keys?: number
-  /** The seeds of the prompts. The study makes one prompt for each seed. */
+  /** The seeds. Each seed makes one prompt. */
   readonly seeds: readonly number[]
-  /** The numbers of updates on the interference curve, which uses the first CURVE_SEEDS seeds. Default: no curve. */
+  /** The numbers of updates per key on the interference curve, which uses the first CURVE_SEEDS seeds. Default: no curve. */
   readonly updates?: readonly number[]
-  /** Whether the study also watches an agent's turn, on the first seed. Default false. */
+  /** Whether the study also measures an agent's turn, with the first seed. Default false. */
   readonly episode?: boolean
-  /** Holds the finished records and stores new ones. Default: starts empty and keeps them in memory. */
+  /** Holds the finished records and stores new ones. Default: no earlier records, new ones stay in memory. */
   readonly keep?: Keeper
-  /** Called before each part of the study that has no record yet, and once after the last part. `next`: the part's name. */
+  /**
+   * Called before each part of the study that has no record yet, and once after the last part. `next`: the name of the part that starts.
+   */
   readonly onProgress?: (done: number, total: number, next: string) => void
 }
 
-/** Stores the records of a study. `RunFolder` implements it. */
+/** Stores the records of a study; `RunFolder` implements it. */
 export interface Keeper {
   readonly records: readonly StudyRecord[]
   has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean
   add(record: StudyRecord): void | Promise<void>
 }
 
-/** The number of seeds, and so of prompts, for each point of the interference curve. */
+/** The number of prompts (one per seed) for each point of the interference curve. */
 export const CURVE_SEEDS = 5
 
 /**
@@ -74,8 +76,8 @@ export async function studyValues(options: ValueStudyOptions): Promise<readonly 
 }
 
 /**
- * The options that a study's records depend on, beside the model. Records of runs with equal options can be combined; seeds and parts may
- * differ.
+ * Returns the options that the records depend on, besides the model. Records of two runs can be combined if these are equal; seeds and
+ * parts may differ.
  */
 export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RecordedOptions {
   return {
@@ -116,7 +118,7 @@ function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions)
 const sampleOf = ({ n, seed }: StudyPart, { words, keys }: ValueStudyOptions): PiSample =>
   piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
 
-/** Checks the options before any work starts. Throws every error that can be foreseen. */
+/** Checks the options before any work starts. @throws KvfoldError for every error that can be foreseen */
 function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   const { engine, contracts, layers, heads, seeds, mode } = options
   const { modelInfo, abilities, info } = engine
@@ -128,7 +130,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
     throw new KvfoldError('attention/bad-request', `This engine cannot fold under ${missing}: ${abilities.refusal ?? ''}.`)
   refuseBeyond('layer', layers, modelInfo.layers)
   refuseBeyond('head', heads, modelInfo.heads)
-  // Prompts with the same number of updates differ by a few tokens at most, so a check of one of them is enough.
+  // Prompts with the same number of updates differ by only a few tokens, so one of them is checked.
   const sizes = new Map(parts.map((part) => [part.n, part]))
   for (const [n, part] of sizes) {
     const sample = sampleOf(part, options)
@@ -143,7 +145,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   }
 }
 
-/** Refuses layers or heads that the model does not have. `there`: how many it has. @throws KvfoldError attention/bad-request */
+/** Refuses indexes of layers or heads that the model does not have. `there`: how many it has. @throws KvfoldError attention/bad-request */
 export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | undefined, there: number): void {
   const wrong = asked?.find((one) => !Number.isSafeInteger(one) || one < 0 || one >= there)
   if (wrong !== undefined)
@@ -162,7 +164,10 @@ async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions
   }
 }
 
-/** Returns the key whose attention changes by the median in its prompt, under the first contract; the first key without changes. */
+/**
+ * Returns the key with the median change of attention in its prompt, under the first contract. Returns the first key if no key was
+ * measured.
+ */
 function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOptions, keep: Keeper): string {
   const record = keep.records.find((one): one is PromptRecord => one.part === 'prompt' && one.n === n && one.seed === seed)
   const pairs = record?.comparisons.find(({ contract }) => contract === contracts[0])?.pairs ?? []
@@ -174,13 +179,13 @@ function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOpti
   return changed[changed.length >> 1]?.key ?? sample.keys[0]!
 }
 
-// Measures attention during an agent's whole turn: how much the generated tokens of each step look at every message before them.
+// Below: attention during an agent's whole turn, from the generated tokens of each step to every message before them.
 
-/** The most tokens that a step may generate. Only a model that makes a mistake needs more. */
+/** The most tokens that a step may generate. Only a step that goes wrong reaches it. */
 const LONGEST_STEP = 512
 
 /**
- * Lets the agent fold and answer by itself, under the first contract.
+ * Lets the agent fold and answer by itself, under the first contract, and records each step's attention.
  * @throws KvfoldError engine/cancelled, and the errors of the engine
  */
 async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOptions): Promise<EpisodeRecord> {
@@ -210,7 +215,7 @@ async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOption
   }
 }
 
-/** An engine that also captures attention in every request, from all generated tokens to every message, and keeps it in `steps`. */
+/** An engine that also captures attention in every request, from all generated tokens to each message. `steps` collects the results. */
 class WatchedEngine extends EngineAround<LlamaEngine> {
   readonly steps: Omit<EpisodeStep, 'step'>[] = []
 

@@ -1,6 +1,6 @@
 /**
  * Scores every attention head by its weights on two kinds of prompts: a text that repeats itself, and a list whose values the answer
- * copies. Also measures how much worse a model predicts text without some of its heads.
+ * copies. Also measures how much worse a model predicts text when some of its heads are switched off.
  */
 import { place, type MessageSpan } from '../runtime/attention/places.js'
 import type { ChatMessage } from '../runtime/chat/message.js'
@@ -17,7 +17,7 @@ import { valuesSaid, watchedPairs } from './pi-attention.js'
 import { piSample, type PiWords } from './pi-llm.js'
 import { sentence } from './tasks/prose.js'
 
-/** Describes the prompts of a study of heads. The same options make the same prompts. */
+/** The prompts of a study of heads. The same options make the same prompts. */
 export interface HeadPrompts {
   readonly prompts: number
   readonly seed: number
@@ -71,7 +71,7 @@ export async function scoreHeads({ engine, signal, onProgress, ...asked }: HeadS
   return [...scores.values()]
 }
 
-/** A prompt and the spans of its tokens whose attention is captured. `want`: all their weights, or only the token with the most weight. */
+/** A prompt, and the spans of its query tokens. `want`: capture all weights of a query, or only the key token with the largest weight. */
 interface Watched {
   readonly messages: readonly ChatMessage[]
   readonly looking: readonly Span[]
@@ -92,10 +92,10 @@ async function look(engine: LlamaEngine, { messages, looking, want }: Watched, s
   }
 }
 
-/** Number of words in a text that is said twice. The number is small, because the weights of its tokens on all others are kept. */
+/** Words in a text that occurs twice. They are few, because the full attention rows of its tokens are kept. */
 const REPEATED = 24
 
-/** Makes a prompt in which a text is said twice. `period`: the distance in tokens between a token and its repetition. */
+/** Makes a prompt in which a text occurs twice. `period`: tokens between a token and its repetition. */
 function repeated(
   engine: LlamaEngine,
   { words, keys, seed }: HeadPrompts,
@@ -106,7 +106,7 @@ function repeated(
   const values = random.shuffled([...words.draw(random, names, Math.ceil(REPEATED / names.length)).values()].flat())
   const once = values.slice(0, REPEATED).join(' ')
   const content = `${once} ${once}`
-  // The first word of a text may have other tokens than the same word behind a space.
+  // At the start of a text, a word may be tokenized differently than behind a space, so the first word is left out.
   const from = once.indexOf(' ')
   const stretch = (start: number): MessageSpan => ({ message: 0, chars: span(start + from, start + once.length) })
   const messages: readonly ChatMessage[] = [{ role: 'user', content }]
@@ -123,11 +123,14 @@ function repeated(
       'attention/unavailable',
       'This model has other tokens for a text that is said a second time, so its heads cannot be scored.',
     )
-  // The last token does not look, because no token of the text follows it.
+  // The last token is no query, because no token of the text follows it.
   return { messages, looking: [span(second.end - size, second.end - 1)], period, want: { rows: true } }
 }
 
-/** Makes a prompt with a list of keys and values, and an answer that copies every value. `from`: for each looking token, its source. */
+/**
+ * Makes a prompt with a list of keys and values, and an answer that copies every value. `from`: for each query token, the token in the list
+ * that is copied.
+ */
 function copied(
   engine: LlamaEngine,
   asked: HeadPrompts,
@@ -164,22 +167,22 @@ function listOf({ words, keys, seed }: HeadPrompts, prompt: number) {
   return { messages, pairs, said: valuesSaid(pairs, sample.answer) }
 }
 
-// Measures how much worse a model predicts text when it lacks some of its heads.
+// Below: how much worse a model predicts text when some of its heads are switched off.
 
 /**
- * The kinds of losses. A loss is the mean negative log-probability of tokens in a prompt, in nats.
- * `values`: over the tokens that the right answer copies from the list. `repeat`: over a text that is said a second time. `prose`: over
- * sentences that nothing before them predicts.
+ * The kinds of losses. A loss is the mean negative log-probability of tokens of a prompt, in nats. `values`: of the tokens that the right
+ * answer copies from the list. `repeat`: of a text when it occurs the second time. `prose`: of sentences that the text before does not
+ * predict.
  */
 export const LOSSES = ['values', 'repeat', 'prose'] as const
 export type LossName = (typeof LOSSES)[number]
 export type HeadLosses = Readonly<Record<LossName, readonly number[]>>
 
-/** Number of sentences in a prompt for the loss `prose`. */
+/** Sentences in a prompt for the loss `prose`. */
 const SENTENCES = 12
 
 /**
- * Measures the losses of the model. `without`: the index of the adapter that takes heads away, applied in full; null for no adapter.
+ * Measures the model's losses. `without`: the index of the adapter that switches heads off, applied with scale 1; null: no adapter.
  * @throws KvfoldError context/full, engine/cancelled
  */
 export async function headLosses({ engine, signal, ...asked }: HeadStudyOptions, without: number | null): Promise<HeadLosses> {
@@ -193,7 +196,7 @@ export async function headLosses({ engine, signal, ...asked }: HeadStudyOptions,
     }).reply
     if (finish === 'cancelled' || promptLogprobs === undefined)
       throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
-    // The first token of a prompt has no log-probability.
+    // `promptLogprobs` begins with the second token, because the first has no log-probability.
     return -mean(places.map((at) => promptLogprobs[at - 1]!.logprob))
   }
   for (let prompt = 0; prompt < asked.prompts; prompt++) {
@@ -217,7 +220,7 @@ export async function headLosses({ engine, signal, ...asked }: HeadStudyOptions,
   return losses
 }
 
-/** Returns the indices of a span's tokens, each increased by `by`. */
+/** Returns the indexes of a span's tokens, each plus `by`. */
 const placesOf = ({ start, end }: Span, by = 0): readonly number[] =>
   Array.from({ length: end - start }, (_, at) => start + at + by)
 

@@ -1,6 +1,6 @@
 /**
- * The package `kvfold/lab`, the laboratory's interface for programs. It has studies of how folding changes a model's attention. The engine
- * must have been loaded with `attention: true`. Everything that this file does not export may change without notice.
+ * The package `kvfold/lab`, the laboratory's interface for programs: studies of how folding changes a model's attention. The engine must
+ * have been loaded with `attention: true`. Anything that is not exported here may change without notice.
  */
 
 // Attention studies, and the PI-LLM prompts that they use.

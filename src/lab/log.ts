@@ -1,13 +1,13 @@
 /**
- * Defines the lines of logs. A run's log is complete without any other file. It has a header, one record for each sample, and a line
- * wherever a stopped run continued. An episode's log has a header and one record for each turn.
+ * Defines the lines of logs. A run's log needs no other file: it has a header, one record per sample, and a line wherever a stopped run was
+ * resumed. An episode's log has a header and one record per turn.
  */
 import Type, { type Static, type TLiteral, type TObject } from 'typebox'
 import { type Checked, checked, nullable } from '../runtime/core/schema.js'
 import { agentKinds } from './agent.js'
 import { taskNames } from './task.js'
 
-/** The version of a run's log. Increase it with every change that an older reader would misread. */
+/** The version of a run's log. Increase it with every change that older readers would misread. */
 export const LOG_VERSION = 1
 
 const Counts = Type.Record(Type.String(), Type.Number())
@@ -34,7 +34,7 @@ const Message = Type.Object({
 const LedgerCost = Type.Object({
   kind: Type.Enum(['answer', 'summary', 'refresh', 'cancelled']),
   contract: Type.String(),
-  /** The counts from here to `submitted` are tokens. `LedgerEntry` in src/runtime/kv/ledger.ts explains each. */
+  /** The counts from here to `submitted` are tokens. `LedgerEntry` in src/runtime/kv/ledger.ts explains each of them. */
   shown: Type.Number(),
   reused: Type.Number(),
   recomputed: Type.Number(),
@@ -44,16 +44,16 @@ const LedgerCost = Type.Object({
   submitted: Type.Number(),
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number() }),
   predicted: nullable(Type.Number()),
-  /** Why the step computed tokens again, although an earlier step had shown them or a tier had their cells. Older logs lack it. */
+  /** Why the step computed tokens that an earlier step had shown, or whose cells a tier had. Absent in older logs. */
   recomputeReason: Type.Optional(nullable(Type.String())),
 })
 
 const Step = Type.Object({
-  /** Index among all steps of the sample, from 0; the `step` of a tool call refers to it. */
+  /** Index of the step among all steps of the sample, from 0. The `step` of a tool call refers to it. */
   place: Type.Optional(Type.Number()),
-  /** Number of the conversation's messages that the step showed, counted from the first. */
+  /** How many of the conversation's messages the step showed, from the first one on. */
   messages: Type.Number(),
-  /** The spans of these messages that the prompt replaced, and the text in place of each. Spans count characters of the original text. */
+  /** The spans that were replaced in the prompt, and the text in place of each. Spans count characters of the message's original text. */
   edits: Type.Array(
     Type.Object({
       message: Type.Number(),
@@ -62,24 +62,24 @@ const Step = Type.Object({
     }),
   ),
   tools: Type.Boolean(),
-  /** `failed`: the engine threw an error. There is no ledger entry then, so all of `ledger` is zero. */
+  /** `failed`: the engine threw an error. Then there is no ledger entry, and all numbers of `ledger` are 0. */
   finish: Type.Enum(['stop', 'tool-calls', 'length', 'cancelled', 'failed']),
-  /** The error code of a failed step, or the error's text when it has no code. */
+  /** A failed step's error code, or the error's text if it has no code. */
   error: Type.Optional(Type.String()),
   ledger: LedgerCost,
-  /** `firstToken` and `total`: milliseconds from the request to the first and to the last token. */
+  /** `firstToken`, `total`: milliseconds from the request to the first and the last token. */
   timing: Type.Object({ firstToken: Type.Number(), total: Type.Number(), generatedTokens: Type.Number() }),
-  /** The generated text, unless a later step shows it as a message. */
+  /** The generated text. Absent if a later step shows it as a message. */
   said: Type.Optional(Type.String()),
 })
 
-/** The messages of one conversation and its steps. Most agents have one conversation for each sample. */
+/** The messages of one conversation, and its steps. Most agents have one conversation per sample. */
 const RecordedConversation = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
 
-/** When the records were made, by which version and command, and on which machine. */
+/** When records were made, by which version and command, and on which machine. */
 const Occasion = {
   kvfold: Type.String(),
-  /** The commit of the source; null when it is not known. */
+  /** The git commit of the source; null if unknown. */
   commit: nullable(Type.String()),
   date: Type.String(),
   command: Type.String(),
@@ -99,7 +99,7 @@ export const LogHeader = Type.Object({
   model: Type.Object({ name: Type.String(), fingerprint: nullable(Type.String()) }),
   engine: Type.Object({
     ...{ engine: Type.String(), release: Type.String(), context: Type.Number() },
-    /** The engine's options that change answers, such as the format of cached keys; absent when all have their defaults. */
+    /** The engine's options that change answers, such as the type of the KV cache. Absent if all are default. */
     settings: Type.Optional(Anything),
   }),
   embedder: nullable(Type.String()),
@@ -114,7 +114,7 @@ export const LogHeader = Type.Object({
       title: Type.String(),
       differs: Type.Array(Type.String()),
       size: Type.Number(),
-      /** SHA-256 of the task's first and last sample. It changes when the data or the generator changes. */
+      /** SHA-256 of the task's first and last sample. It reveals that the data or the generator changed. */
       samples: Type.Optional(Type.String()),
     }),
   ),
@@ -123,11 +123,11 @@ export const LogHeader = Type.Object({
       agent: Type.Enum(agentKinds),
       title: Type.String(),
       options: Anything,
-      /** Whether the model was trained for this agent's prompts on all tasks of the run; null when that is not known. */
+      /** Whether the model was trained for this agent's prompts on all tasks of the run; null if unknown. */
       trained: nullable(Type.Boolean()),
       /**
-       * The tasks of the run for which the model was trained with this agent; absent when that is not known. `trained` is true when every
-       * task of the run is in this list.
+       * The tasks of the run for which the model was trained with this agent; absent if unknown. `trained` is true if the list has every
+       * task of the run.
        */
       trainedTasks: Type.Optional(Type.Array(Type.Enum(taskNames))),
     }),
@@ -135,11 +135,11 @@ export const LogHeader = Type.Object({
 })
 
 const Identity = {
-  /** Index in the header's `tasks`. */
+  /** Index of the task in the header's `tasks`. */
   task: Type.Number(),
   agent: Type.Enum(agentKinds),
   contract: Type.String(),
-  /** Index of the sample in the task. */
+  /** Index of the sample in its task. */
   index: Type.Number(),
   id: Type.String(),
   cell: Type.Record(Type.String(), Type.Union([Type.Number(), Type.String()])),
@@ -148,18 +148,18 @@ const Identity = {
 export const SampleRecord = Type.Object({
   kind: Type.Literal('sample'),
   ...Identity,
-  /** The right answer, or other data that the scorer compared the answer with. */
+  /** The right answer, or other data with which the scorer compared the answer. */
   truth: Type.Unknown(),
   answer: Type.String(),
   end: Type.Enum(['stop', 'length', 'cancelled']),
   score: Type.Object({ points: Type.Number(), outcome: Type.Enum(['right', 'partial', 'wrong', 'unparsed']), details: Counts }),
-  /** The judge's answer, and its verdict (null when the answer contains none). Only samples of tasks with a judge have this field. */
+  /** The judge's answer, and its verdict; null if the answer contains no verdict. Present only for tasks with a judge. */
   judgement: Type.Optional(Type.Object({ said: Type.String(), verdict: nullable(Type.Boolean()) })),
   calls: Type.Array(Type.Object({ step: Type.Number(), name: Type.String(), failed: Type.Boolean(), modifies: Type.Boolean() })),
   refusedCalls: Type.Number(),
   details: Counts,
   talks: Type.Array(RecordedConversation),
-  /** Tokens in the context at the end of the first step, of the step with the most tokens, and of the step that answered. */
+  /** Tokens in the context: `before` at the end of the first step, `most` at the largest step, `after` at the step that answered. */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
   /** Numbers of steps and tokens, summed over all steps of the sample. */
   work: Type.Object({
@@ -169,57 +169,56 @@ export const SampleRecord = Type.Object({
     submitted: Type.Number(),
     generated: Type.Number(),
   }),
-  /** Wall time. `cache`, `prefill` and `decode` are sums over the ledger entries of the steps. */
+  /** Wall time. `cache`, `prefill` and `decode` are sums over the steps' ledger entries. */
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number(), total: Type.Number() }),
 })
 
-/** A sample that an error left without an answer. It does not count as wrong, and the next run with this log tries the sample again. */
+/** A sample that ended with an error, without an answer. It does not count as wrong, and the next run with this log repeats it. */
 const ErrorRecord = Type.Object({ kind: Type.Literal('error'), ...Identity, code: Type.String(), message: Type.String() })
 
 /**
- * A step of a sample, written when the step ends (`kvfold eval --follow`). The sample's own record repeats it. If a run stops before that
- * record, these lines show how far it came.
+ * A step of a sample, written when the step ends (`kvfold eval --follow`). The sample's own record repeats it. If a run is killed before
+ * that record, these lines show how far it came.
  */
 const StepRecord = Type.Object({ kind: Type.Literal('step'), ...Identity, step: Step })
 
 /**
- * Marks the place in a log where a stopped run continued. It names the program and the machine that made the records after it; everything
- * else is as in the header.
+ * Marks where a stopped run was resumed. It names the program and the machine of the records after it. Everything else is as in the header.
  */
 const Resumption = Type.Object({ kind: Type.Literal('resumed'), ...Occasion })
 
-/** Any line of a run's log. The first line is the header, and there is only one. */
+/** Any line of a run's log. Only the first line is a header. */
 const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption, StepRecord])
 
 export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
 export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
-/** A sample's record. When a sample has several records, the last one counts, because an answer may follow an error. */
+/** A sample's record. If a sample has several, the last one counts, because an answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
-/** A line that a run adds to its log after the header. */
+/** A line that a run appends to its log. */
 export type LogEntry = LogRecord | Static<typeof StepRecord>
 export type RecordedConversation = Static<typeof RecordedConversation>
 
-// The lines of an episode's log.
+// Below: the lines of an episode's log.
 
-/** The version of an episode's log. Increase it with every change that an older reader would misread. */
+/** The version of an episode's log. Increase it with every change that older readers would misread. */
 export const EPISODE_VERSION = 2
 
 const EpisodeHeader = Type.Object({
   kind: Type.Literal('episode'),
   version: Type.Literal(EPISODE_VERSION),
   ...Occasion,
-  /** Identifies the episode: task, agent, model, contract, seed and their options. */
+  /** What identifies the episode: task, agent, model, contract, seed and their options. */
   about: Anything,
 })
 
 const { answer, end, score, calls, refusedCalls, details, tokens, work, milliseconds } = SampleRecord.properties
 
-/** One turn of an episode, with its costs summed over the steps of this turn. */
+/** One turn of an episode. Its costs are sums over the steps of this turn. */
 const TurnRecord = Type.Object({
   kind: Type.Literal('turn'),
-  /** The turn's number, from 0. */
+  /** The turn's index, from 0. */
   turn: Type.Number(),
   /** The user's message. */
   asked: Type.String(),
@@ -233,17 +232,17 @@ const TurnRecord = Type.Object({
 export type EpisodeHeader = Static<typeof EpisodeHeader>
 export type TurnRecord = Static<typeof TurnRecord>
 
-// The two kinds of logs, of runs and of episodes: which lines each may have, and when a run may continue one.
+// Below: the two kinds of logs, of runs and of episodes: which lines each may have, and when a run may resume one.
 
 export interface LogKind<Header, Entry> {
-  /** The name of this kind of log in error texts. */
+  /** The name of this kind of log in error messages. */
   readonly name: string
-  /** The header's `kind`; `version` is the version of the header. */
+  /** The `kind` and the `version` that the header must have. */
   readonly header: string
   readonly version: number
-  /** Checks whether a value is a line of this kind of log. The faults refer to the schema of the line's own `kind` only. */
+  /** Checks whether a value is a line of this kind of log. Faults are reported against the schema of the line's own `kind`. */
   readonly read: (value: unknown) => Checked<Header | Entry | Resumption>
-  /** Returns the part of a header that must be equal in a run and in its continuation. Date, machine, command and commit may differ. */
+  /** Returns the fields of a header that a run must share with the log that it resumes. Date, machine, command and commit may differ. */
   readonly essence: (header: Header) => Readonly<Record<string, unknown>>
 }
 
@@ -273,9 +272,9 @@ function readerOf<Line>(forms: readonly TObject<{ kind: TLiteral<string> }>[]): 
   }
 }
 
-// The JSON Schema of a line of a run's log, for programs in other languages. The file docs/eval-log.schema.json has it.
+// Below: the JSON Schema of a run log's lines, for programs in other languages. It is also in docs/eval-log.schema.json.
 
-/** The schema allows unknown fields: a later version may add fields that an older reader can ignore. */
+/** Returns the schema. It allows unknown fields, because a later version may add fields that older readers can ignore. */
 export const logSchema = (): object => ({
   title: `A line of a kvfold run log, version ${LOG_VERSION}`,
   description:

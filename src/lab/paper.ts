@@ -1,10 +1,10 @@
 /**
- * The numbers of the Sculptor paper that reports show beside ours. The paper has other models and other data. `source` names the table or
- * figure of each number.
+ * The Sculptor paper's numbers that reports show beside ours. The paper has other models and other data. `source`: the table or figure of a
+ * number.
  */
 import type { TaskName } from './task.js'
 
-/** A row of a table in the paper. `tools`: whether the model had the tools. */
+/** A row of a table in the paper. `tools`: whether the model had the context tools. */
 export interface PaperRow {
   readonly method: string
   readonly tools: boolean
@@ -17,7 +17,7 @@ export const paperTable1 = {
   source: 'Sculptor, table 1',
   needles: {
     task: 'needles' as TaskName,
-    /** Number of needles in a text. The values are averages over lengths of 1K to 128K tokens. */
+    /** Needles per text. The values are means over lengths of 1K to 128K tokens. */
     columns: [2, 3, 4, 5],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [96, 82, 54, 36] },
@@ -30,7 +30,7 @@ export const paperTable1 = {
   },
   piLlm: {
     task: 'pi-llm' as TaskName,
-    /** Number of updates of every key. 4 updates make about 1K tokens of context, 256 make about 64K. */
+    /** Updates per key. 4 updates make about 1K tokens of context, 256 about 64K. */
     columns: [4, 8, 16, 32, 64, 128, 256],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [99.13, 95.65, 92.17, 84.78, 81.74, 65.22, 69.57] },
@@ -43,7 +43,7 @@ export const paperTable1 = {
   },
 } as const
 
-/** Table 2: accuracy in percent on five tasks. `mean`: the paper's last column, their mean. */
+/** Table 2: accuracy in percent on five tasks. `mean`: the paper's last column, the mean of the five. */
 export const paperTable2 = {
   source: 'Sculptor, table 2',
   columns: ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames'] satisfies TaskName[],
@@ -66,7 +66,7 @@ export const paperTable2 = {
 } as const
 
 /**
- * Figure 3: tool calls over 50 samples, with a general prompt and with the task's own prompt. These are the bars for which the paper's text
+ * Figure 3: tool calls over 50 samples, with a general prompt and with the task's own prompt. Only the bars for which the paper's text
  * gives numbers.
  */
 export const paperFigure3 = {
@@ -81,7 +81,7 @@ export const paperFigure3 = {
   ],
 } as const
 
-/** Figure 6: the mean context in tokens, before and after the agent used its tools. */
+/** Figure 6: mean context in tokens, before and after the agent used its tools. */
 export const paperFigure6 = {
   source: 'Sculptor, figure 6',
   method: 'Sculptor-M3-RL',
@@ -93,8 +93,8 @@ export const paperFigure6 = {
 } as const
 
 /**
- * Figures 11 to 13: tool use at the beginning and at the end of reinforcement learning. The entropy must be in bits, because six tools
- * cannot have an entropy of 2.09 nats.
+ * Figures 11 to 13: tool use at the beginning and the end of reinforcement learning. The entropy must be in bits: of six tools it cannot
+ * reach 2.09 nats.
  */
 export const paperTraining = {
   method: 'Sculptor-M3 in training',

@@ -1,6 +1,6 @@
 /**
- * Measures the attention of PI-LLM prompts for the attention study. It finds the values in the prompt and in the answer, and folds the
- * older part of the stream itself, without a model's decision.
+ * Measures the attention of PI-LLM prompts for the attention study. Finds the values in prompt and answer, and folds the older fragments of
+ * the stream itself, without a model's decision.
  */
 import { FROM_NAMES } from './attention/pairs.js'
 import {
@@ -27,7 +27,10 @@ import { lastValues, PI_STREAM_END, PI_STREAM_START, type PiSample } from './pi-
 /** The number of fragments that the stream is cut into. All but the last are folded. */
 const PIECES = 4
 
-/** Returns, for every key, where its values are in the prompt, which is message 0. Equal values of a key are separate spans. */
+/**
+ * Returns for each key the spans of its values in the prompt, which is message 0. If a key gets the same value twice, both spans are
+ * listed.
+ */
 export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[] {
   const last = lastValues(updates)
   const places = new Map<string, Span[]>(keys.map((key) => [key, []]))
@@ -51,9 +54,8 @@ export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[]
 }
 
 /**
- * Returns, for each key, the span of the answer that gives its right value. The answer may say `The current value of <key> is <value>.` or
- * `<key>: <value>`.
- * The key's last mention counts. The map has no entry for a key that the answer does not mention, or last mentions with another value.
+ * Returns, for each key, the span of its right value in the answer. The answer may say `The current value of <key> is <value>.` or `<key>:
+ * <value>`. The key's last mention counts. A key has no entry if the answer does not mention it, or last mentions it with another value.
  */
 export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[], answer: string): ReadonlyMap<string, Span> {
   return new Map(
@@ -72,7 +74,7 @@ export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[],
 const literal = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/-]/gu, String.raw`\$&`)
 
 /**
- * Returns the edits that fold three quarters of the stream and leave the newest quarter open.
+ * Returns the edits that fold three quarters of the stream, and leave the newest quarter open.
  * @throws KvfoldError eval/bad-data for a stream that is too short to be cut
  */
 export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[]): readonly Edit[] {
@@ -85,18 +87,18 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
   return conversation.edits()
 }
 
-// Measures the attention of one PI-LLM prompt, first complete, then folded under each contract. Also measures every token's attention to
-// the whole prompt for a single value.
+// Below: the attention of one PI-LLM prompt, complete and folded under each contract. For a single value, also its attention to each token
+// of the prompt.
 
-// Placebos. The same folds hide as many tokens at the same place, but of another text: made-up words, or updates of keys that the question
-// does not ask for. They show how much of a change comes from the fold of any text.
+// Placebos: prompts whose folds hide as many tokens of another text at the same position. The text is made-up words, or updates of keys
+// that the question does not ask for. They show how much of a change comes from folding any text.
 
 /** A prompt whose attention is measured: its messages, the edits that fold it, and its pairs of key and value. */
 interface FoldedPrompt {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
   readonly pairs: readonly WatchedPair[]
-  /** The part of the stream after the last fold. */
+  /** The span of the stream behind the last fold. */
   readonly open: MessageSpan
 }
 
@@ -106,8 +108,8 @@ type PlaceboPiece = () => string
 const SYLLABLES = ['ba', 'ce', 'di', 'fo', 'gu', 'la', 'me', 'ni', 'po', 'ru', 'sa', 'te', 'vi', 'wo', 'zu']
 
 /**
- * Returns the prompt with placebo text in place of each text that the folds hide, with about as many tokens. The folds stay. The pairs no
- * longer have the values that stood in the hidden text.
+ * Returns the prompt with placebo text in place of each text that the folds hide, with about as many tokens. The folds stay. The pairs lose
+ * the values that were in the hidden text.
  */
 function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: FoldedPrompt, piece: PlaceboPiece): FoldedPrompt {
   const { content } = messages[0]!
@@ -139,27 +141,27 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: Folded
 }
 
 /**
- * Joins pieces to a text of at most `tokens` tokens. The text may be a few tokens shorter: it is cut by characters, and one character may
+ * Joins pieces to a text of at most `tokens` tokens. It may be a few tokens shorter, because it is cut by characters, and one character may
  * have several tokens.
  */
 function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPiece): string {
   let text = ''
-  // A piece has at least one token. Each round adds one piece for every 16 missing tokens, then measures the text again.
+  // A piece has at least one token. Each round adds one piece per 16 missing tokens, then counts the tokens again.
   for (let least = tokens; least > 0; least = tokens - size(text))
     for (let count = Math.ceil(least / 16); count > 0; count--) text += piece()
   while (size(text) > tokens) text = text.slice(0, -1)
   return text
 }
 
-/** Returns a random made-up word that is not one of the keys. */
+/** Returns a random made-up word that is not a key. */
 function madeUp(keys: ReadonlySet<string>, random: Random): string {
   const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
   return keys.has(word) ? madeUp(keys, random) : word
 }
 
 /**
- * Returns pieces that say the hidden updates again, in their order, with a made-up name for each key. None has a value that also stands in
- * the open text, because the model would look at that copy, too.
+ * Returns pieces that repeat the hidden updates in order, with a made-up name for each key. Updates are left out whose value also occurs in
+ * the open text, because the model would attend to that copy too.
  */
 function renamedUpdates({ updates, prompt }: PiSample, { chars: { start, end } }: MessageSpan, random: Random): PlaceboPiece {
   const open = prompt.slice(start, end)
@@ -179,35 +181,35 @@ function renamedUpdates({ updates, prompt }: PiSample, { chars: { start, end } }
   }
 }
 
-/** How to measure the attention of a prompt: with which engine, contracts, answer, layers and heads. */
+/** How to measure a prompt's attention: engine, contracts, answer, layers and heads. */
 export interface PiLookOptions {
   readonly engine: LlamaEngine
   readonly contracts: readonly Contract[]
   /** Which tokens the contract `blend` computes again. */
   readonly blend?: BlendChoice
-  /** `given`: the right answer is in the prompt as the model's own; `generated`: the model writes its answer. */
+  /** `given`: the right answer is in the prompt as an assistant message. `generated`: the model writes its answer. */
   readonly mode: AnswerChoice['kind']
   readonly layers?: readonly number[]
   readonly heads?: readonly number[]
   readonly signal?: AbortSignal
 }
 
-/** A sample with its number of updates and its seed, which identify it. */
+/** A sample, and what identifies it: its number of updates per key, and its seed. */
 export interface PiPrompt {
   readonly n: number
   readonly seed: number
   readonly sample: PiSample
 }
 
-/** Salts that give each placebo its own random draws for the same seed. */
+/** Salts, so that each placebo has its own random draws for the same seed. */
 const [PLACEBO, UNASKED_KEYS] = [0x706c, 0x756b]
-/** The most tokens of an answer; an answer for 46 keys takes a few hundred. */
+/** The most tokens of an answer. An answer for 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
-/** The most bytes for whole rows of attention: the weights from one token to all tokens of the prompt. */
+/** The most bytes for complete attention rows: the weights from one query token to all tokens of the prompt. */
 const ROW_BYTES = 2 ** 26
 
 /**
- * Measures every pair of the prompt, complete and folded. With `placebo` it measures again with placebo text in place of the folded text.
+ * Measures every pair of the prompt, complete and folded. With `placebo`, measures again with placebo text in place of the folded text.
  * @throws KvfoldError engine/cancelled, and the errors of `measureAttention`
  */
 export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: PiLookOptions): Promise<PromptRecord> {
@@ -242,9 +244,9 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
 }
 
 /**
- * Measures one value in the right answer: how much attention its tokens give to every token of the prompt. It does so in the complete
- * prompt and in the prompt folded under the first contract.
- * @throws KvfoldError eval/bad-data for an unknown key; otherwise the errors of `lookAtPrompt`
+ * Measures one value in the right answer: how much attention its tokens give to each token of the prompt. Does so in the complete prompt,
+ * and in the prompt folded under the first contract.
+ * @throws KvfoldError eval/bad-data for an unknown key; the errors of `lookAtPrompt`
  */
 export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<HeatMapRecord> {
   const { engine } = options
@@ -309,7 +311,7 @@ async function looks(
     const folded: [Contract, Measurement][] = []
     for (const contract of contracts) {
       const id = conversation()
-      // The prompt is computed first, so that the fold finds the stream in the cache as it does in an agent's turn.
+      // Compute the prompt first, so that the fold finds the stream in the cache, as in an agent's turn.
       await engine.respond({ conversation: id, messages, maxTokens: 0, contract: 'exact' }).reply
       const terms = contract === 'blend' && blend !== undefined ? { contract, blend } : { contract }
       folded.push([contract, await once({ ...base, conversation: id, edits, terms })])
@@ -322,8 +324,8 @@ async function looks(
 }
 
 /**
- * Returns the layers to measure: the layers in `asked`, or all. When the rows of a value's tokens would not fit into ROW_BYTES, it returns
- * an evenly spread choice of these layers.
+ * Returns the layers to measure: `asked`, or all. If the attention rows of a value's tokens would take more than ROW_BYTES, returns an
+ * evenly spread selection of these layers.
  */
 function layersWithin({ modelInfo }: LlamaEngine, shown: number, asked?: readonly number[]): readonly number[] {
   const all = asked ?? Array.from({ length: modelInfo.layers }, (_, layer) => layer)

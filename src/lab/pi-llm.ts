@@ -1,7 +1,4 @@
-/**
- * Makes and scores the samples of PI-LLM. A sample is a stream of updates, in which only the last value of a key counts, and a question
- * about those values.
- */
+/** Makes and scores the samples of PI-LLM. A sample is a stream of updates to keys, and a question about the last value of each key. */
 import Type from 'typebox'
 import { invariant, KvfoldError } from '../runtime/core/errors.js'
 import { Random } from '../runtime/core/random.js'
@@ -14,45 +11,44 @@ export interface PiUpdate {
 }
 
 export interface PiSample {
-  /** The keys that the question asks for, in the order of the question. */
+  /** The keys that the question asks about, in the question's order. */
   readonly keys: readonly string[]
-  /** The whole stream, shown or not. */
+  /** The whole stream, including updates that the prompt does not show. */
   readonly updates: readonly PiUpdate[]
-  /** The updates that the prompt shows: the last `tail` of the stream. */
+  /** The updates that the prompt shows: the last share `tail` of the stream. */
   readonly shown: readonly PiUpdate[]
-  /** The user message. */
   readonly prompt: string
-  /** The right answer, word for word in the form that the prompt asks for. */
+  /** The right answer, exactly as the prompt asks for it. */
   readonly answer: string
 }
 
 /**
- * Where in the stream the asked keys have their last updates.
- * `shuffled`: at random places, so most of these updates are near the end.
- * `middle-last` and `start-last`: the question asks for a third of the keys. Their updates are all in the middle, or in the first third, of
- * the stream. All other updates are of keys that the question does not name. So the values to keep are not at the end.
+ * Where in the stream the asked keys have their updates.
+ * `shuffled`: at random positions, so most last values are near the end.
+ * `middle-last`, `start-last`: the question asks about a third of the keys. All their updates are in the middle, or in the first third, of
+ * the stream. The remaining updates belong to keys that the question does not name. So the values to keep are not at the end.
  */
 export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
 export type PiOrder = (typeof piOrders)[number]
 
 export interface PiOptions {
   readonly words: PiWords
-  /** Number of updates of every key, the first value included; at least 1. */
+  /** Updates per key, including the first value; at least 1. */
   readonly updates: number
-  /** The number of keys in the stream. Default: all keys of `words`. */
+  /** Number of keys in the stream. Default: all keys of `words`. */
   readonly keys?: number
-  /** Where the asked keys have their last updates. Default: shuffled. */
+  /** Where the asked keys have their updates. Default: shuffled. */
   readonly order?: PiOrder
-  /** The share of the stream's updates that the prompt shows, counted from its end; above 0, up to 1. Default 1. */
+  /** The share of the stream that the prompt shows, counted from the end: above 0, up to 1. Default 1. */
   readonly tail?: number
   readonly seed: number
-  /** The index of the sample for this seed, from 0; each index gives another sample. Default 0. */
+  /** The index of the sample for this seed, from 0. Each index gives a different sample. Default 0. */
   readonly sample?: number
 }
 
 /**
- * Makes the sample, always the same for the same options.
- * @throws KvfoldError eval/bad-data when there are too few words, and for impossible options
+ * Makes the sample. The same options always give the same sample.
+ * @throws KvfoldError eval/bad-data when there are too few words, or for impossible options
  */
 export function piSample(options: PiOptions): PiSample {
   const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
@@ -76,8 +72,8 @@ export const PI_STREAM_START = 'The stream of updates starts here.'
 export const PI_STREAM_END = 'The stream of updates ends here.'
 
 /**
- * The three parts of the prompt: announcement, stream and question. The built-in model was trained on these sentences; change them only
- * with new weights.
+ * Returns the three parts of the prompt: announcement, stream, question. The built-in model was trained on these sentences, so change them
+ * only with new weights.
  */
 export function piText(keys: readonly string[], shown: readonly PiUpdate[]): [framing: string, stream: string, question: string] {
   const names = keys.join(', ')
@@ -108,14 +104,14 @@ function refuse(words: PiWords, updates: number, count: number, order: PiOrder, 
     throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
 }
 
-/** Returns the value that every key has at the end of these updates. */
+/** Returns each key's last value in these updates. */
 export function lastValues(updates: readonly PiUpdate[]): ReadonlyMap<string, string> {
   return new Map(updates.map(({ key, value }) => [key, value]))
 }
 
 /**
- * Makes the stream: all updates of all keys, in the given order. In every order except `shuffled`, the updates of the `asked` keys form
- * one block. The other updates come around it or after it.
+ * Makes the stream: all updates of all keys, in the given order. Except for `shuffled`, the updates of the `asked` keys form one block,
+ * with the remaining updates around or behind it.
  */
 function streamed(
   random: Random,
@@ -128,14 +124,14 @@ function streamed(
   const part = (of: boolean) => interleaved(random, new Map([...values].filter(([key]) => wanted.has(key) === of)))
   const counted = part(true)
   const rest = part(false)
-  // The two lists share no keys, so two neighbours where they meet have different keys, too.
+  // The two lists have no key in common, so the updates where they meet have different keys too.
   const before = order === 'start-last' ? 0 : Math.floor(rest.length / 2)
   return [...rest.slice(0, before), ...counted, ...rest.slice(before)]
 }
 
 /**
- * Puts all updates in a random order in which no two neighbours have the same key. For each place it draws a key, with a chance in
- * proportion to the key's remaining updates. A key with more than half of all remaining updates must come at once.
+ * Returns all updates in a random order in which two neighbours never have the same key. Draws a key for each position, with a probability
+ * proportional to its remaining updates. A key with more than half of all remaining updates must come at once.
  */
 function interleaved(random: Random, values: ReadonlyMap<string, readonly string[]>): PiUpdate[] {
   const queues = [...values].map(([key, list]) => ({ key, left: random.shuffled(list) }))
@@ -154,7 +150,7 @@ function interleaved(random: Random, values: ReadonlyMap<string, readonly string
   return stream
 }
 
-/** Draws one of `queues`, with a chance in proportion to its length. Precondition: at least one queue is not empty. */
+/** Draws one of `queues`, with a probability proportional to its length. At least one queue must not be empty. */
 function weighted<T extends { readonly left: readonly unknown[] }>(random: Random, queues: readonly T[]): T {
   let at = random.below(queues.reduce((sum, { left }) => sum + left.length, 0))
   for (const queue of queues) {
@@ -164,17 +160,17 @@ function weighted<T extends { readonly left: readonly unknown[] }>(random: Rando
   throw new KvfoldError('internal/invariant', 'No update was left to draw.')
 }
 
-/** Returns the answer, word for word in the form that the prompt asks for. */
+/** Returns the right answer, exactly as the prompt asks for it. */
 export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
   return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
 }
 
-/** The words of PI-LLM streams: keys, and a function that draws values for each key. */
+/** The words of PI-LLM streams: the keys, and a function that draws values for them. */
 export interface PiWords {
   readonly keys: readonly string[]
   /**
-   * Draws `updates` values for each of `keys`. All values differ, also those of different keys.
-   * @throws KvfoldError eval/bad-data when the list has too few values
+   * Draws `updates` values for each of `keys`. No value occurs twice, even for different keys.
+   * @throws KvfoldError eval/bad-data when there are too few values
    */
   draw(random: Random, keys: readonly string[], updates: number): ReadonlyMap<string, readonly string[]>
 }
@@ -184,12 +180,11 @@ const Own = Type.Object({ keys: Texts, first: Texts, second: Texts })
 const Public = Type.Record(Type.String(), Type.Array(Type.String()))
 
 /**
- * Reads the project's own words from `words.json`. A value is two of these words joined into one; any value may belong to any key.
- * Streams that need more values also use the two words in reverse order, and two words with a space between them. That suffices for 400
- * updates of every key.
+ * Reads our own words from `words.json`. A value is made of two words joined without a space, and may belong to any key. Streams that need
+ * more values also use the two words in reverse order, and with a space between them. That is enough for 400 updates per key.
  */
 export function ownWords(): PiWords {
-  // This path works from src/lab and from dist/lab, so the package ships the file once.
+  // The path is valid from both src/lab and dist/lab, so the package contains the file once.
   const { keys, first, second } = jsonIn(new URL('../../src/lab/words.json', import.meta.url), Own, 'words')
   const compounds = paired(first, second, '')
   return {
@@ -213,8 +208,8 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
 }
 
 /**
- * Reads words from a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. The categories are the keys, and
- * a key takes its values from its own category. Without a file: the project's own words.
+ * Reads words from a JSON file `{category: [value, ...]}`, the format that the data set's authors publish. The categories are the keys, and
+ * a key's values come from its category. Without a path: our own words.
  * @throws KvfoldError eval/bad-data when the file cannot be read
  */
 export function wordsFrom(path: string | undefined): PiWords {
@@ -245,33 +240,35 @@ function refuseTooFew(needed: number, there: number, what: string): void {
     )
 }
 
-// PI-LLM's scoring. It counts the keys whose last value the answer gives, and sorts the errors at the other keys by kind.
+// Below: PI-LLM's scoring. It counts the keys whose last value the answer gives, and sorts the errors by kind.
 
 export interface PiScore {
-  /** `correct` divided by the number of asked keys, from 0 to 1. */
+  /** `correct` divided by the number of asked keys, 0 to 1. */
   readonly accuracy: number
   readonly correct: number
   /** Number of keys for which the answer gives no value. */
   readonly missing: number
-  /** Number of keys for which the answer gives a value that they had earlier. Psychology calls this proactive interference. */
+  /** Number of keys for which the answer gives an earlier value of the key. Psychology calls this proactive interference. */
   readonly older: number
-  /** Number of keys for which the answer gives a value that they never had. */
+  /** Number of keys for which the answer gives a value that the key never had. */
   readonly foreign: number
 }
 
-/** The values that `piScore` compares an answer with, as plain JSON. */
+/** What `piScore` compares an answer with, as plain JSON. */
 export interface PiTruth {
-  /** The last value of every asked key. */
+  /** The last value of each asked key. */
   readonly last: Readonly<Record<string, string>>
-  /** Every key's earlier values that the prompt shows. The last value may be among them, because the scorer compares with `last` first. */
+  /**
+   * The earlier values of each key that the prompt shows. They may include the last value, because the scorer compares with `last` first.
+   */
   readonly earlier: Readonly<Record<string, readonly string[]>>
-  /** Of a prompt in another wording: the words around its stream, the form of an update, and the right answer. */
+  /** Only for prompts in another wording: the words before and behind the stream, the form of an update, and the right answer. */
   readonly worded?: { readonly start: string; readonly end: string; readonly update: string; readonly answer: string }
 }
 
 /**
- * Scores an answer as the authors of PI-LLM do. `readPiAnswer` finds the values in the answer. Keys must match exactly, values in any case.
- * A missing value is wrong.
+ * Scores an answer as the authors of PI-LLM do. `readPiAnswer` finds the values in the answer. Keys must match exactly; the case of values
+ * does not matter. A missing value is wrong.
  */
 export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, answer: string): PiScore {
   const { last, earlier } = 'last' in sample ? sample : truthOf(sample)
@@ -299,22 +296,22 @@ export function truthOf({ keys, updates, shown = updates }: Pick<PiSample, 'keys
   }
 }
 
-// Finds the value that an answer to PI-LLM gives each key. The expressions match what the authors' program matches, its quirks included.
+// Below: finds the value that an answer gives each key. The regular expressions match the same as the authors' program, quirks included.
 
-// Python's `\w` and `\s`. They match the characters that the authors' program takes for word characters and for white space.
+// Python's `\w` and `\s`: what the authors' program takes for word characters and for white space.
 const W = String.raw`[\p{L}\p{N}_]`
 const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 
-/** Matches a key or a value: one or two words, perhaps in quotes or brackets. */
+/** Matches a key or a value: one or two words, with optional quotes or brackets. */
 const NAME = `(["'\\[<]?${W}+(?:${S}+${W}+)?["'\\]>]?)`
 const LATEST = 'most recent|final|last|latest|current|up-to-date|asked|queried'
 const NOUN = 'value|word|term'
-/** Matches the verb and the value, as in ` is wren`. A line end or a punctuation mark must follow the value. */
+/** Matches a verb and a value, such as ` is wren`. A line end or a punctuation mark must follow. */
 const IS_VALUE = `${S}+(?:is|was)(?:${S}*:${S}*)?${S}+${NAME}(?=\\n|[,.;:]|$)`
-/** Matches the text between the noun and the verb, as in ` of the key bird`. */
+/** Matches the text between noun and verb, such as ` of the key bird`. */
 const OF_KEY = `s?(?:${S}+${W}+)?${S}+(?:with|for|of|to)?${S}+(?:the )?(?:category|key)?${S}*${NAME}`
 
-/** The forms of sentences that give a key its value; an example is above each. A later form's value replaces that of an earlier form. */
+/** The forms of sentences that give a key its value, with an example above each. If several match, the later form decides. */
 const sentences = [
   // bird: the last seen value is wren
   `(?<!${W})${NAME}${S}*[:-]${S}*(?:the)?${S}*(?:${LATEST}|last seen|specified)${S}+(?:${NOUN})s?${IS_VALUE}`,
@@ -326,20 +323,20 @@ const sentences = [
 
 const QUOTES = `['"\\[\\]<>]*`
 const WORDS = `(${W}+(?:[ \\t]+${W}+)?)`
-/** Matches a pair such as `bird: wren`. Pairs count only in an answer that speaks of latest values (`SPEAKS_OF_VALUES`). */
+/** Matches a pair such as `bird: wren`. Pairs count only if the answer speaks of latest values (`SPEAKS_OF_VALUES`). */
 const PAIR = new RegExp(
   `(?:[-,.;:\\n]|^)${S}*${QUOTES}${WORDS}${QUOTES}${S}*:${S}*${QUOTES}${WORDS}(?=${QUOTES}${S}*(?:\\n|[,.;:]|$))`,
   'gu',
 )
 const SPEAKS_OF_VALUES = new RegExp(`(?:${LATEST})${S}+(?:${NOUN})`, 'iu')
 
-/** In characters. An answer with fewer that contains the word `error` counts as a program's error message. */
+/** An answer with fewer characters than this that contains the word `error` counts as a program's error message. */
 const LONGEST_ERROR = 680
 
 /**
- * Returns the value that the answer gives each key. Asterisks and backslashes are removed first. Of several matches of one form the last
- * counts; a sentence counts more than a pair.
- * Returns an empty map for an answer that is empty or looks like a program's error.
+ * Returns the value that the answer gives each key. Asterisks and backslashes are removed first. If a form matches a key several times, the
+ * last match counts. A sentence overrides a pair.
+ * Returns an empty map for an answer that is empty or looks like a program's error message.
  * Source: extract_pieces_response_to_dict in the authors' repository (zhuangziGiantfish/Unable-to-Forget).
  */
 export function readPiAnswer(answer: string): ReadonlyMap<string, string> {
@@ -366,8 +363,8 @@ const looksLikeError = (answer: string): boolean =>
 const bare = (text: string): string => /^[^,.;:\n]*/u.exec(text.replace(/['"[\](){}<>]/gu, '').trim())?.[0] ?? ''
 
 /**
- * Shortens long runs of white space, because the expressions above are slow on them. A shortened run keeps its first character, and a line
- * break if it has one, so the expressions match as before.
+ * Shortens long runs of white space, on which the expressions above are slow. A shortened run keeps its first character and, if it has one,
+ * a line break, so the expressions match as before.
  */
 function withShortGaps(text: string): string {
   return text.replace(new RegExp(`${S}{9,}`, 'gu'), (gap) => {

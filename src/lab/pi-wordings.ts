@@ -1,4 +1,4 @@
-/** Wordings of PI-LLM: its streams and questions in other sentences, separators and languages. A JSON file lists them. */
+/** Wordings of PI-LLM: the same streams and questions in different sentences, separators and languages. A JSON file lists them. */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../runtime/core/errors.js'
 import { strict, Text } from '../runtime/core/schema.js'
@@ -8,22 +8,22 @@ import type { PiScore, PiTruth, PiUpdate } from './pi-llm.js'
 const Wording = strict({
   /** The name of the wording's cell in reports. */
   name: Text,
-  /** The text before the stream. `{keys}` stands for the asked keys, `{count}` for their number. */
+  /** The text before the stream. `{keys}` stands for the list of asked keys, `{count}` for their number. */
   before: Type.String(),
-  /** One update. `{key}` and `{value}` stand for its parts. */
+  /** The text of one update, with `{key}` and `{value}`. */
   update: Text,
   /** The text between two updates. It may be empty. */
   between: Type.String(),
-  /** The text after the stream, which asks for the last values. It may have `{keys}` and `{count}`. */
+  /** The text behind the stream, which asks for the last values. It may contain `{keys}` and `{count}`. */
   after: Text,
-  /** The line of the right answer about one key, with `{key}` and `{value}`. */
+  /** The right answer's line about one key, with `{key}` and `{value}`. */
   answer: Text,
 })
 export type PiWording = Static<typeof Wording>
 
 const Wordings = Type.Array(Wording, { minItems: 1 })
 
-/** Reads a file of wordings. @throws KvfoldError eval/bad-data that names what is wrong */
+/** Reads a file of wordings. @throws KvfoldError eval/bad-data that says what is wrong */
 export function wordingsIn(path: string): readonly PiWording[] {
   const wordings = jsonIn(path, Wordings, 'wordings')
   const wrong = (why: string) => unreadable('wordings', path, why)
@@ -41,11 +41,11 @@ export function wordingsIn(path: string): readonly PiWording[] {
   return wordings
 }
 
-/** Fills in the parts of a wording's text, such as `{key}`. */
+/** Replaces the placeholders of a wording's text, such as `{key}`. Unknown ones stay. */
 export const filled = (text: string, parts: Readonly<Record<string, string>>): string =>
   text.replace(/\{(\w+)\}/gu, (all, name: string) => (Object.hasOwn(parts, name) ? parts[name]! : all))
 
-/** Returns the parts of the prompt in this wording. Joined without anything between them, they are the user message. */
+/** Returns the three parts of the prompt in this wording. Joined without a separator, they are the user message. */
 export function wordedParts(
   { before, update, between, after }: PiWording,
   keys: readonly string[],
@@ -56,8 +56,8 @@ export function wordedParts(
 }
 
 /**
- * Returns what `PiTruth` says about a prompt with these parts. `last`: the last value of every asked key.
- * @throws KvfoldError eval/bad-data where the words around the stream also stand within it
+ * Returns the field `worded` of `PiTruth` for a prompt with these parts. `last`: the last value of each asked key.
+ * @throws KvfoldError eval/bad-data if the words around the stream also occur inside it
  */
 export function wordedTruth(
   { name, update, answer }: PiWording,
@@ -85,7 +85,7 @@ export function wordedTruth(
 const LAST_WORDS = /(?:\S+\s+){0,5}\S+$/u
 const FIRST_WORDS = /\S+(?:\s+\S+){0,5}/u
 
-/** Returns the sentences of a text, without those that have no letters. */
+/** Returns the sentences of a text that contain letters. */
 const sentencesIn = (text: string): readonly string[] =>
   text
     .split('\n')
@@ -93,12 +93,12 @@ const sentencesIn = (text: string): readonly string[] =>
     .filter((sentence) => /\p{L}/u.test(sentence))
 const SENTENCES = new Intl.Segmenter('en', { granularity: 'sentence' })
 
-/** A value stands at most so many characters behind its key. */
+/** The most characters between a key and its value. */
 const NEAR = 60
 
 /**
- * Scores an answer in any wording. A key's value is the first value of the stream that stands close behind the last mention of the key.
- * Upper and lower case are the same.
+ * Scores an answer in any wording. A key's value is the first of the stream's values within `NEAR` characters behind the key's last
+ * mention. Case does not matter.
  */
 export function nearScore({ last, earlier }: PiTruth, answer: string): PiScore {
   const text = answer.toLowerCase()
@@ -115,7 +115,7 @@ export function nearScore({ last, earlier }: PiTruth, answer: string): PiScore {
   return { accuracy: score.correct / keys.length, ...score }
 }
 
-/** Returns the text close behind the last mention of a word. */
+/** Returns the `NEAR` characters behind a word's last mention. */
 function behindLast(text: string, word: string): string {
   for (let at = text.lastIndexOf(word); at >= 0; at = at === 0 ? -1 : text.lastIndexOf(word, at - 1))
     if (!/\p{L}$/u.test(text.slice(0, at)) && !/^\p{L}/u.test(text.slice(at + word.length)))
@@ -123,7 +123,7 @@ function behindLast(text: string, word: string): string {
   return ''
 }
 
-/** Returns the value that stands first in the text, the longer one of two at the same place, or null. */
+/** Returns the value that occurs first in the text; of two at the same index the longer one; null if none occurs. */
 function firstOf(values: ReadonlySet<string>, text: string): string | null {
   let first: { readonly value: string; readonly at: number } | null = null
   for (const value of values) {

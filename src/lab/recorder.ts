@@ -1,4 +1,4 @@
-/** Records the requests that one sample or session makes to the engine, with their replies. Logs, costs and trajectories are made of it. */
+/** Records one sample's or session's requests to the engine, with the replies. Logs, costs and trajectories are made from this record. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import { withoutCalls } from '../runtime/chat/parser.js'
 import type { ConversationId } from '../runtime/core/ids.js'
@@ -24,13 +24,13 @@ type RecordedMessage = RecordedConversation['messages'][number]
 type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'unlisted' | 'kind'>> &
   Pick<EngineRequest, 'contract' | 'maxTokens'>
 
-/** A step that has a reply. */
+/** A step with a reply. */
 export interface DoneStep {
-  /** Index among all steps that the recorder has recorded, from 0. */
+  /** Index of the step among all steps of the recorder, from 0. */
   readonly place: number
   readonly request: RecordedRequest
   readonly reply: EngineReply
-  /** The generated text, call syntax included. */
+  /** The generated text, including the syntax of calls. */
   readonly said: string
 }
 
@@ -45,15 +45,15 @@ interface RecordedAsk {
 }
 
 export interface RecorderOptions {
-  /** Sampling and logprobs for every request. They replace the request's own. */
+  /** Sampling and log-probabilities for every request, in place of the request's own. */
   readonly asks?: Pick<EngineRequest, 'sampling' | 'logprobs'>
-  /** Called after every step with a reply. */
+  /** Called after each step with a reply. */
   readonly onStep?: (step: DoneStep) => void
 }
 
 /**
- * The engine of one sample, with a record of every step, also of failed and cancelled ones. It changes requests only by `asks`.
- * The recorder does not own the engine: disposing of the recorder leaves the engine as it is.
+ * An engine for one sample that records every step, including failed and cancelled ones. It changes requests only by `asks`. It does not
+ * own the wrapped engine: disposing of the recorder leaves that engine as it is.
  */
 export class Recorder extends EngineAround {
   readonly #asked: RecordedAsk[] = []
@@ -81,7 +81,7 @@ export class Recorder extends EngineAround {
     return generationOf((stream) => this.#respond({ ...request, ...this.options.asks }, stream, asked))
   }
 
-  /** The steps that have a reply, in the order of the requests. */
+  /** The steps with a reply, in the order of the requests. */
   get done(): readonly DoneStep[] {
     return this.#asked.flatMap(({ place, request, end }) =>
       end !== undefined && 'reply' in end ? [{ place, request, ...end }] : [],
@@ -89,8 +89,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns all talks so far, without the steps that still run. A talk holds the messages of a conversation, each once. When a request's
-   * messages do not begin with all messages of its conversation's last talk, it starts a new talk.
+   * Returns the recorded conversations, without steps that are still running. Each message is listed once. If a request's messages do not
+   * begin with all messages that its conversation has so far, a new entry begins for it.
    */
   get talks(): RecordedConversation[] {
     const talks: { readonly messages: ChatMessage[]; readonly steps: RecordedAsk[] }[] = []
@@ -113,8 +113,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns what an answer says, for its score. When a model can call no more, it may write a call as text. A call says nothing, also where
-   * a right word is among its arguments.
+   * Returns the part of an answer that counts for its score: the answer without tool calls written as text. A model that may not call any
+   * more sometimes writes one. Such a call says nothing, even if the right word is among its arguments.
    */
   saidIn(answer: string): string {
     const last = this.done.findLast(({ request }) => request.kind !== 'summary')?.request
@@ -122,8 +122,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * Returns the cost of the steps in `done`, from index `from` on. `milliseconds.total` is the wall time from the construction of the
-   * recorder to the end of the last step.
+   * Returns the cost of the steps in `done` from index `from` on. `milliseconds.total` is the wall time from the recorder's construction to
+   * the end of the last step.
    */
   cost(from = 0): Pick<TurnRecord, 'tokens' | 'work' | 'milliseconds'> {
     const done = this.done.slice(from)
@@ -153,7 +153,7 @@ export class Recorder extends EngineAround {
   }
 }
 
-/** The costs of several steps, summed. */
+/** The summed costs of several steps. */
 export interface StepsCost extends Pick<TurnRecord, 'tokens'> {
   readonly work: Omit<TurnRecord['work'], 'generated'>
   readonly milliseconds: LedgerEntry['milliseconds']
@@ -192,7 +192,7 @@ const goesOn = (recorded: readonly ChatMessage[], messages: readonly ChatMessage
 const isSame = (message: ChatMessage, other: ChatMessage | undefined): boolean =>
   message === other || (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
 
-/** Returns the message for the log: without the fields that only the engine needs, and with its fields always in the same order. */
+/** Returns the message for the log: without fields that only the engine needs, and with its fields in a fixed order. */
 function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage): RecordedMessage {
   return {
     role,
@@ -231,7 +231,7 @@ function recordedStep(asked: RecordedAsk, end: NonNullable<RecordedAsk['end']>, 
   }
 }
 
-/** Returns the record of a step alone, with all its generated text. */
+/** Returns the record of one step by itself, with all its generated text. */
 export function stepOf({ place, request, reply, said }: DoneStep): RecordedStep {
   const { firstToken, total, generatedTokens } = reply.timing
   return {
@@ -258,7 +258,7 @@ function costsIn(entry: LedgerEntry): RecordedStep['ledger'] {
   }
 }
 
-/** The ledger entry for a step that failed before the engine returned one. */
+/** Stands for the ledger entry of a step that failed before the engine returned one. */
 const NO_LEDGER = {
   kind: 'cancelled',
   ...{ shown: 0, reused: 0, recomputed: 0, fresh: 0, approximate: 0, side: 0, submitted: 0 },

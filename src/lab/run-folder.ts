@@ -1,4 +1,4 @@
-/** The folder of a run of the attention study, with its options, records and result files. A stopped run continues from its records. */
+/** The folder of an attention study's run: its options, records and result files. A stopped run resumes from its records. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type RecordedOptions, recordName, type StudyRecord } from './attention/records.js'
@@ -16,7 +16,7 @@ export class RunFolder implements Keeper {
   private constructor(
     readonly path: string,
     private readonly options: RecordedOptions,
-    /** The records of the run so far, the oldest first. */
+    /** The records of the run so far, oldest first. */
     readonly records: StudyRecord[],
     private lines: JsonLines | null,
   ) {
@@ -41,7 +41,7 @@ export class RunFolder implements Keeper {
     return this.#names.has(recordName(record))
   }
 
-  /** Appends a finished record to the file; writes the options first when they are missing. */
+  /** Appends a finished record to the file. Writes the options first if they are missing. */
   async add(record: StudyRecord): Promise<void> {
     mkdirSync(this.path, { recursive: true })
     const asked = join(this.path, OPTIONS)
@@ -52,7 +52,6 @@ export class RunFolder implements Keeper {
     this.#names.add(recordName(record))
   }
 
-  /** Resolves when all records are on disk. */
   async close(): Promise<void> {
     await this.lines?.close()
   }

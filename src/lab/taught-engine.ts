@@ -1,6 +1,6 @@
 /**
- * Two engines whose replies come from a function, the teacher. `TaughtEngine` uses the chat format of a real model but computes nothing,
- * so its ledger is empty. `SpokenEngine` computes the prompts on a real engine.
+ * Two engines whose replies come from a function, the teacher. `TaughtEngine` uses a real model's chat format but computes nothing, so its
+ * ledger is empty. `SpokenEngine` computes the prompts on a real engine.
  */
 import type { ChatFormat } from '../runtime/chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolCall } from '../runtime/chat/message.js'
@@ -22,13 +22,13 @@ import {
 export interface ScriptedReply {
   readonly content?: string
   readonly reasoning?: string
-  /** Calls without an id receive one. `malformed` holds arguments that are not JSON. */
+  /** Calls without an id get one. `malformed`: the text of arguments that are not JSON. */
   readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
   /** How a step without calls ends. Default: `stop`. `SpokenEngine` ignores it. */
   readonly finish?: Finish
 }
 
-/** Returns the reply to a request, or null when the teacher has none for it. */
+/** Returns the reply to a request; null if the teacher has none for it. */
 export type Teacher = (request: EngineRequest) => ScriptedReply | null
 
 /** The model whose chat format the engine uses. */
@@ -49,9 +49,12 @@ export class TaughtEngine implements Engine {
     return { ...this.model.info, engine: 'taught' }
   }
 
-  /** The reply rejects with KvfoldError context/full, or engine/bad-request when the teacher has no reply. */
+  /**
+   * Returns a generation whose reply rejects with context/full if the prompt does not fit, or engine/bad-request if the teacher has no
+   * reply.
+   */
   respond(request: EngineRequest): Generation {
-    // The work begins in a promise. So an error rejects the reply, and `respond` itself does not throw.
+    // The work starts inside a promise, so that an error rejects the reply and `respond` itself never throws.
     return generationOf(() => Promise.resolve().then(() => this.#reply(request)))
   }
 
@@ -116,11 +119,11 @@ const NOTHING: LedgerEntry = {
 }
 
 /**
- * Computes on a real engine and takes every reply from a teacher. The engine computes each prompt as it would for a model that had
- * generated the same replies, and its ledger reports that cost.
- * A step also computes the text of its reply. Tool calls are computed only when the next prompt shows them with their results, because
+ * Computes on a real engine, and takes every reply from a teacher. The engine computes each prompt as it would for a model that had
+ * generated the same replies, and its ledger has that cost.
+ * A step also computes the text of its reply. Tool calls are computed only when the next prompt shows them with their results, because chat
  * templates refuse calls without results.
- * The replies do not depend on the weights of the model.
+ * The replies do not depend on the model's weights.
  */
 export class SpokenEngine extends EngineAround {
   #calls = 0
@@ -136,7 +139,7 @@ export class SpokenEngine extends EngineAround {
     return { ...this.engine.info, engine: `taught on ${this.engine.info.engine}` }
   }
 
-  /** The reply rejects with engine/bad-request when the teacher has no reply. */
+  /** The reply rejects with engine/bad-request if the teacher has none. */
   respond(request: EngineRequest): Generation {
     return generationOf(async (stream) => {
       const said = this.teacher(request)
@@ -162,10 +165,10 @@ export class SpokenEngine extends EngineAround {
   }
 }
 
-/** Returns the request without schema, grammar and `continues`, because a scripted reply need not match them. */
+/** Returns the request without schema, grammar and `continues`, which a scripted reply need not match. */
 const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
 
-/** Separates the last message's content, which is the beginning of the answer, from the messages before it. */
+/** Splits off the last message's content, with which the answer begins. */
 const split = (messages: readonly ChatMessage[]): readonly [readonly ChatMessage[], string] => [
   messages.slice(0, -1),
   messages.at(-1)?.content ?? '',

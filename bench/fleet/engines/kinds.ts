@@ -1,7 +1,4 @@
-/**
- * The engines that a table compares through kvfold's client: how to start each, and which of its own counters report the tokens it
- * computed.
- */
+/** The engines that a table compares through kvfold's client: how to start each, and which of its counters give the computed tokens. */
 import { join } from 'node:path'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { builtLlamaServer } from '../../runtime/peers/llama-server.js'
@@ -11,12 +8,12 @@ import { lacks, partsFolder, pythonOf } from './parts.js'
 
 export interface EngineKind {
   readonly name: string
-  /** The Python package whose version we report; null: the engine reports its own version. */
+  /** The Python package whose version is reported; null: the engine reports its own version. */
   readonly package: string | null
-  /** Why it cannot run here; null: it can. */
+  /** Why the engine cannot run here; null: it can. */
   readonly missing: string | null
   readonly model: 'built-in' | 'random weights'
-  /** Its own Prometheus counters: `plus` counts prompt and generated tokens, `minus` the cached prompt tokens. Null: it has none. */
+  /** The engine's own Prometheus counters; null if it has none. `plus` counts prompt and generated tokens, `minus` cached prompt tokens. */
   readonly counters: { readonly plus: readonly string[]; readonly minus: readonly string[] } | null
   start(): Promise<ServerProcess>
 }
@@ -25,16 +22,16 @@ export interface EngineKind {
 const NAME = 'bench'
 /** Tokens of a conversation. */
 export const CONTEXT = 8192
-/** Milliseconds that an engine with PyTorch gets to become ready. */
+/** Milliseconds that an engine with PyTorch has to become ready. */
 const SLOW = 300_000
 
-/** The folder of the random model. tiny_model.py makes it, run by the Python of any of these engines that has PyTorch. */
+/** The folder of the random model. tiny_model.py makes it, run with the Python of any of these engines that has PyTorch. */
 export const randomModel = (): string => join(partsFolder(), 'tiny-model')
 
 const built = { model: builtinModel(), slots: 1, threads: 1, cells: CONTEXT }
 const offline = { ...process.env, HF_HUB_OFFLINE: '1', TRANSFORMERS_OFFLINE: '1' }
 
-/** An engine that pip installs. */
+/** An engine installed by pip. */
 const pythonic = (
   venv: string,
   of: Pick<EngineKind, 'name' | 'package' | 'model' | 'counters'> & {

@@ -1,6 +1,6 @@
 /**
- * The routers that we compare our affinity with, each placed between a front and its engines: a random router, and other projects' routers
- * as processes of their published packages (scripts/engine-parts.mjs installs them).
+ * The routers to compare our affinity with, each between a front and its engines: a random router, and other projects' routers as processes
+ * of their published packages (scripts/engine-parts.mjs installs them).
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, request as httpRequest } from 'node:http'
@@ -17,17 +17,17 @@ export interface Router {
   close(): Promise<void>
 }
 
-/** A kind of router, under its name in the table. */
+/** A kind of router; `name` is its name in the table. */
 export interface Kind {
   readonly name: string
-  /** The header in which the front sends it the conversation; null: the router looks at the text itself, or at nothing. */
+  /** The header in which the front names the conversation; null: the router reads the text itself, or nothing. */
   readonly header: string | null
-  /** Why it cannot run here; null: it can. */
+  /** Why the router cannot run here; null: it can. */
   readonly missing: string | null
   start(engines: readonly string[], seed: number): Promise<Router>
 }
 
-/** Milliseconds that a router gets to find its engines. */
+/** Milliseconds that a router has to find its engines. */
 const FINDING = 30_000
 
 /** The Rust routers that derive from SGLang's; they share a command line. */
@@ -59,7 +59,7 @@ export const ROUTERS: readonly Kind[] = [
   { name: 'nginx, consistent hash', header: 'X-Session-ID', missing: lacks(nginx), start: startNginx },
 ]
 
-/** Waits until a router that already listens knows an engine. @throws Error when it finds none */
+/** Waits until a router that is listening knows an engine. @throws Error if it finds none in time */
 async function found(url: string): Promise<void> {
   const limit = performance.now() + FINDING
   for (;;) {
@@ -99,7 +99,7 @@ http {
   return { url: server.url, close }
 }
 
-/** Starts a router that sends each request to a random engine, by a seeded draw, whichever conversation it belongs to. */
+/** Starts a router that sends each request to a random engine (seeded), whatever its conversation. */
 export async function randomRouter(engines: readonly string[], seed: number): Promise<Router> {
   const random = new Random(seed)
   const server = createServer((asked, answer) => {

@@ -1,6 +1,6 @@
 /**
- * Plays sessions of many clients at once, where each sends its whole conversation every turn, and collects the reuse that servers report
- * for each step.
+ * Runs sessions of many clients at the same time, where each sends its whole conversation every turn, and collects the reuse that servers
+ * report per step.
  */
 import { Random } from '../../../src/runtime/core/random.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
@@ -9,12 +9,12 @@ import { words } from '../../runtime/client-edits/clients.js'
 export interface SessionsOptions {
   readonly clients: number
   readonly turns: number
-  /** Characters of each client message; the first one is three times as long. */
+  /** Characters of each client message. The first one has three times as many. */
   readonly characters: number
   readonly seed: number
   /** Default: the server's model. */
   readonly model?: string
-  /** More fields of every request. */
+  /** Further fields of every request. */
   readonly fields?: object
 }
 
@@ -27,14 +27,14 @@ export interface Reuse {
 /** One turn of one client. */
 export interface Step extends Reuse {
   readonly client: number
-  /** The number of the turn, from 0. */
+  /** The index of the turn, from 0. */
   readonly turn: number
   /**
    * Tokens at the beginning of this prompt that the client's previous turn left in its engine's cache: that turn's prompt and answer,
    * without the last sampled token.
    */
   readonly left: number
-  /** The engine that computed the step, as the server reports it; null: it reports none. */
+  /** The engine that computed the step, as the server reports it; null if it does not. */
   readonly engine: string | null
   /** Seconds from sending the request to the end of the answer. */
   readonly seconds: number
@@ -46,7 +46,7 @@ export interface Played extends Reuse {
 
 /** Tokens of an answer. */
 export const ANSWER = 8
-/** The only token of every answer, so that all prompts are the same whichever engine answers. */
+/** The only token of every answer, so that all prompts are the same, whichever engine answers. */
 export const WORD = ' the'
 
 /** Returns the request fields that make a model answer with this word only. */
@@ -57,7 +57,7 @@ export async function oneWord(model: string): Promise<object> {
   return { logit_bias: { [token!]: 100 } }
 }
 
-/** The system message, the same for all clients of a seed, as in an application. */
+/** The system message, which all clients of a seed share, as in an application. */
 export const systemOf = (seed: number): Message => ({
   role: 'system',
   content: `You are asked about a text. ${words(seed, 400)}`,
@@ -68,7 +68,7 @@ interface Message {
   readonly content: string
 }
 
-/** Returns what a client says, one text a turn. Clients stop after different numbers of turns. */
+/** Returns a client's messages, one per turn. Clients stop after different numbers of turns. */
 export function saidBy(
   client: number,
   { turns, characters, seed }: Pick<SessionsOptions, 'turns' | 'characters' | 'seed'>,
@@ -79,8 +79,8 @@ export function saidBy(
 }
 
 /**
- * Has all clients talk at once. A client takes its next turn once the previous one is answered, and clients stop after different numbers of
- * turns. @throws Error when an answer is missing
+ * Lets all clients talk at the same time. A client begins its next turn when the previous one is answered. @throws Error if an answer is
+ * missing
  */
 export async function play(url: string, options: SessionsOptions): Promise<Played> {
   const steps: Step[] = []
@@ -102,7 +102,7 @@ export async function play(url: string, options: SessionsOptions): Promise<Playe
 }
 
 /**
- * Returns how many tokens a conversation shares with all others: the reuse that the server reports for a new client once all have talked.
+ * Returns how many tokens a conversation shares with all others: the reuse that the server reports for a new client after all have talked.
  */
 export async function common(url: string, options: SessionsOptions): Promise<number> {
   const messages: Message[] = [systemOf(options.seed), { role: 'user', content: words(options.seed - 1, options.characters) }]

@@ -1,4 +1,4 @@
-/** The ways to carry out a fold that benches compare. */
+/** The terms under which benchmarks carry out folds. */
 import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 
 export const EXACT: StepContract = { contract: 'exact' }

@@ -1,6 +1,6 @@
-/** Prints a long bench's progress on stderr, and ends it early: the first Ctrl-C ends it after the current measurement. */
+/** Prints a long benchmark's progress on stderr. The first Ctrl-C ends the run after the current measurement. */
 
-/** Milliseconds between two lines where the output is no terminal that overwrites them. */
+/** Milliseconds between two lines if stderr is not a terminal, where a line could be overwritten. */
 const QUIET = 15_000
 
 export class Watch {
@@ -16,12 +16,12 @@ export class Watch {
     process.once('SIGINT', this.#stop)
   }
 
-  /** Returns whether it was interrupted. */
+  /** Returns whether Ctrl-C was pressed. */
   over(): boolean {
     return this.#over
   }
 
-  /** Seconds since it began. */
+  /** Seconds since the start. */
   get seconds(): number {
     return (performance.now() - this.#begun) / 1000
   }

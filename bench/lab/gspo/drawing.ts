@@ -1,25 +1,25 @@
-/** Draws what learning by reward did: its curves, run by run, in the manner of Sculptor's figures 10 to 13. */
+/** Draws what learning by reward did: one curve per run, as in Sculptor's figures 10 to 13. */
 import * as Plot from '@observablehq/plot'
 import { figure, type Panel, PALETTE } from '../../../src/lab/figures/figure.js'
 import type { Origin } from '../../record.js'
 import type { Computed } from '../logs.js'
 
-/** Means over some tries. */
+/** Means over several tries. */
 export interface Means {
   readonly reward: number
   /** Share of tries in which all asked values are right. */
   readonly right: number
   readonly points: number
   readonly calls: number
-  /** Tokens at the end. */
+  /** Tokens in the context at the end. */
   readonly context: number
   readonly failed: number
 }
 
-/** An iteration: means over all of its tries, and over some cells'. */
+/** One iteration of training: means over all its tries, and over the tries of some cells. */
 export interface Point extends Means {
   readonly iteration: number
-  /** In bits. */
+  /** Entropy of the tool calls, in bits. */
   readonly entropy: number
   /** Share of trajectories whose gradient was clipped. */
   readonly clipped: number
@@ -33,7 +33,7 @@ export interface Point extends Means {
 
 /** Means over the tries that need a restore. */
 interface FarMeans extends Pick<Means, 'points' | 'failed'> {
-  /** Calls in a try, by tool. */
+  /** Mean calls per try, by tool. */
   readonly tools: Readonly<Record<string, number>>
 }
 
@@ -45,12 +45,12 @@ export interface Row {
   readonly accuracy: number
   readonly interval: readonly [number, number]
   readonly allRight: number
-  /** By how much the accuracy exceeds that of the weights before, on the same samples. */
+  /** The accuracy less that of the weights before, on the same samples. */
   readonly more?: number
   readonly moreInterval?: readonly [number, number] | null
   readonly p?: number
   readonly calls: Readonly<Record<string, number>>
-  /** Samples with a call that failed. */
+  /** Number of samples with a failed call. */
   readonly failed: number
   readonly cutOff: number
   readonly context: number | null
@@ -59,7 +59,7 @@ export interface Row {
 export interface GspoRecord extends Origin {
   /** The origins of runs that were added later. */
   readonly added?: readonly (Origin & { readonly runs: readonly string[]; readonly computed?: readonly Computed[] })[]
-  /** Who computed the samples of the rows. */
+  /** The commits and machines that computed the rows' samples. */
   readonly computed?: readonly Computed[]
   readonly runs: readonly {
     readonly name: string
@@ -68,7 +68,6 @@ export interface GspoRecord extends Origin {
     readonly rate: number
     readonly minibatches: number
     readonly mix: string
-    /** Default: `appendix-f`. */
     readonly reward?: string
     readonly curve: readonly Point[]
   }[]
@@ -77,14 +76,14 @@ export interface GspoRecord extends Origin {
 
 type Run = GspoRecord['runs'][number]
 
-/** The number of iterations that a line's point averages. */
+/** The number of iterations over which a point of a line averages. */
 const WINDOW = 5
 
-/** The common name of runs that differ only by their seed. */
+/** Returns the common name of runs that differ only in their seed. */
 const kindOf = ({ lm, reward }: Run): string =>
   `${reward === 'parts' ? 'the share that is right as reward' : "appendix F's reward"}${lm === 0 ? ', no LM term' : ''}`
 
-/** SVG of the curves of all runs of the mix `short`. Runs that differ only by their seed share a colour. */
+/** Returns an SVG with the curves of all runs of the mix `short`. Runs that differ only in their seed have the same colour. */
 export function drawn({ runs }: GspoRecord): string {
   const shown = runs.filter(({ mix }) => mix === 'short')
   const kinds = [...new Set(shown.map(kindOf))]

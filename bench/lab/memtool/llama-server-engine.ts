@@ -1,5 +1,5 @@
 /**
- * An engine that has llama-server compute a session's prompts. The answers come from elsewhere; the counts of evaluated tokens come from
+ * An engine that lets llama-server compute a session's prompts. The answers come from elsewhere; the counts of evaluated tokens come from
  * the server.
  */
 import {
@@ -13,7 +13,7 @@ import type { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import type { Peer } from '../../runtime/peers/peer.js'
 
-/** The inner engine renders prompts and computes nothing; `peer` gets the same tokens. */
+/** The inner engine renders prompts and computes nothing. `peer` gets the same tokens. */
 export class LlamaServerEngine extends EngineAround<LlamaEngine> {
   constructor(
     engine: LlamaEngine,

@@ -1,5 +1,6 @@
 /**
- * Draws the study's figure: one panel for each point, a turn's seconds over generated tokens, one line for each way, with crossings marked.
+ * Draws the study's figure: one panel per point, a turn's seconds over generated tokens, one line per way of taking the turn, with
+ * crossings marked.
  */
 import * as Plot from '@observablehq/plot'
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
@@ -9,9 +10,9 @@ import { total, type CostLine } from './line.js'
 import { type CostReport, paysFrom } from './report.js'
 import { type CostLines, type Point, type Arm, ARMS } from './schedule.js'
 
-/** Points of a line, enough to show its bend. */
+/** Points of a drawn line, enough to show its bend. */
 const STEPS = 48
-/** Generated tokens to draw when no lines cross. */
+/** Generated tokens on the x axis if no lines cross. */
 const USUAL = 500
 const FEWEST = 16
 
@@ -19,13 +20,13 @@ const colourOf = (way: Arm): string => COLOURS[way === 'keep' ? 'complete' : way
 
 interface MeasuredPoint {
   readonly point: Point
-  /** Null when nothing was measured. */
+  /** Null if nothing was measured. */
   readonly measured: CostLines | null
   readonly predicted: CostLines
   readonly pays: readonly { readonly way: Arm; readonly from: number | null; readonly words: string }[]
 }
 
-/** Returns an empty text when nothing was measured. */
+/** Returns the figure as SVG; '' if nothing was measured. */
 export function turnFigure(report: CostReport): string {
   if (report.measured.length === 0) return ''
   return figure({
@@ -38,7 +39,7 @@ export function turnFigure(report: CostReport): string {
   })
 }
 
-/** Returns the measured points and the paper's own size. */
+/** Returns the measured points, and the paper's own size. */
 function turnsOf({ measured, extrapolated }: CostReport): MeasuredPoint[] {
   const own = measured.map(({ point, ways, calibration }): MeasuredPoint => {
     const lines = Object.fromEntries(ways.map(({ way, line }) => [way, line])) as Record<Arm, CostLine>

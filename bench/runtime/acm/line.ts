@@ -1,10 +1,8 @@
-/** Models a turn's cost as a line over generated tokens, and finds from how many tokens on one line lies below another. Pure. */
+/** Models a turn's cost as a line over generated tokens, and finds from how many tokens on one line is below another. Pure. */
 
-/**
- * The milliseconds of a turn. It starts with the time to the first token. Each later token takes longer the more tokens stand before it.
- */
+/** The milliseconds of a turn: the time to the first token, and then for each token a time that grows with the tokens before it. */
 export interface CostLine {
-  /** Milliseconds to the first generated token, the edit included. */
+  /** Milliseconds to the first generated token, including the edit. */
   readonly first: number
   /** Milliseconds for the second generated token. */
   readonly perToken: number
@@ -12,16 +10,16 @@ export interface CostLine {
   readonly growth: number
 }
 
-/** A half-open range of generated-token counts. `end` is null for all from `start` on, as far as we look. */
+/** A half-open range of numbers of generated tokens. `end` null: all from `start` on, up to MOST_TOKENS. */
 export interface TokenRange {
   readonly start: number
   readonly end: number | null
 }
 
-/** We look no further: answers are not longer. */
+/** The longest answer that is considered, in tokens. */
 export const MOST_TOKENS = 1_000_000
 
-/** Milliseconds to generate this many tokens, at least 1. */
+/** Returns the milliseconds to generate this many tokens; `tokens` is at least 1. */
 export function total({ first, perToken, growth }: CostLine, tokens: number): number {
   const after = tokens - 1
   return first + after * perToken + (growth * after * (after - 1)) / 2
@@ -30,7 +28,7 @@ export function total({ first, perToken, growth }: CostLine, tokens: number): nu
 /** Returns the token counts from 1 to MOST_TOKENS for which `line` costs less than `other`: at most two ranges, in order. */
 export function below(line: CostLine, other: CostLine): TokenRange[] {
   const wins = (tokens: number): boolean => total(line, tokens) < total(other, tokens)
-  // The difference of two lines is a parabola, so it crosses zero at most once on each side of its turning point.
+  // The difference of two lines is a parabola, so it crosses zero at most once on each side of its vertex.
   const borders = pieces(line, other).flatMap(({ start, end }) => {
     const change = firstChange(start, end, wins)
     return change === null ? [start] : [start, change]
@@ -47,13 +45,13 @@ export function below(line: CostLine, other: CostLine): TokenRange[] {
   return stretches
 }
 
-/** Returns the smallest token count from which on `line` always costs less; null when there is none. */
+/** Returns the smallest token count from which on `line` always costs less; null if there is none. */
 export function winsFrom(line: CostLine, other: CostLine): number | null {
   const last = below(line, other).at(-1)
   return last?.end === null ? last.start : null
 }
 
-/** Returns the cheapest line for every token count; among equals, the first. */
+/** Returns the cheapest line for each range of token counts; of equal ones, the first. */
 export function cheapest<Name extends string>(
   lines: readonly { readonly name: Name; readonly line: CostLine }[],
 ): { readonly name: Name; readonly tokens: TokenRange }[] {
@@ -77,12 +75,12 @@ export function cheapest<Name extends string>(
   return least
 }
 
-/** Returns ranges of token counts, both ends included, within which the difference only rises or only falls. */
+/** Returns the ranges of token counts, both ends included, in which the difference only rises or only falls. */
 function pieces(a: CostLine, b: CostLine): { readonly start: number; readonly end: number }[] {
   const whole = { start: 1, end: MOST_TOKENS }
   const growth = a.growth - b.growth
   if (growth === 0) return [whole]
-  // The turning point of f + t n + k n (n - 1) / 2, over n = tokens - 1.
+  // The vertex of f + t n + k n (n - 1) / 2, over n = tokens - 1.
   const turn = Math.floor(1 + 0.5 - (a.perToken - b.perToken) / growth)
   return turn < 1 || turn >= MOST_TOKENS
     ? [whole]
@@ -93,7 +91,7 @@ function pieces(a: CostLine, b: CostLine): { readonly start: number; readonly en
 }
 
 /**
- * Returns the first of `start + 1 .. end` for which `holds` differs from its value at `start`; null when it never does. It must change at
+ * Returns the first of `start + 1 .. end` for which `holds` differs from its value at `start`; null if none does. `holds` must change at
  * most once.
  */
 function firstChange(start: number, end: number, holds: (of: number) => boolean): number | null {

@@ -1,4 +1,4 @@
-/** Turns a study into a report: rounds the results, judges the paper's sentence, and prints both as words and tables. Pure. */
+/** Turns a study into a report: rounds the results, judges the paper's sentence, and writes both as words and tables. Pure. */
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { count as tokens } from '../../../src/runtime/figures/numbers.js'
 import { left, right, table, type Table } from '../../../src/runtime/figures/table.js'
@@ -27,20 +27,20 @@ export interface Settings {
   readonly clock: ClockName
 }
 
-/** The claim of the paper's section 4.4 as a point: nothing stands before the fold, and everything that remains is computed again. */
+/** The claim of the paper's section 4.4 as a point: no text precedes the fold, and all remaining text is computed again. */
 export interface CostClaim {
   readonly text: string
   readonly source: string
-  /** The judgement at the longest measured context; null when no point with a share of 0 was measured. */
+  /** The judgement at the longest measured context; null if no point with a share of 0 was measured. */
   readonly measured: { readonly point: Point; readonly pays: Pays; readonly inRounds: readonly (number | null)[] } | null
-  /** The judgement at the paper's own size; null when that size was measured. */
+  /** The judgement at the paper's own size; null if that size was measured. */
   readonly predicted: { readonly point: Point; readonly byFit: Pays; readonly byCalibration: Pays } | null
 }
 
 export interface CostReport {
   readonly model: CostModel['on']
   readonly settings: Settings
-  /** True when the study was stopped, so it has fewer rounds or points than asked for. */
+  /** True if the study was stopped, so that it has fewer rounds or points than asked for. */
   readonly interrupted: boolean
   readonly calibration: Rates
   readonly fit: Rates
@@ -53,7 +53,7 @@ export interface CostReport {
   readonly turns: readonly object[]
 }
 
-/** A cost model without the measurements it comes from. */
+/** A cost model without the measurements from which it comes. */
 type Rates = Pick<CostModel, 'deepest' | 'prefill' | 'decode' | 'books'>
 
 const CLAIM = {
@@ -61,7 +61,7 @@ const CLAIM = {
   source: 'Sculptor, section 4.4',
 }
 
-/** `cost`: the calibration. */
+/** Makes the report. `cost`: the calibration. */
 export function costReport(measured: Measured, cost: CostModel, settings: Settings): CostReport {
   const { points, blend } = settings
   const fit = fitted(measured, cost)
@@ -97,7 +97,7 @@ function claimOf(results: readonly PointResult[], fit: CostModel, cost: CostMode
 
 const ratesOf = ({ deepest, prefill, decode, books }: CostModel): Rates => ({ deepest, prefill, decode, books })
 
-/** Returns the report as JSON with at most four decimal places, since no measurement is finer. */
+/** Returns the report as JSON with at most four decimal places, because no measurement is finer. */
 export const rounded = (report: object): string =>
   JSON.stringify(
     report,
@@ -108,15 +108,14 @@ export const rounded = (report: object): string =>
     2,
   )
 
-// Puts the study's numbers and judgements into words and tables. Pure.
+// Below: writes the study's numbers and judgements as words and tables. Pure.
 
-/** A table with its title. */
 export interface Titled {
   readonly title: string
   readonly table: Table
 }
 
-/** Milliseconds as `0.84 ms`, `84 ms` or `8.4 s`. */
+/** Formats milliseconds as `0.84 ms`, `84 ms` or `8.4 s`. */
 export function time(milliseconds: number): string {
   const [value, unit] = Math.abs(milliseconds) < 1000 ? [milliseconds, 'ms'] : [milliseconds / 1000, 's']
   const digits = Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0
@@ -125,14 +124,14 @@ export function time(milliseconds: number): string {
 
 const spread = ({ median, low, high }: Spread): string => `${time(median)} (${time(low)} to ${time(high)})`
 
-/** Table text: from how many generated tokens on the fold is cheaper. */
+/** Returns table text: from how many generated tokens on the fold is cheaper. */
 export function paysFrom({ from, stretches }: Pays): string {
   if (from !== null) return tokens(from)
   const [first] = stretches
   return first?.end == null ? 'never' : `${tokens(first.start)} to ${tokens(first.end - 1)} only`
 }
 
-/** Text within a sentence: for which answers a fold is cheaper. */
+/** Returns a phrase: for which answers a fold is cheaper. */
 export function forWhich({ from, stretches }: Pays): string {
   if (from === 1) return 'for every answer'
   if (from !== null) return `for answers of ${tokens(from)} tokens or more`
@@ -153,7 +152,7 @@ const PLACE = [right('before'), right('after'), right('before the fold')]
 
 const NAMES: Readonly<Record<Arm, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
 
-/** The measurements, one row for each way at each point. */
+/** The measurements, one row per way at each point. */
 export const measuredTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured: one turn',
   table: table(
@@ -172,7 +171,7 @@ export const measuredTable = ({ measured }: CostReport): Titled => ({
   ),
 })
 
-/** Measured and expected values, in pairs. */
+/** Measured and predicted values, in pairs. */
 export const predictedTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured, and predicted (p) by the calibration',
   table: table(
@@ -209,7 +208,7 @@ export const extrapolatedTable = ({ extrapolated }: CostReport): Titled => ({
   ),
 })
 
-/** The judgement of the paper's sentence, one line each. */
+/** Returns the judgement of the paper's sentence as lines. */
 export function claimLines({ claim, fit, calibration, settings }: CostReport): string[] {
   const { text, source, measured, predicted } = claim
   const sizes = ({ before, after }: Point): string => `${tokens(before)} tokens folded to ${tokens(after)}`

@@ -1,6 +1,6 @@
 /**
- * Decides what the study measures: contexts before and after a fold, the ways to take a turn from there, their order, and how long it will
- * take by the calibrated model. Pure.
+ * Decides what the study measures: contexts before and after a fold, the ways to take a turn, their order, and how long it will take by the
+ * calibrated model. Pure.
  */
 import { type Contract, CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
@@ -14,12 +14,12 @@ import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { paperFigure6 } from '../../../src/lab/paper.js'
 import { type CostLine, total } from './line.js'
 
-/** One task. The text only grows: the study times a point's turns while the text is as long as the point's `before`. */
+/** One task. The text only grows: a point's turns are timed while the text has the point's `before` tokens. */
 export type TimedTask =
   | { readonly kind: 'fill'; readonly from: number; readonly to: number }
-  /** Generates after this many tokens, with no other cells in use. */
+  /** Generates behind this many tokens, with no other cells in use. */
   | { readonly kind: 'depth'; readonly tokens: number }
-  /** A small turn that is not counted. The first turn of each kind runs code that is not compiled yet. */
+  /** A small turn that is not counted. The first turn of each kind runs JavaScript that is not compiled yet. */
   | { readonly kind: 'warm-up'; readonly point: Point; readonly way: Arm }
   | { readonly kind: 'turn'; readonly round: number; readonly point: Point; readonly way: Arm }
 
@@ -32,8 +32,8 @@ interface ScheduleOptions {
 }
 
 /**
- * Fills the text to each depth once. At a depth, every round takes every way once at every point of that depth. Each round begins with
- * another way, so that a passing load on the machine affects all ways alike.
+ * Fills the text to each depth once. At a depth, each round runs every way once at each point of that depth. Each round begins with a
+ * different way, so that a passing load on the machine affects all ways alike.
  */
 export function schedule({ points, rounds }: ScheduleOptions): TimedTask[] {
   const longest = Math.max(...points.map(({ before }) => before))
@@ -93,14 +93,16 @@ export function expected(
   })
 }
 
-// What a calibrated model expects for the study's situations. It asks the real planner and computes nothing.
+// Below: what a calibrated model predicts for the study's situations. It asks the real planner, and computes nothing.
 
-/** One line for each way. */
+/** One line per way of taking the turn. */
 export type CostLines = Readonly<Record<Arm, CostLine>>
 
-/** What each way would do to a cache that holds the whole text. Positions are not limited, as if the model had been trained on them. */
+/**
+ * Returns what each way would do to a cache that holds the whole text. Positions are not limited, as if the model had been trained on them.
+ */
 export function prospects(point: Point, blend: number): Readonly<Record<Arm, Prospect>> {
-  // The tokens only have to differ from each other.
+  // The tokens only need to differ from each other.
   const text = Int32Array.from({ length: point.before }, (_, index) => index)
   const marker = Int32Array.from({ length: MARKER }, (_, index) => point.before + index)
   const prospectOf = (way: Arm): Prospect => {
@@ -114,7 +116,7 @@ export function prospects(point: Point, blend: number): Readonly<Record<Arm, Pro
   return Object.fromEntries(ARMS.map((way) => [way, prospectOf(way)])) as Record<Arm, Prospect>
 }
 
-/** Returns the line that the model expects for each way. */
+/** Returns the predicted line for each way. */
 export function predictLines(model: CostModel, point: Point, blend: number): CostLines {
   const all = prospects(point, blend)
   const { attended, scanned } = model.decode.rates
@@ -138,10 +140,10 @@ export const PAPER: FoldSizes = (() => {
   return { before, after }
 })()
 
-/** Returns the size after a fold that shortens the text as much as the paper's does. */
+/** Returns the size after a fold that shortens the text by the paper's ratio. */
 export const foldedLike = (before: number): number => Math.round((before * PAPER.after) / PAPER.before)
 
-/** The limits on the choice of points. */
+/** The limits for the choice of points. */
 export interface ScheduleLimits {
   readonly cost: CostModel
   readonly shares: readonly number[]
@@ -150,19 +152,21 @@ export interface ScheduleLimits {
   readonly blend: number
   /** Milliseconds that the study may take. */
   readonly budget: number
-  /** Tokens the model was trained on; null when unknown. */
+  /** Tokens of context on which the model was trained; null if unknown. */
   readonly trained: number | null
   /** Bytes of memory for the cache. */
   readonly memory: number
 }
 
-/** Shorter contexts tell us little. */
+/** The shortest context worth measuring, in tokens. */
 const SHORTEST = 512
 
 export const pointsOf = (contexts: readonly FoldSizes[], shares: readonly number[]): Point[] =>
   contexts.flatMap((context) => shares.map((share) => ({ ...context, share })))
 
-/** Returns the paper's context, or half, a quarter, ... of it: the longest that fits into the memory and should be measured in time. */
+/**
+ * Returns the paper's context or half, a quarter, ... of it: the longest that fits into the memory and can be measured within the budget.
+ */
 export function longest(limits: ScheduleLimits): FoldSizes {
   const { cost, shares, trained, memory, budget, generated } = limits
   const candidates: FoldSizes[] = []
@@ -187,7 +191,7 @@ export function longer(than: number): FoldSizes[] {
   return found
 }
 
-/** @throws KvfoldError cli/bad-usage for contexts that cannot be folded like this, or that are longer than the model's training allows */
+/** @throws KvfoldError cli/bad-usage for contexts that cannot be folded like this, or that exceed the model's training context */
 export function checkContext(context: FoldSizes, { trained, generated }: Pick<ScheduleLimits, 'trained' | 'generated'>): void {
   checkPoint({ ...context, share: 0 })
   if (trained !== null && context.before + generated + MARKER > trained)
@@ -197,31 +201,31 @@ export function checkContext(context: FoldSizes, { trained, generated }: Pick<Sc
     )
 }
 
-// The subject of the study: a long context, fully cached, the same context after a fold, and the ways to take a turn from there.
-
-// The situation under study as token lists: a long context, fully cached, and the same context after a fold.
+// Below: the study's situation as token lists: a long context, fully cached, and the same context after a fold.
 
 /** Tokens before and after the fold. */
 export interface Point {
   readonly before: number
   readonly after: number
-  /** The share (0..1) of the remaining text that stands before the fold. `exact` computes again what follows the fold. */
+  /** The share (0 to 1) of the remaining text that precedes the fold. `exact` computes again what follows the fold. */
   readonly share: number
 }
 
-/** Tokens of the marker; about as many as kvfold's own markers have. */
+/** Tokens of the marker, about as many as kvfold's own markers have. */
 export const MARKER = 20
 
-/** Returns this many random tokens; times do not depend on what a text says. A longer text of the same seed begins with a shorter one. */
+/**
+ * Returns this many random tokens; times do not depend on a text's content. With the same seed, a longer text begins with the shorter one.
+ */
 export function randomText(length: number, vocabulary: number, seed: number): Int32Array {
   const random = new Random(seed)
   return Int32Array.from({ length }, () => random.below(vocabulary))
 }
 
-/** The whole text with nothing folded. */
+/** Returns the whole text with nothing folded. */
 export const open = (text: Int32Array): Prompt => ({ tokens: text, messages: asOne(text.length) })
 
-/** The text with one fold. The fold leaves as many tokens as the point says, its marker included. */
+/** Returns the text with one fold, which leaves as many tokens as the point says, including its marker. */
 export function folded(text: Int32Array, point: Point, marker: Int32Array): Prompt {
   const { start, end } = holeOf(point, marker.length)
   const tokens = new Int32Array(point.after)
@@ -242,7 +246,7 @@ function holeOf({ before, after, share }: Point, marker: number): { readonly sta
   return { start, end: before - (left - start) }
 }
 
-/** @throws KvfoldError cli/bad-usage when nothing would be folded, or nothing would be left */
+/** @throws KvfoldError cli/bad-usage if nothing would be folded, or nothing would be left */
 function checkPoint({ before, after }: Point): void {
   if (after < MARKER + 2)
     throw new KvfoldError('cli/bad-usage', `Nothing is left of a context folded to ${after} tokens; give ${MARKER + 2} at least.`)
@@ -255,14 +259,14 @@ function checkPoint({ before, after }: Point): void {
 
 const asOne = (length: number) => [{ index: 0, role: 'text', span: span(0, length) }]
 
-// The ways to take a turn: continue with the long context, or fold it under a contract.
+// Below: the ways to take a turn: continue with the long context, or fold it under a contract.
 
-/** `keep` folds nothing, and all of the context is cached. */
+/** `keep`: nothing is folded, and the whole context is cached. */
 export type Arm = 'keep' | Contract
 
 export const ARMS: readonly Arm[] = ['keep', ...CONTRACTS]
 
-/** `blend`: the share of the text after the fold that it computes again. */
+/** `blend`: the share of the text behind the fold that the contract `blend` computes again. */
 export function termsOf(way: Arm, blend: number): StepContract {
   if (way === 'keep') return EXACT
   return way === 'blend' ? { contract: way, blend: { spread: blend } } : { contract: way }

@@ -1,4 +1,4 @@
-/** Times turns on a real engine: fills in a text once, then takes turns that begin with all of it cached. */
+/** Times turns on a real engine: fills in a text once, then runs turns that begin with all of it cached. */
 import { invariant, KvfoldError } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { Completion, LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -6,38 +6,38 @@ import { medianOf } from '../../../src/runtime/kv/cost-model.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Arm } from './schedule.js'
 
-/** Tokens of the text that were computed after earlier ones, and the milliseconds it took. */
+/** Tokens `from` to `to` of the text, computed behind the earlier ones, and the milliseconds this took. */
 export interface Fill {
   readonly from: number
   readonly to: number
   readonly milliseconds: number
 }
 
-/** One timed turn. Milliseconds are on the clock that was asked for, except where a comment names the wall clock. */
+/** One timed turn. Milliseconds are on the requested clock, except where a comment names the wall clock. */
 export interface TurnTiming {
   readonly way: Arm
-  /** Tokens shown, and cells in use, when the first token was generated. */
+  /** `shown`: tokens shown when the first token was generated. `cells`: cells in use at that time. */
   readonly shown: number
   readonly cells: number
   /** Milliseconds from the request to the first token. */
   readonly first: number
-  /** Parts of `first`: planning, cell bookkeeping and tags (wall clock); and computing the prompt. */
+  /** Portions of `first`. `books`: planning, cell bookkeeping and tags (wall clock). `prefill`: computing the prompt. */
   readonly books: number
   readonly prefill: number
-  /** Milliseconds between two generated tokens: the median, and all of them. */
+  /** Milliseconds between two generated tokens: `perToken` is the median of all `gaps`. */
   readonly perToken: number
   readonly gaps: readonly number[]
-  /** Prompt tokens that were computed, as the ledger counts them. */
+  /** Prompt tokens that were computed, by the ledger. */
   readonly computed: number
-  /** Shown tokens that keep a trace of folded text (LedgerEntry). */
+  /** Shown tokens that keep a trace of folded text (see LedgerEntry). */
   readonly approximate: number
-  /** The engine's estimate for bookkeeping and prompt, made beforehand (wall clock). */
+  /** The engine's estimate, made beforehand, for bookkeeping and prompt (wall clock). */
   readonly predicted: number | null
 }
 
 /**
- * `wall`: the time that people wait. `cpu`: the CPU time of the process. With one CPU thread both are nearly the same, but other work on a
- * busy machine hardly disturbs `cpu`.
+ * `wall`: wall time. `cpu`: CPU time of the process. With one CPU thread both are nearly the same, but other work on a busy machine hardly
+ * disturbs `cpu`.
  */
 export type ClockName = 'wall' | 'cpu'
 
@@ -45,7 +45,7 @@ export interface StopwatchOptions {
   readonly clock: ClockName
   /** Tokens generated in every turn, at least 2. */
   readonly generated: number
-  /** The share that `blend` computes again. */
+  /** The share of the text behind the fold that `blend` computes again. */
   readonly blend: number
   readonly seed: number
   readonly signal?: AbortSignal
@@ -53,7 +53,7 @@ export interface StopwatchOptions {
 
 const TEXT = conversationId('acm-text')
 
-/** Needs an engine that no other caller uses, with room for the text and for what a fold computes of it. */
+/** Needs an engine that no other caller uses, with room for the text and for what a fold computes again. */
 export class Stopwatch {
   readonly #text: Int32Array
   readonly #ends: readonly { readonly token: number; readonly bias: number }[]
@@ -69,7 +69,7 @@ export class Stopwatch {
     const { model } = engine
     const { vocabulary } = model.info
     this.#text = randomText(length, vocabulary, options.seed)
-    // If the model ended its answer, nothing would be left to time.
+    // Ban the tokens that end an answer, because an ended answer has nothing left to time.
     this.#ends = Array.from({ length: vocabulary }, (_, token) => token)
       .filter((token) => model.isEndOfGeneration(token))
       .map((token) => ({ token, bias: -Infinity }))
@@ -81,8 +81,8 @@ export class Stopwatch {
   }
 
   /**
-   * Computes the text up to `to`, which must lie beyond the filled part.
-   * @param onProgress receives the tokens done so far
+   * Computes the text up to token `to`, which must be behind the filled part.
+   * @param onProgress receives the number of tokens done so far
    * @throws KvfoldError engine/cancelled
    */
   async fill(to: number, onProgress?: (tokens: number) => void): Promise<Fill> {
@@ -96,10 +96,10 @@ export class Stopwatch {
   }
 
   /**
-   * Times a turn that begins with the whole filled text cached and shown, and no other cells in use. Under a contract it folds the text
-   * first. Each fold gets a new marker, so that no cells of an earlier fold can be reused. The text keeps its cells, so cells that a blend
-   * replaces also stay in use, unlike in a conversation of its own.
-   * @param point required for folds; `before` tokens are filled in
+   * Times a turn that begins with the whole filled text cached and shown, and with no other cells in use. Under a contract it first folds
+   * the text. Each fold gets a new marker, so that it cannot reuse cells of an earlier fold. The text keeps its cells, so cells that a
+   * blend replaces stay in use, unlike in a normal conversation.
+   * @param point required for folds; `before` tokens must be filled in
    * @throws KvfoldError engine/cancelled
    */
   turn(way: 'keep', point?: Point): Promise<TurnTiming>
@@ -112,7 +112,7 @@ export class Stopwatch {
     return this.#turn(way, folded(text, point, marker))
   }
 
-  /** Milliseconds on the chosen clock. */
+  /** Returns milliseconds on the chosen clock. */
   #now(): number {
     if (this.options.clock === 'wall') return performance.now()
     const { user, system } = process.cpuUsage()
@@ -123,7 +123,7 @@ export class Stopwatch {
     const { engine, options } = this
     const conversation = conversationId(`acm-turn-${++this.#turns}`)
     try {
-      // The turn has its own conversation, so that all its cells can be dropped later. It holds the text before the clock starts.
+      // The turn has its own conversation, so that all its cells can be dropped later. It shows the text before the clock starts.
       await this.#complete(conversation, open(this.#text.subarray(0, this.#filled)), { maxTokens: 0 })
       const at: number[] = []
       const begun = this.#now()

@@ -13,7 +13,7 @@ import { below, cheapest, type CostLine, type TokenRange, winsFrom } from './lin
 import { expected, type CostLines, type Point, predictLines, schedule, type TimedTask, type Arm, ARMS } from './schedule.js'
 import { type Fill, Stopwatch, type StopwatchOptions, type TurnTiming } from './stopwatch.js'
 
-/** A timed turn, with its point, way and round. */
+/** A timed turn, with its round and point. */
 export interface TimedTurn extends TurnTiming {
   readonly round: number
   readonly point: Point
@@ -25,25 +25,25 @@ export interface Measured {
   readonly depths: readonly TurnTiming[]
   /** In the order in which they were timed. */
   readonly turns: readonly TimedTurn[]
-  /** False when the study was stopped before its end. */
+  /** False if the study was stopped before its end. */
   readonly whole: boolean
 }
 
 export interface StudyOptions extends StopwatchOptions {
   readonly engine: LlamaEngine
-  /** The model that estimates the time left. */
+  /** The cost model that estimates the time left. */
   readonly cost: CostModel
   readonly points: readonly Point[]
   readonly rounds: number
-  /** Receives the share of the work that is done (0..1), the milliseconds left, and the current task. */
+  /** Receives the share of the work that is done (0 to 1), the milliseconds left, and the name of the current task. */
   readonly onProgress?: (share: number, left: number | null, what: string) => void
 }
 
-/** Returns the cells that the engine's context needs for the study: the text, what a fold computes again, and answers. */
+/** Returns the cells that the study needs in the engine's context: the text, what a fold computes again, and answers. */
 export const cellsFor = (points: readonly Point[], generated: number): number =>
   Math.max(...points.map(({ before, after }) => before + after)) + 2 * generated + 64
 
-/** @throws KvfoldError from the engine; engine/cancelled only when nothing was timed yet */
+/** @throws KvfoldError from the engine; engine/cancelled only if nothing was timed yet */
 export async function study(options: StudyOptions): Promise<Measured> {
   const { engine, points, rounds, cost, signal } = options
   const tasks = schedule({ points, rounds })
@@ -100,7 +100,7 @@ function nameOf(task: TimedTask): string {
   }
 }
 
-/** Tells how far a run is, from the times that its tasks were expected to take and the error of those estimates so far. */
+/** Reports how far a run has come, from the expected times of its tasks and the error of these estimates so far. */
 class Clock {
   readonly #begun = performance.now()
   readonly #all: number
@@ -120,7 +120,7 @@ class Clock {
     this.within(0)
   }
 
-  /** Notes that `share` of the current task is done. */
+  /** Records that `share` of the current task is done. */
   within(share: number): void {
     const done = sum(this.expected.slice(0, this.#index)) + share * (this.expected[this.#index] ?? 0)
     const spent = performance.now() - this.#begun
@@ -131,19 +131,19 @@ class Clock {
 
 const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
 
-// Gets a cost model for the study, measured in this very run.
+// Below: a cost model for the study, measured in the same run.
 
 export interface MachineCosts {
   readonly info: ModelInfo
   readonly cost: CostModel
 }
 
-/** Cells of a calibration's context. It fills no more. */
+/** Cells of the calibration's context, all that it fills. */
 const CELLS = 18_432
 
 /**
- * Loads the model for a calibration and disposes of it afterwards.
- * @param check throws before any measurement when the model does not fit the study
+ * Loads the model for a calibration, and disposes of it afterwards.
+ * @param check throws before any measurement if the model does not fit the study
  * @throws KvfoldError model/*, memory/*, engine/cancelled
  */
 export async function machineCosts(
@@ -170,26 +170,27 @@ export async function machineCosts(
   }
 }
 
-// Conclusions from the measurements: the lines, the answer lengths from which folds pay, and the predictions beside them. Pure.
+// Below: conclusions from the measurements: the lines, the answer lengths from which on folds pay, and the predictions beside them. Pure.
 
-/** The median, the lowest and the highest of several measurements. */
+/** The median, the smallest and the largest of several measurements. */
 export interface Spread {
   readonly median: number
   readonly low: number
   readonly high: number
 }
 
-/** When a fold costs less than keeping the context. */
+/** For which answers a fold costs less than keeping the context. */
 export interface Pays {
-  /** The number of generated tokens from which on it always costs less; null when there is none. */
+  /** The number of generated tokens from which on it always costs less; null if there is none. */
   readonly from: number | null
   readonly stretches: readonly TokenRange[]
 }
 
 /**
- * The turn if the fold's parked cells were moved off the device first. Attention passes over parked cells. The engine moves them off when
- * it is idle and short of room, never within a turn, so this estimate is put together: the measured fold, the calibration's time to save
- * the parked cells, and the time of a token measured after a text of that length with no other cells in use.
+ * An estimate of the turn if the cells that the fold parked had been moved off the device first. Parked cells on the device still cost
+ * attention time. The engine moves them off only when it is idle and short of room, never within a turn. So the estimate has three parts:
+ * the measured fold, the calibration's time to save the parked cells, and a measured time per token. The last one was measured behind a
+ * text of that length, with no other cells in use.
  */
 export interface MovedOff {
   readonly saving: number
@@ -202,15 +203,15 @@ export interface WayResult {
   readonly rounds: number
   /** Prompt tokens computed. */
   readonly computed: number
-  /** Milliseconds to the first token, and between two tokens. */
+  /** Milliseconds: `first` to the first token, `perToken` between two tokens. */
   readonly first: Spread
   readonly perToken: Spread
   readonly line: CostLine
-  /** Null for keeping. */
+  /** Null for `keep`. */
   readonly pays: Pays | null
-  /** `pays.from` computed from each round alone; it shows how far to trust the answer. */
+  /** `pays.from` computed from each round by itself; it shows how far to trust the result. */
   readonly paysInRounds: readonly (number | null)[]
-  /** The result if the folded cells were moved off the device first; null for keeping. */
+  /** The result if the folded cells were moved off the device first; null for `keep`. */
   readonly movedOff: MovedOff | null
 }
 
@@ -219,12 +220,12 @@ export interface Predicted {
   readonly pays: Readonly<Record<Contract, Pays>>
 }
 
-/** A measured point, and what both models predict for it. */
+/** A measured point, and the predictions for it. */
 export interface PointResult {
   readonly point: Point
   readonly ways: readonly WayResult[]
   readonly cheapest: readonly { readonly name: Arm; readonly tokens: TokenRange }[]
-  /** Predictions by the calibration, made beforehand, and by the fit to this very run. */
+  /** `calibration`: predictions made beforehand. `fit`: predictions by the fit to this run. */
   readonly calibration: Predicted
   readonly fit: Predicted
 }
@@ -261,7 +262,7 @@ export function predicted(model: CostModel, point: Point, blend: number): Predic
   return { lines, pays: Object.fromEntries(pays) as Record<Contract, Pays> }
 }
 
-/** The inputs of `movedOff`: milliseconds a token when no other cells are in use, and milliseconds to save cells. */
+/** The inputs of `movedOff`: `perToken` milliseconds with no other cells in use, and the milliseconds to save cells. */
 interface FreeCosts {
   readonly perToken: number
   readonly save: (cells: number) => number
@@ -310,8 +311,8 @@ const spreadOf = (values: readonly number[]): Spread => ({
 })
 
 /**
- * Returns by how many milliseconds a token takes longer for each token before it: the slope over all depths, at least 0. Both alternatives
- * grow alike, so it bends the lines but moves no crossing.
+ * Returns how many milliseconds longer a token takes for each token before it: the slope over all depths, at least 0. It applies to both
+ * alternatives, so it bends the lines but moves no crossing.
  */
 function growthOf({ depths, turns }: Measured): number {
   const all = [...depths, ...turns.filter(({ way }) => way === 'keep')]
@@ -322,11 +323,11 @@ function growthOf({ depths, turns }: Measured): number {
   return spread === 0 ? 0 : Math.max(0, together / spread)
 }
 
-/** Returns the calibration with rates fitted to this run's own, longer contexts. Bookkeeping and copies keep the calibration's rates. */
+/** Returns the calibration with its rates fitted to this run's longer contexts. Bookkeeping and copies keep the calibration's rates. */
 export function fitted({ fills, depths, turns }: Measured, model: CostModel): CostModel {
   const prefill = [
     ...fills.map(({ from, to, milliseconds }): Timed => ({ tokens: to - from, attended: from, cells: from, milliseconds })),
-    // Folds that compute a single stretch.
+    // Only folds under `exact`, which compute a single span of tokens.
     ...turns
       .filter(({ way }) => way === 'exact')
       .map(({ computed, shown, cells, prefill }): Timed => ({

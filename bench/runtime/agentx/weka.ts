@@ -1,4 +1,4 @@
-/** Writes sessions as the AgentX harness reads them: kv-cache-tester's form, one JSON object a session, with scaled lengths. */
+/** Writes sessions as the AgentX harness reads them: in kv-cache-tester's format, one JSON object per session, with scaled lengths. */
 import { type Asked, idsIn, type Line } from '../traces/trace.js'
 
 export interface WekaTrace {
@@ -32,7 +32,7 @@ export interface WekaSubagent {
   readonly requests: readonly WekaRequest[]
 }
 
-/** Returns the session with lengths scaled; times stay as they are. @throws Error when the scale leaves less than a token of a block */
+/** Returns the session with scaled lengths and unchanged times. @throws Error if the scale leaves less than a token of a block */
 export function wekaOf(session: Line, scale: number, model: string): WekaTrace {
   const scaled = (tokens: number) => Math.round(tokens * scale)
   const block = scaled(session.block_size ?? session.block ?? 64)

@@ -1,20 +1,19 @@
 /**
- * Clients that manage their context like agents in use, by those agents' public sources and documentation, at about a hundredth of their
- * size: the table's sessions have some 2,500 tokens, the agents' 200,000. The requests in which an agent has a summary written are left
- * out.
+ * Clients that manage their context as agents in use do, by the agents' public sources and documentation, at about a hundredth of the size:
+ * the table's sessions have about 2,500 tokens, the agents' 200,000. Requests in which an agent asks for a summary are left out.
  */
 import { type ModelMessage, pruneMessages } from 'ai'
 import { type Client, type Message, plain, type Turn } from './clients.js'
 
 const SCALE = 100
 
-/** Tokens as these agents estimate them. */
+/** Returns the tokens as these agents estimate them. */
 const tokensOf = (messages: readonly Message[]): number =>
   messages.reduce((sum, { content }) => sum + Math.ceil(content.length / 4), 0)
 
 /**
- * opencode: goes from the newest tool output back and skips the last two user turns. The first 40,000 tokens of output stay. It clears
- * older output once that frees 20,000 tokens. Cleared output stays cleared.
+ * opencode: goes back from the newest tool output, skipping the last two user turns. The first 40,000 tokens of output stay. Older output
+ * is cleared once that frees 20,000 tokens, and stays cleared.
  */
 export function opencode(): Client {
   const [protectedTokens, minimum] = [40_000 / SCALE, 20_000 / SCALE]
@@ -31,7 +30,7 @@ export function opencode(): Client {
   }
 }
 
-/** The context counts as nearly full here: its size less room for an answer. */
+/** Tokens at which the context counts as nearly full: its size less room for an answer. */
 const FULL = 80_000 / SCALE
 
 const summaryOf = (turns: readonly Turn[], words: string): Message => ({
@@ -39,7 +38,7 @@ const summaryOf = (turns: readonly Turn[], words: string): Message => ({
   content: `${words} Files ${turns.map((_, at) => at).join(', ')} were read; each is a list of words and numbers.`,
 })
 
-/** Claude Code: when the context is nearly full, one message with a summary replaces everything before the current question. */
+/** Claude Code: if the context is nearly full, one message with a summary replaces everything before the current question. */
 export function claudeCode(): Client {
   let from = 0
   return (turns) => {
@@ -52,7 +51,7 @@ export function claudeCode(): Client {
   }
 }
 
-/** pi: when the context is nearly full, a summary replaces all but the last 20,000 tokens. It never separates a call from its result. */
+/** pi: if the context is nearly full, a summary replaces all but the last 20,000 tokens. It never separates a call from its result. */
 export function pi(): Client {
   const recent = 20_000 / SCALE
   let from = 0
@@ -90,7 +89,7 @@ function modelMessage({ role, content, tool_calls: calls = [], tool_call_id: id 
   return { role, content: [...(content === '' ? [] : [{ type: 'text' as const, text: content }]), ...called] }
 }
 
-/** The message as `@ai-sdk/openai-compatible` sends it. */
+/** Returns the message as `@ai-sdk/openai-compatible` sends it. */
 function wireMessage({ role, content }: ModelMessage): Message {
   if (typeof content === 'string') return { role: role as 'user', content }
   const [first] = content

@@ -1,7 +1,7 @@
-/** The bench's clients: agents that send their whole conversation every turn, and how each of them changes it first. */
+/** The benchmark's clients: agents that send their whole conversation every turn, each with its own way of changing it first. */
 import { Random } from '../../../src/runtime/core/random.js'
 
-/** A message in the format of OpenAI's API. */
+/** A message in OpenAI's format. */
 export interface Message {
   readonly role: 'user' | 'assistant' | 'tool'
   readonly content: string
@@ -13,26 +13,26 @@ export interface Message {
   readonly tool_call_id?: string
 }
 
-/** One turn of a conversation: the client's new messages and the answer. */
+/** One turn of a conversation: the client's new messages, and the answer. */
 export interface Turn {
   readonly asked: readonly Message[]
   readonly answer: string
 }
 
 export const TURNS = 24
-/** The number of the client's latest messages that stay whole. */
+/** How many of the latest turns a pruning client leaves complete. */
 const WHOLE = 3
 export const PLACEHOLDER = '[Old content cleared]'
 
-/** Returns what a client sends for its next turn. `turns`: all so far; the last one has no answer yet. */
+/** Returns the messages that a client sends for its next turn. `turns`: all so far; the last one has no answer yet. */
 export type Client = (turns: readonly Turn[]) => readonly Message[]
 
 const answered = (content: string): Message => ({ role: 'assistant', content })
-/** A turn's messages, with its answer if there is one. */
+/** Returns a turn's messages, with its answer if there is one. */
 const whole = ({ asked, answer }: Turn): readonly Message[] => (answer === '' ? asked : [...asked, answered(answer)])
 const cleared = ({ asked, answer }: Turn): readonly Message[] =>
   whole({ asked: asked.map((message, at) => (at === asked.length - 1 ? { ...message, content: PLACEHOLDER } : message)), answer })
-/** The messages with the long ones of the first `count` turns cleared. */
+/** Returns all messages, with the long ones of the first `count` turns cleared. */
 const clearedUpTo = (turns: readonly Turn[], count: number): readonly Message[] =>
   turns.flatMap((turn, at) => (at < count ? cleared(turn) : whole(turn)))
 
@@ -45,7 +45,7 @@ export const prunesEveryTenth: Client = (turns) => clearedUpTo(turns, 10 * Math.
 /** Keeps the first turn and the last six. */
 export const removes: Client = (turns) => turns.filter((_, at) => at === 0 || at >= turns.length - 6).flatMap(whole)
 
-/** After every fifth turn, puts a note before the turn that was the last one then. */
+/** After every fifth turn, inserts a note before the turn that was then the last one. */
 export const inserts: Client = (turns) =>
   turns.flatMap((turn, at) =>
     at > 0 && at % 5 === 0 && turns.length > at + 1
@@ -53,10 +53,10 @@ export const inserts: Client = (turns) =>
       : whole(turn),
   )
 
-/** Prunes, and every eighth turn sends everything again. */
+/** Prunes, but every eighth turn sends everything again. */
 export const restores: Client = (turns) => (turns.length % 8 === 0 ? plain(turns) : prunes(turns))
 
-/** After eight turns, one message replaces all but the last two turns, and so on. */
+/** Every eight turns, one message replaces all but the last two turns. */
 export const compacts: Client = (turns) => {
   const upTo = 8 * Math.floor((turns.length - 1) / 8) - 2
   if (upTo <= 0) return plain(turns)
@@ -66,11 +66,11 @@ export const compacts: Client = (turns) => {
   ]
 }
 
-/** Rephrases the end of every earlier answer. */
+/** Rewords the end of every earlier answer. */
 export const forks: Client = (turns) =>
   turns.flatMap(({ asked, answer }) => whole({ asked, answer: answer === '' ? '' : `${answer} (noted)` }))
 
-/** Returns words without meaning, about this many characters, the same for the same seed. */
+/** Returns about this many characters of meaningless words; the same seed gives the same words. */
 export function words(seed: number, characters: number): string {
   const random = new Random(seed, characters)
   const list =
@@ -82,7 +82,7 @@ export function words(seed: number, characters: number): string {
   return text.trim()
 }
 
-/** Returns the messages that a client adds in a turn: a long message, or a question, a call and its long result. */
+/** Returns the messages that a client adds in a turn: a long message or, with tools, a question, a call and its long result. */
 export function askedIn(turn: number, characters: number, withTools: boolean): readonly Message[] {
   const text = words(turn, characters)
   if (!withTools) return [{ role: 'user', content: `Turn ${turn}. ${text}` }]

@@ -1,4 +1,4 @@
-/** Plays a client's session with a server, and reads from the server's own counters what it computed. */
+/** Runs a client's session with a server, and reads what the server computed from its own counters. */
 import { cpuSince } from '../serve/servers.js'
 import type { ServerProcess } from '../../server-process.js'
 import { askedIn, type Client, type Message, type Turn } from './clients.js'
@@ -11,14 +11,14 @@ export interface Served {
 }
 
 export interface Session {
-  /** Tokens submitted to decode, generated ones included. */
+  /** Tokens submitted to decode, including generated ones. */
   readonly computed: number
   readonly seconds: number
-  /** CPU seconds of the server's process meanwhile; null when they cannot be read. */
+  /** CPU seconds of the server's process during the session; null if they cannot be read. */
   readonly cpuSeconds: number | null
   /** Tokens of the last prompt and its answer. */
   readonly shown: number
-  /** Approximate tokens of the last step; null when the server does not report them. */
+  /** Approximate tokens of the last step; null if the server does not report them. */
   readonly approximate: number | null
 }
 
@@ -27,13 +27,15 @@ export interface SessionOptions {
   /** Characters of each turn's long message. */
   readonly characters: number
   readonly tools: boolean
-  /** Turns that all clients share: the first client takes them and the others continue from there. Default: none. */
+  /** Number of turns that all clients share: the first client takes them, and the others branch off from there. Default: 0. */
   readonly common?: number
-  /** Whether the clients' requests of a turn run at once instead of one after the other. Default: false. */
+  /** Whether the clients' requests of a turn run at the same time. Default: false, one after the other. */
   readonly together?: boolean
-  /** Whether the server answers a request before the session; kvfold loads a model at its first request. Use it when seconds count. */
+  /**
+   * Whether the server answers a request before the session, because kvfold loads a model at its first request. Use it if seconds count.
+   */
   readonly warm?: boolean
-  /** More fields of every request. */
+  /** Further fields of every request. */
   readonly fields?: object
 }
 
@@ -54,7 +56,7 @@ interface Completion {
   readonly kvfold?: { readonly ledger?: readonly { readonly approximate: number }[] }
 }
 
-/** Has the clients talk, each with its own conversation. */
+/** Lets the clients talk, each in its own conversation. */
 export async function talk(served: Served, clients: readonly Client[], options: SessionOptions): Promise<Session> {
   const { turns, characters, tools, common = 0, together = false, fields = {} } = options
   if (options.warm === true) await ask(served, { messages: [{ role: 'user', content: 'Hello.' }] })

@@ -16,18 +16,18 @@ export interface EpisodeStep {
   readonly tokens: Int32Array
   /** The unedited tokens: the prefill and all tool results so far. */
   readonly base: Int32Array
-  /** Spans of `base`, in order, never adjacent. */
+  /** The holes in `base`, in order, never adjacent. */
   readonly holes: readonly Hole[]
 }
 
 export interface Episode {
-  /** Ten fragments; computed beforehand and not counted. */
+  /** The ten fragments, which are computed beforehand and not counted. */
   readonly prefill: Int32Array
   readonly steps: readonly EpisodeStep[]
 }
 
 export const ORDERS = ['first-to-last', 'last-to-first', 'together'] as const
-/** The order in which the fragments are folded, one a step; `together` folds all of them in one step. */
+/** The order in which the fragments are folded, one per step; `together` folds all of them in one step. */
 export type Order = (typeof ORDERS)[number]
 
 export const PREFILL = 8192
@@ -35,17 +35,18 @@ const FRAGMENTS = 10
 const FOLDS = 8
 const MARKER = 20
 const RESULT = 60
-/** Ids below are bytes and control tokens; the last hundred ids are left alone too. */
+/** The first token id used, because lower ids are bytes and control tokens. The last hundred ids are not used either. */
 const FIRST_ID = 300
 const IDS_LEFT_AT_THE_END = 100
-/** So that fragments do not consist of the same few tokens. */
+/** The fewest different token ids of the fragments, so that a fragment does not consist of a few tokens. */
 const FEWEST_FRAGMENT_IDS = 1000
 
 /**
- * Every fold leaves a marker of 20 tokens and adds a tool result of 60 at the end, so `together` ends with the same prompt as the other
- * orders. Markers and results consist of tokens that occur nowhere else. The fragments' tokens repeat in another order each time, so
- * nothing matches by accident. The same seed and vocabulary give the same episode. Fragments are as equal as whole tokens allow.
- * @throws RangeError when the vocabulary is too small for that.
+ * Makes the episode. Each fold leaves a marker of 20 tokens and adds a tool result of 60 at the end, so `together` ends with the same
+ * prompt as the other orders. Markers and results consist of tokens that occur nowhere else. The fragments' tokens repeat in a different
+ * order each time, so nothing matches by accident. The same seed and vocabulary give the same episode. Fragments have the same length, as
+ * far as whole tokens allow.
+ * @throws RangeError if the vocabulary is too small
  */
 export function eightFolds(order: Order, vocabulary: number, seed: number, length: number = PREFILL): Episode {
   const ids = Array.from({ length: Math.max(0, vocabulary - IDS_LEFT_AT_THE_END - FIRST_ID) }, (_, index) => FIRST_ID + index)
@@ -59,7 +60,7 @@ export function eightFolds(order: Order, vocabulary: number, seed: number, lengt
   const markers = Array.from({ length: FOLDS }, () => Int32Array.from(drawn.splice(0, MARKER)))
   const results = Array.from({ length: FOLDS }, () => drawn.splice(0, RESULT))
   const content: number[] = []
-  // One by one: a vocabulary of 262,144 tokens is too many for the arguments of one call.
+  // Push one by one: a vocabulary of 262,144 tokens has too many for the arguments of one call.
   while (content.length < length) for (const token of random.shuffled(drawn)) content.push(token)
   const prefill = Int32Array.from(content.slice(0, length))
 
@@ -76,7 +77,7 @@ export function eightFolds(order: Order, vocabulary: number, seed: number, lengt
   return { prefill, steps }
 }
 
-/** Returns the folded fragments after every step, in ascending order. */
+/** Returns the indexes of the folded fragments after every step, ascending. */
 function foldedAfterEachStep(order: Order): number[][] {
   const all = Array.from({ length: FOLDS }, (_, fragment) => fragment)
   switch (order) {

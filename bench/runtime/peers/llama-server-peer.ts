@@ -1,18 +1,18 @@
-/** The peer llama-server: one process on localhost with one slot, asked for completions of plain token lists. */
+/** The peer llama-server: one process on localhost with one slot, which is asked for completions of plain token lists. */
 import { startServer } from '../../server-process.js'
 import { UBATCH, type Peer, type PeerOptions } from './peer.js'
 
-/** The shortest run of tokens that the server may shift to another place. */
+/** The shortest run of tokens that the server may shift to another position. */
 const CACHE_REUSE = 256
 
-/** The fields that we read of the server's answer (tools/server/README.md, "timings"). */
+/** The fields that are read of the server's answer (tools/server/README.md, "timings"). */
 interface Completion {
   readonly timings: { readonly prompt_n: number; readonly cache_n: number }
 }
 
 /**
- * Starts `binary` (see buildLlamaServer) and resolves when the model is loaded. Its RAM cache of prompts keeps its default, on.
- * @throws Error with the server's last lines when it ends or is not ready within a minute.
+ * Starts `binary` (see buildLlamaServer), and resolves when the model is loaded. The server's RAM prompt cache stays on, its default.
+ * @throws Error with the server's last lines if it ends, or is not ready within a minute
  */
 export async function llamaServerPeer(binary: string, { model, contextSize, threads }: PeerOptions): Promise<Peer> {
   const settings = {
@@ -36,7 +36,7 @@ export async function llamaServerPeer(binary: string, { model, contextSize, thre
       const begun = performance.now()
       const response = await fetch(`${server.url}/completion`, {
         method: 'POST',
-        // The server closes a kept connection after some seconds, perhaps just when it is used again.
+        // The server closes an idle kept-alive connection after some seconds, maybe just as it is used again.
         headers: { 'content-type': 'application/json', connection: 'close' },
         body: request,
       })
@@ -52,6 +52,6 @@ export async function llamaServerPeer(binary: string, { model, contextSize, thre
   }
 }
 
-/** Removes a user's own settings for the server, which must not change the measurement. */
+/** Returns the environment without the user's own settings for the server, which must not change the measurement. */
 export const withoutSettings = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([name]) => !name.startsWith('LLAMA_ARG_')))

@@ -1,6 +1,5 @@
 /**
- * Builds the llama-server that we compare with, from the source bundle of the installed node-llama-cpp; the binary stays in the ignored
- * .cache.
+ * Builds the llama-server to compare with, from the source bundle of the installed node-llama-cpp. The binary stays in the ignored .cache.
  */
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,7 +9,10 @@ import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')
 
-/** CPU only, one static binary for this machine's processor. The web interface would be downloaded, and localhost needs no TLS. */
+/**
+ * CPU only, one static binary for this machine's processor. No web interface, which would be downloaded, and no TLS, which localhost does
+ * not need.
+ */
 const OPTIONS = {
   ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
@@ -26,7 +28,7 @@ const OPTIONS = {
   LLAMA_BUILD_APP: 'OFF',
 }
 
-/** Returns the path of the binary if it is already built, else null. */
+/** Returns the path of the binary if it is built already; else null. */
 export function builtLlamaServer(): string | null {
   const { binary } = placeOf()
   return existsSync(binary) ? binary : null
@@ -39,9 +41,9 @@ function placeOf(): { readonly release: string; readonly folder: string; readonl
 }
 
 /**
- * Returns the path of the binary. The first call builds it, which takes up to half an hour on two cores, and says so on the error output. A
- * build that was cut off continues where it stopped. Nothing is downloaded. One build runs at a time.
- * @throws KvfoldError in one sentence when git, cmake or a compiler is missing, or with the last lines of the step that failed.
+ * Returns the path of the binary. The first call builds it, which takes up to half an hour on two cores, and says so on stderr. An
+ * interrupted build continues where it stopped. Nothing is downloaded. Only one build runs at a time.
+ * @throws KvfoldError in one sentence if git, cmake or a compiler is missing, or with the last lines of the step that failed
  */
 export async function buildLlamaServer(): Promise<string> {
   const { release, folder, binary } = placeOf()
@@ -54,7 +56,7 @@ export async function buildLlamaServer(): Promise<string> {
   mkdirSync(folder, { recursive: true })
   console.error(`building llama-server ${release}, once; this takes up to half an hour, and its log is ${log}`)
   if (!existsSync(source)) {
-    // An incomplete clone must never pass for a complete one.
+    // An incomplete clone must not be taken for a complete one.
     const temporary = mkdtempSync(join(folder, 'clone-'))
     try {
       await extractSource(join(temporary, 'source'), { log })

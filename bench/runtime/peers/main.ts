@@ -1,7 +1,7 @@
 /**
- * `node --import tsx bench/runtime/peers/main.ts [--model GGUF] [--length tokens] [--order first-to-last,...] [--json]`: what the peers
- * compute for the eight-folds episode, in prompt tokens and seconds, on a synthetic model when none is named. The first run builds
- * llama-server. Every episode gets a fresh peer, so that no state is left of the one before.
+ * `node --import tsx bench/runtime/peers/main.ts [--model GGUF] [--length tokens] [--order first-to-last,...] [--json]`: the prompt tokens
+ * and seconds that the peers need for the eight-folds episode, by default on a synthetic model. The first run builds llama-server. Each
+ * episode gets a fresh peer, so that no state of an earlier one is left.
  */
 import { parseArgs } from 'node:util'
 import { benchModel, SHAPE } from '../../shape.js'
@@ -12,7 +12,7 @@ import { nodeLlamaCppPeer } from './node-llama-cpp-peer.js'
 import type { Peer, PeerAnswer, PeerOptions } from './peer.js'
 
 const SEED = 1
-/** More threads would wait for each other on a busy machine. */
+/** On a busy machine, more threads would wait for each other. */
 const THREADS = 1
 
 interface Row {

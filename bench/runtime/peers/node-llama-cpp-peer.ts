@@ -1,5 +1,6 @@
 /**
- * The peer node-llama-cpp: makes the same sequence calls as its LlamaChatSession for every answer, without the text handling around them.
+ * The peer node-llama-cpp: makes the same sequence calls as its LlamaChatSession does for each answer, without the text handling around
+ * them.
  */
 import { readFileSync } from 'node:fs'
 import { getLlama, type Token } from 'node-llama-cpp'
@@ -16,8 +17,8 @@ export async function nodeLlamaCppPeer({ model: modelPath, contextSize, threads 
     async show(tokens) {
       const before = sequence.tokenMeter.getState()
       const begun = performance.now()
-      // As LlamaChat.alignCurrentSequenceStateWithCurrentTokens does it: the common beginning stays, nothing is shifted, and the last token
-      // is always evaluated.
+      // As LlamaChat.alignCurrentSequenceStateWithCurrentTokens does: the common beginning stays, nothing is shifted, and the last token is
+      // always evaluated.
       const prompt = [...tokens] as Token[]
       await sequence.adaptStateToTokens(prompt.slice(0, -1), false)
       const cached = sequence.nextTokenIndex
@@ -25,7 +26,7 @@ export async function nodeLlamaCppPeer({ model: modelPath, contextSize, threads 
       await answer.next()
       const milliseconds = performance.now() - begun
       await answer.return()
-      // The meter counts a token whose logits were requested as output. Here that is only the token at the end of the prompt.
+      // The meter counts a token whose logits were requested as output. Here that is only the prompt's last token.
       const { usedInputTokens, usedOutputTokens } = sequence.tokenMeter.diff(before)
       return { evaluated: usedInputTokens + usedOutputTokens, cached, milliseconds }
     },

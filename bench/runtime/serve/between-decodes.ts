@@ -1,6 +1,6 @@
 /**
- * The time between two decodes: chat streams from a model of almost no work, on kvfold and llama-server in turns, so that mostly the
- * servers' own work is left. CPU time of the server's process stands beside the wall clock, because a busy machine disturbs it less.
+ * The time between two decodes: chat streams from a model with almost no work, on kvfold and llama-server in turn, so that mostly the
+ * servers' own work remains. The CPU time of the server's process is reported too, because a busy machine disturbs it less than wall time.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ import type { ServerProcess } from '../../server-process.js'
 import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
 
 const { values: flags } = parseArgs({
-  // Skip the bench's name.
+  // Skip the benchmark's name.
   args: process.argv.slice(3),
   options: {
     streams: { type: 'string', default: '1,4,16' },
@@ -37,13 +37,13 @@ const SHAPE = {
   context: CELLS,
 } as const
 await synthesizeModel(model, SHAPE)
-/** Random weights may end an answer anywhere. */
+/** Bans for the tokens that end an answer, because random weights may sample one anywhere. */
 const bans = Object.fromEntries((await endsOf(model)).map((token) => [token, -100]))
 
 interface Target {
   readonly name: string
   readonly server: ServerProcess
-  /** By number of streams: milliseconds a step, and CPU milliseconds a token, of each round. */
+  /** By number of streams, for each round: `steps` has milliseconds per step, `cpu` has CPU milliseconds per token. */
   readonly steps: Map<number, number[]>
   readonly cpu: Map<number, number[]>
 }
@@ -66,7 +66,7 @@ async function start(): Promise<Target[]> {
   return [target('kvfold', ours), target('llama-server', theirs), ...beside]
 }
 
-/** Measures one round; the first one warms up and is not kept. */
+/** Measures one round. The first round is a warm-up and is not kept. */
 async function measure({ server, steps, cpu }: Target, streams: number, round: number): Promise<void> {
   const before = server.cpu()
   const each = await Promise.all(Array.from({ length: streams }, (_, number) => chat(server.url, `${round} ${number}`)))
@@ -78,7 +78,7 @@ async function measure({ server, steps, cpu }: Target, streams: number, round: n
   if (spent !== null) add(cpu, spent / tokens)
 }
 
-/** Reads one streamed answer; returns its number of tokens and the time from the first chunk with text to the last. */
+/** Reads one streamed answer. Returns its number of tokens, and the milliseconds from the first to the last chunk with text. */
 async function chat(url: string, salt: string): Promise<{ milliseconds: number; tokens: number }> {
   const limit = Number(flags.tokens)
   const response = await fetch(`${url}/v1/chat/completions`, {

@@ -1,8 +1,9 @@
 /**
- * Serving under load compared with llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers
- * alternate, so that a noisy machine hurts all of them. Figures are ratios of medians over rounds. Every stream is checked to its end.
+ * Serving under load, compared with llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. The rounds of all
+ * servers alternate, so that a noisy machine hurts all of them. Figures are ratios of medians over rounds. Every stream is checked to its
+ * end.
  * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--prompts 48,192,768,2048] [--generated 64] [--rounds 5]
- * [--seconds 60] [--max-gap 50,1000] [--peers unified,separate] [--json] [--write name]`; without a model, one of random weights.
+ * [--seconds 60] [--max-gap 50,1000] [--peers unified,separate] [--json] [--write name]`; without a model, one with random weights.
  */
 import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -16,7 +17,7 @@ import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers
 import { streamCompletion, type StreamResult } from './stream.js'
 
 const CELLS = 16_384
-/** One core is left to the clients and to Node. */
+/** Leaves one core to the clients and Node. */
 const THREADS = Math.max(1, cpus().length - 1)
 
 interface Target {
@@ -28,30 +29,27 @@ interface Target {
 interface Round {
   readonly streams: readonly StreamResult[]
   readonly seconds: number
-  /** Resident memory of the server at the end, in bytes; null when it cannot be read. */
+  /** Resident memory of the server at the end, in bytes; null if it cannot be read. */
   readonly memory: number | null
-  /**
-   * CPU time of the server's process in milliseconds; null when it cannot be read. Other work on the machine disturbs it less than the wall
-   * clock.
-   */
+  /** CPU milliseconds of the server's process; null if they cannot be read. Other work on the machine disturbs them less than wall time. */
   readonly cpu: number | null
 }
 
 const { values: flags } = parseArgs({
-  // Skip the bench's name.
+  // Skip the benchmark's name.
   args: process.argv.slice(3),
   options: {
     clients: { type: 'string', default: '16' },
     slots: { type: 'string', default: '4' },
     rounds: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '60' },
-    /** Tokens of the prompts; the clients take them in turn. */
+    /** Prompt sizes in tokens, which the clients use in turn. */
     prompts: { type: 'string', default: '48,192,768,2048' },
     /** Tokens of every answer. */
     generated: { type: 'string', default: '64' },
-    /** A kvfold with each of these gaps runs beside the one with the default. */
+    /** For each of these gaps, one more kvfold runs beside the one with the default gap. */
     'max-gap': { type: 'string', default: '' },
-    /** How llama-server keeps its cache: unified, separate, or both. */
+    /** How llama-server keeps its KV cache: unified, separate, or one server of each. */
     peers: { type: 'string', default: 'unified,separate' },
     /** The package folder of another kvfold to compare with. */
     beside: { type: 'string' },
@@ -106,7 +104,7 @@ async function start(): Promise<Target[]> {
   ]
 }
 
-/** Has all clients send requests without pause until the time is up. A round ends with its last stream. */
+/** Lets all clients send requests without pause until the time is up. A round ends with its last stream. */
 async function load({ server }: Target, seconds: number, sizes = prompts, answer = generated): Promise<Round> {
   const before = server.cpu()
   const begun = performance.now()
@@ -126,13 +124,13 @@ async function load({ server }: Target, seconds: number, sizes = prompts, answer
 interface Summary {
   readonly streams: number
   readonly faults: readonly string[]
-  /** Generated tokens a second. */
+  /** Generated tokens per second. */
   readonly throughput: number
   readonly firstToken: Spread
   readonly gap: Spread
-  /** CPU milliseconds of the server for each generated token; null when they cannot be read. */
+  /** CPU milliseconds of the server per generated token; null if they cannot be read. */
   readonly cpu: number | null
-  /** Resident memory at the end of each round, in MiB; a leak keeps growing. */
+  /** Resident memory at the end of each round, in MiB. With a leak it grows from round to round. */
   readonly memory: readonly number[]
 }
 

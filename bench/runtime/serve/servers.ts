@@ -1,5 +1,5 @@
 /**
- * Starts the servers that are compared under load, kvfold and llama-server with the same model, slots and threads, and reads the CPU time
+ * Starts the servers that are compared under load (kvfold and llama-server, with the same model, slots and threads), and reads the CPU time
  * of their processes.
  */
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ import { endsOfGeneration } from '../../random-tokens.js'
 import { startServer, type ServerProcess } from '../../server-process.js'
 
 export interface Serving {
-  /** Path of the GGUF; it is served as `bench`. */
+  /** Path of the GGUF, which is served under the name `bench`. */
   readonly model: string
   readonly slots: number
   readonly threads: number
@@ -19,10 +19,9 @@ export interface Serving {
   readonly cells: number
 }
 
-/** This package's folder. */
 export const HERE = fileURLToPath(new URL('../../..', import.meta.url))
 
-/** Starts kvfold from the built package in folder `root`. */
+/** Starts kvfold from the built package in the folder `root`. */
 export const startKvfold = (
   name: string,
   root: string,
@@ -35,14 +34,14 @@ export const startKvfold = (
     ...['--flash-attention', 'on', '--log-level', 'error', ...more],
   ])
 
-/** Starts a kvfold that computes nothing itself and forwards to these engines. */
+/** Starts a kvfold that computes nothing itself, and forwards to these engines. */
 export const startFront = (engines: readonly string[], slots: number, more: readonly string[] = []): Promise<ServerProcess> =>
   startServer('the front', process.execPath, (port) => [
     ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(slots), '--store', 'none'],
     ...['--log-level', 'error', ...more, ...engines.flatMap((url) => ['--engine', url])],
   ])
 
-/** Starts llama-server, and builds it first when it is not there yet. */
+/** Starts llama-server. Builds it first if it is not there. */
 export async function startLlamaServer(
   { model, slots, threads, cells }: Serving,
   more: readonly string[],
@@ -55,7 +54,7 @@ export async function startLlamaServer(
   return startServer('llama-server', await buildLlamaServer(), args, { env: withoutSettings(process.env) })
 }
 
-/** Returns the tokens that end an answer of the model. */
+/** Returns the ids of the tokens that end an answer of the model. */
 export async function endsOf(path: string): Promise<number[]> {
   const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(path, { vocabOnly: true })
   const ends = endsOfGeneration(vocabulary)
@@ -63,7 +62,7 @@ export async function endsOf(path: string): Promise<number[]> {
   return ends
 }
 
-/** CPU time in milliseconds that the server's process spent since `before` (ServerProcess.cpu); null when it cannot be read. */
+/** Returns the CPU milliseconds of the server's process since `before` (a value of ServerProcess.cpu); null if they cannot be read. */
 export function cpuSince(before: number | null, server: Pick<ServerProcess, 'cpu'>): number | null {
   const after = server.cpu()
   return before === null || after === null ? null : after - before

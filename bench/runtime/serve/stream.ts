@@ -1,11 +1,11 @@
-/** One streamed completion over HTTP as a client sees it: when each token came, and whether the stream was well formed. */
+/** One streamed completion over HTTP, as a client sees it: when each token came, and whether the stream was well formed. */
 
 export interface StreamRequest {
   readonly url: string
   readonly prompt: readonly number[]
   /** Tokens to generate, no more and no less. */
   readonly tokens: number
-  /** Banned tokens, so that random weights do not end an answer early. */
+  /** Ids of banned tokens, so that random weights do not end an answer early. */
   readonly banned: readonly number[]
   readonly model: string
 }
@@ -27,7 +27,7 @@ interface Chunk {
 }
 
 /**
- * Requests a completion of a token list (`/v1/completions`, stream with usage) and reads it to the end. It does not throw; an error becomes
+ * Requests a completion of a token list (`/v1/completions`, streamed, with usage) and reads it to the end. Never throws: an error becomes
  * the result's fault.
  */
 export async function streamCompletion({ url, prompt, tokens, banned, model }: StreamRequest): Promise<StreamResult> {
@@ -46,8 +46,8 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
   try {
     const response = await fetch(`${url}/v1/completions`, {
       method: 'POST',
-      // One connection for each request: llama-server promises to keep connections but closes them after every stream, and the next request
-      // may lose that race.
+      // One connection per request. llama-server promises to keep connections but closes them after every stream, and the next request may
+      // lose that race.
       headers: { 'content-type': 'application/json', connection: 'close' },
       body: JSON.stringify({
         model,
@@ -85,13 +85,13 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
   return result(null)
 }
 
-/** Returns the error with its causes; `fetch failed` alone does not explain anything. */
+/** Returns the error's message with those of its causes, because `fetch failed` alone explains nothing. */
 function causesOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause === undefined ? error.message : `${error.message}: ${causesOf(error.cause)}`
 }
 
-/** Yields the data of server-sent events and skips comments. */
+/** Yields the data of SSE events, and skips comments. */
 export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8', { fatal: true })
   let rest = ''

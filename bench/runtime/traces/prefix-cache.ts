@@ -1,15 +1,18 @@
-/** A prefix cache that never forgets: the fewest tokens that a server can compute when each hit is a prefix. */
+/** A prefix cache without eviction. It gives the fewest tokens that a server can compute if only prefixes hit. */
 
 export class InfinitePrefixCache {
   readonly #vocabulary: number
-  /** The node behind each node and token; node 0 is the beginning. */
+  /** A trie: the node that follows a node by a token. The key is node * vocabulary + token; node 0 is the root. */
   readonly #next = new Map<number, number>()
 
   constructor(vocabulary: number) {
     this.#vocabulary = vocabulary
   }
 
-  /** Adds a prompt. Returns how many of its tokens must be computed: those that no earlier prompt has at its beginning, at least the last one. */
+  /**
+   * Adds a prompt. Returns how many of its tokens must be computed: all behind the longest beginning that it shares with an earlier prompt,
+   * and at least the last one.
+   */
   add(prompt: ArrayLike<number>): number {
     let [node, computed] = [0, 0]
     for (let index = 0; index < prompt.length; index++) {

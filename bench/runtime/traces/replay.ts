@@ -1,4 +1,4 @@
-/** Sends the requests of traces to a server, and accounts for the tokens that it computed by their cause. */
+/** Sends the requests of traces to a server, and divides the tokens that it computed by their causes. */
 import { quantiles } from '../../statistics.js'
 import { eventsOf } from '../serve/stream.js'
 import type { Cause, ScriptMessage, ScriptRequest } from './script.js'
@@ -7,11 +7,11 @@ import type { Cause, ScriptMessage, ScriptRequest } from './script.js'
 export interface Replayer {
   readonly url: string
   readonly model: string
-  /** The bias that makes every answer repeat one word, by token. */
+  /** The logit bias that makes every answer repeat one word, by token. */
   readonly bias: Readonly<Record<string, number>>
 }
 
-/** A request, and the tokens that a prefix cache which never forgets computes of it. */
+/** A request. `ideal`: how many of its tokens a prefix cache without eviction computes. */
 export interface Planned {
   readonly request: ScriptRequest
   /** Tokens of the prompt. */
@@ -20,8 +20,8 @@ export interface Planned {
 }
 
 /**
- * Why tokens were computed: for the trace's causes as many as a prefix cache that never forgets computes, or fewer. The rest had been
- * computed before: `returned` if the conversation had paused for more than five minutes, else `evicted`.
+ * The computed tokens by cause. At most as many as a prefix cache without eviction computes count for the trace's own cause. The rest had
+ * been computed before: `returned` if the conversation had paused for more than five minutes, else `evicted`.
  */
 export type ByCause = Record<Cause | 'evicted' | 'returned', number>
 
@@ -29,17 +29,17 @@ export interface Replayed {
   /** Prompt tokens computed. */
   readonly computed: number
   readonly byCause: ByCause
-  /** Approximate tokens that prompts showed, summed over the requests; null for a server that does not tell. */
+  /** Approximate tokens in the prompts, summed over the requests; null if the server does not report them. */
   readonly approximate: number | null
   /** Milliseconds from a request to the first text of its answer. */
   readonly firstToken: { readonly p50: number; readonly p95: number }
   readonly seconds: number
 }
 
-/** Seconds. */
+/** Seconds after which a conversation counts as paused. */
 const PAUSE = 300
 
-/** Sends the requests one after another. @throws Error when the server refuses one or counts another number of prompt tokens */
+/** Sends the requests one after another. @throws Error if the server refuses one, or counts a different number of prompt tokens */
 export async function replay(server: Replayer, planned: Iterable<Planned>, progress: (done: number) => void): Promise<Replayed> {
   const byCause: ByCause = { append: 0, cold: 0, rewritten: 0, edit: 0, compaction: 0, evicted: 0, returned: 0 }
   const firstTokens: number[] = []
@@ -70,7 +70,7 @@ interface Answer {
   readonly firstToken: number
 }
 
-/** The fields that we read of a stream's chunks. */
+/** The fields that are read of a stream's chunks. */
 interface Chunk {
   readonly choices?: readonly { readonly delta: { readonly content?: string | null } }[]
   readonly usage?: {
@@ -85,7 +85,7 @@ async function ask({ url, model, bias }: Replayer, { messages, answer, session, 
   const begun = performance.now()
   const response = await fetch(`${url}/v1/chat/completions`, {
     method: 'POST',
-    // llama-server closes a kept connection after some seconds, perhaps just when it is used again.
+    // llama-server closes an idle kept-alive connection after some seconds, maybe just as it is used again.
     headers: { 'content-type': 'application/json', connection: 'close' },
     body: JSON.stringify(bodyOf(model, messages, answer, bias)),
   })

@@ -1,8 +1,8 @@
-/** Turns a trace's session into the chat requests that a client would have sent, and says of each why its tokens are new. */
+/** Turns a trace's session into the chat requests that a client would have sent, and finds for each why its tokens are new. */
 import { Random } from '../../../src/runtime/core/random.js'
 import type { TraceRequest, TraceSession } from './trace.js'
 
-/** A message in the format of OpenAI's API. Results of tools are user messages, because no small model could be made to call the tools. */
+/** A message in OpenAI's format. Tool results are user messages, because no small model could be made to call the tools. */
 export interface ScriptMessage {
   readonly role: 'system' | 'user' | 'assistant'
   readonly content: string
@@ -15,7 +15,7 @@ export interface ScriptRequest {
   readonly session: string
   /** Seconds since the session began. */
   readonly at: number
-  /** Seconds since the last request whose conversation this one continues; 0 for the first. */
+  /** Seconds since the last request of the conversation that this one continues; 0 for the first request. */
   readonly pause: number
   readonly messages: readonly ScriptMessage[]
   /** Tokens to generate. */
@@ -24,25 +24,28 @@ export interface ScriptRequest {
 }
 
 export interface ScriptOptions {
-  /** Words that are one token each. Every answer repeats the first, and so does the server (with a bias), so that clients say it back. */
+  /**
+   * Words that are one token each. Every answer repeats the first one, and a logit bias makes the server do so too, so that clients send
+   * back what it said.
+   */
   readonly words: readonly string[]
-  /** Tokens of our text for each token of the trace. */
+  /** Tokens of our text per token of the trace. */
   readonly scale: number
   readonly reading: Reading
 }
 
 /**
- * A trace tells where a prompt changed, but not what comes behind. `same`: one block changed, and behind it the old text goes on. `other`: all
- * text behind the change is new.
+ * How to read a change. A trace says where a prompt changed, but not what follows. `same`: one block changed, and the old text continues
+ * behind it. `other`: all text behind the change is new.
  */
 export type Reading = (typeof READINGS)[number]
 export const READINGS = ['same', 'other'] as const
 
-/** A message's place in a prompt: it ends before block `end`. */
+/** A message's blocks in a prompt: from the end of the message before it to block `end`, exclusive. */
 interface Part {
   readonly role: ScriptMessage['role']
   readonly end: number
-  /** Tokens, if the message is an answer as the server gave it; else its text follows the blocks. */
+  /** Tokens of the message, if it is an answer as the server gave it; null if its text comes from the blocks. */
   readonly said: number | null
 }
 
@@ -50,23 +53,23 @@ interface Prompt extends TraceRequest {
   readonly parts: readonly Part[]
 }
 
-/** What a prompt has from an earlier one. */
+/** What a prompt shares with an earlier one. */
 interface Continued {
   readonly base: Prompt
-  /** Blocks at the beginning of both. */
+  /** Number of blocks at the beginning that both share. */
   readonly common: number
-  /** Under the reading `same`: how many blocks earlier the rest of `base` comes, because something in between was dropped. */
+  /** Under the reading `same`: by how many blocks the rest of `base` moved forward, because something in between was dropped. */
   readonly shift: number
 }
 
-/** A change within so many blocks behind the system prompt counts as right behind it. */
+/** A change within this many blocks behind the system prompt counts as directly behind it. */
 const NEAR = 4
-/** A prompt of less than this share of the one before it was compacted. */
+/** A prompt with less than this share of the previous one's blocks counts as compacted. */
 const COMPACTED = 0.5
-/** Earlier prompts among which a prompt finds the one that it continues. */
+/** How many earlier prompts are searched for the one that a prompt continues. */
 const REMEMBERED = 64
 
-/** Yields a session's requests in their order. @throws Error when the scale leaves less than a word of a block */
+/** Yields a session's requests in order. @throws Error if the scale leaves less than a word per block */
 export function* scriptOf(session: TraceSession, { words, scale, reading }: ScriptOptions): Generator<ScriptRequest> {
   const length = Math.round(session.block * scale)
   if (length < 1) throw new Error(`A scale of ${scale} leaves no word of a block of ${session.block} tokens.`)
@@ -92,10 +95,10 @@ export function* scriptOf(session: TraceSession, { words, scale, reading }: Scri
 
 const numberOf = (id: string): number => Number(/\d+/.exec(id)?.[0] ?? 0)
 
-/** The text of each block, drawn by its id. */
+/** The text of each block, drawn at random from its id. */
 class BlockTexts {
   readonly #texts = new Map<number, string>()
-  /** The block whose text a block repeats. */
+  /** For a block that repeats another block's text, that block. */
   readonly #repeated = new Map<number, number>()
 
   constructor(
@@ -115,7 +118,7 @@ class BlockTexts {
     return text
   }
 
-  /** Blocks behind the one that changed repeat the text of those they stand for. */
+  /** Lets the blocks behind the changed one repeat the text of those that they stand for. */
   repeat(blocks: readonly number[], { base, common, shift }: Continued): void {
     for (let index = common + 1; index < blocks.length && index + shift < base.blocks.length; index++) {
       const before = base.blocks[index + shift]!
@@ -124,7 +127,10 @@ class BlockTexts {
   }
 }
 
-/** Returns what these blocks have from the prompt that has most in common with them, the latest of several; null when no prompt has any. */
+/**
+ * Returns what these blocks share with the prompt that has the longest common beginning with them, the latest of several. Null if there is
+ * none.
+ */
 function continuedFrom(earlier: readonly Prompt[], blocks: readonly number[]): Continued | null {
   let [base, common]: [Prompt | null, number] = [null, 0]
   for (const prompt of earlier.toReversed()) {
@@ -140,7 +146,10 @@ function commonOf(one: readonly number[], other: readonly number[]): number {
   return common
 }
 
-/** Returns the parts of a conversation's first prompt. One that is too short for the session's tools, as a subagent's, has fewer. */
+/**
+ * Returns the messages of a conversation's first prompt. If it is too short for the session's tools, as a subagent's may be, the system
+ * message gets half of it.
+ */
 function begun({ tools, system, block }: TraceSession, length: number): Part[] {
   const head = Math.round((tools + system) / block)
   const end = head < length ? head : Math.floor(length / 2)
@@ -148,7 +157,7 @@ function begun({ tools, system, block }: TraceSession, length: number): Part[] {
   return end === 0 ? [first] : [{ role: 'system', end, said: null }, first]
 }
 
-/** Returns the parts of a prompt: those of the one it continues, then that one's answer and what came after it. */
+/** Returns the messages of a prompt: those of the prompt that it continues, then that prompt's answer and what came behind it. */
 function partsOf({ blocks: { length } }: TraceRequest, from: Continued, reading: Reading, said: number): Part[] {
   const { base, common, shift } = from
   const parts: Part[] = []
@@ -164,17 +173,17 @@ function partsOf({ blocks: { length } }: TraceRequest, from: Continued, reading:
   }
   const last = parts.at(-1)?.end ?? 0
   const answer = Math.max(1, Math.min(Math.round(base.out / TOKENS), length - last - 1))
-  // A single block is not split into an answer and what came after it.
+  // A single block is not divided into an answer and what came behind it.
   if (length - last > 1) parts.push({ role: 'assistant', end: last + answer, said })
   return last < length ? [...parts, { role: 'user', end: length, said: null }] : parts
 }
-/** Tokens of a block, when an answer's share of the new blocks is estimated. */
+/** Assumed tokens per block, to estimate the answer's share of the new blocks. */
 const TOKENS = 64
 
 function causeOf({ base, common }: Continued, length: number, { tools, block }: TraceSession): Cause {
   const head = base.parts[0]!.end
   if (common + NEAR < Math.min(head, Math.round(tools / block))) return 'cold'
-  // The last block of a prompt often changes: agents end their last message with a reminder.
+  // The last block of a prompt often changes, because agents end their last message with a reminder.
   if (base.blocks.length - common <= 1) return 'append'
   if (length < COMPACTED * base.blocks.length) return 'compaction'
   return common <= head + NEAR ? 'rewritten' : 'edit'

@@ -1,6 +1,6 @@
 /**
- * Reads traces of coding agents: JSON Lines with a session a line, or a folder with a session a file (as callanjfox/kv-cache-tester has
- * them). Block ids are a list, `hash_ids`, or ranges of it, `blocks`.
+ * Reads traces of coding agents: JSON Lines with one session per line, or a folder with one session per file (as in
+ * callanjfox/kv-cache-tester). Block ids are a list, `hash_ids`, or ranges, `blocks`.
  */
 import { createReadStream, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,10 +11,10 @@ export interface TraceSession {
   readonly id: string
   /** Tokens of a block. */
   readonly block: number
-  /** Tokens of the tool list, with which every prompt begins, and of the system prompt behind it. */
+  /** `tools`: tokens of the tool list, with which every prompt begins. `system`: tokens of the system prompt behind it. */
   readonly tools: number
   readonly system: number
-  /** In the order of their times. Requests of subagents are among them. */
+  /** In order of time, including requests of subagents. */
   readonly requests: readonly TraceRequest[]
 }
 
@@ -24,15 +24,15 @@ export interface TraceRequest {
   /** Tokens of the answer. */
   readonly out: number
   /**
-   * Ids of the prompt's full blocks. Ids hash all that is before them: equal ids mean equal prompts up to there, and two prompts that differ
-   * in one block have different ids from there on, even where the text is the same again.
+   * Ids of the prompt's full blocks. An id hashes all text up to the block's end: equal ids mean equal prompts up to there. If two prompts
+   * differ in one block, all ids from there on differ, even if the text is the same again.
    */
   readonly blocks: readonly number[]
   /** Whether the answer was a tool call, so that its result comes next. */
   readonly calls: boolean
 }
 
-/** A session as it is written. */
+/** A session in the file's format. */
 export interface Line {
   readonly id: string
   readonly block_size?: number
@@ -44,7 +44,7 @@ export interface Line {
   readonly requests: readonly Asked[]
 }
 
-/** A request as it is written, or a subagent with requests of its own. */
+/** A request in the file's format, or a subagent with its own requests. */
 export interface Asked {
   /** Seconds since the session, or the subagent, began. */
   readonly t: number
@@ -59,12 +59,15 @@ export interface Asked {
   readonly sub?: readonly Asked[]
 }
 
-/** Yields the sessions of a folder of `.json` files, or of a JSON Lines file, compressed if its name ends with `.gz`. @throws Error with the place */
+/**
+ * Yields the sessions of a folder of `.json` files, or of a JSON Lines file (compressed if its name ends in `.gz`). @throws Error that
+ * names the file and the line
+ */
 export async function* readTraces(path: string): AsyncGenerator<TraceSession> {
   for await (const [text, place] of textsOf(path)) yield at(place, () => sessionOf(JSON.parse(text) as Line))
 }
 
-/** Yields the sessions as they are written. @throws Error with the place */
+/** Yields the sessions in the file's format. @throws Error that names the file and the line */
 export async function* readLines(path: string): AsyncGenerator<Line> {
   for await (const [text, place] of textsOf(path)) yield at(place, () => JSON.parse(text) as Line)
 }
@@ -103,7 +106,7 @@ function sessionOf(line: Line): TraceSession {
   }
 }
 
-/** Returns the request, and those of a subagent, at their times in the session. */
+/** Returns the request, or a subagent's requests, at their times in the session. */
 function within(asked: Asked, begin: number): TraceRequest[] {
   const { t, out, stop, requests, sub } = asked
   const ids = idsIn(asked)
@@ -111,7 +114,7 @@ function within(asked: Asked, begin: number): TraceRequest[] {
   return [...own, ...(requests ?? sub ?? []).flatMap((request) => within(request, begin + t))]
 }
 
-/** Returns the ids of a prompt's blocks, which are written as a list or as ranges. */
+/** Returns the ids of a prompt's blocks, which the file has as a list or as ranges. */
 export const idsIn = ({ hash_ids, blocks }: Asked): readonly number[] => hash_ids ?? (blocks ?? []).flatMap(idsOf)
 
 const idsOf = ([first, last]: readonly [number, number]): number[] =>

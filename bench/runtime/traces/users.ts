@@ -1,11 +1,11 @@
-/** Several users at once: each has one session after another, and their requests come in the order of their times. */
+/** Several users at the same time. Each has one session after another, and all requests come in order of time. */
 import type { ScriptRequest } from './script.js'
 import type { TraceSession } from './trace.js'
 
 /** Seconds between the first requests of two users, and between two sessions of a user. */
 const APART = 60
 
-/** Yields the requests of all sessions; every `users`-th session is of the same user. */
+/** Yields the requests of all sessions. Every `users`-th session belongs to the same user. */
 export function* inOrder(
   sessions: readonly TraceSession[],
   users: number,
@@ -30,7 +30,7 @@ export function* inOrder(
 class User {
   readonly #rest: TraceSession[]
   readonly #script: (session: TraceSession) => Iterator<ScriptRequest>
-  /** When the present session began, in seconds. */
+  /** When the current session began, in seconds. */
   #begun: number
   #requests: Iterator<ScriptRequest> | null = null
   #next: ScriptRequest | null = null
@@ -42,7 +42,7 @@ class User {
     this.#advance(this.#begun)
   }
 
-  /** When the next request comes, in seconds; null when all are taken. */
+  /** When the next request comes, in seconds; null if all were taken. */
   get time(): number | null {
     return this.#next === null ? null : this.#begun + this.#next.at
   }

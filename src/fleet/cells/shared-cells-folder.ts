@@ -1,6 +1,6 @@
 /**
- * The folder through which engines on several machines share cells. Each block is a file, named by a hash of its content. A file is used
- * only after its checksums, and its HMAC under the secret, were verified.
+ * Shares KV cells between engines on several machines through a folder. Each block of cells is one file; its name is an HMAC of the block's
+ * identity. A file is used only after its checksums, and its HMAC under the shared secret, were verified.
  */
 import { createHmac, randomBytes } from 'node:crypto'
 import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
@@ -29,21 +29,21 @@ import {
 import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-cells.js'
 
 export interface SharedPlace {
-  /** The folder is created, for this user only, when it is missing. Files that kvfold did not name are left alone. */
+  /** kvfold creates the folder, readable by this user only, if it is missing. It leaves files alone that it did not name. */
   readonly folder: string
   /** The most bytes that the blocks of all models in the folder may take together. */
   readonly bytes: number
-  /** The secret is the same for all engines that share the folder, and unknown to all others (`sharedSecret`). */
+  /** Must be the same for all engines that share the folder, and unknown to everyone else (see `sharedSecret`). */
   readonly secret: Buffer
 }
 
-/** Returns the shared folder in the form that an engine's options take. */
+/** Returns the shared folder as the value of an engine's `sharedCells` option. */
 export const sharedCells = (place: SharedPlace): SharedCells => ({
   secret: place.secret,
   open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
 })
 
-/** Returns `otherwise` for the error that something is not there. @throws every other error */
+/** Returns an error handler that answers ENOENT (no such file) with `otherwise`. @throws every other error */
 const unlessGone =
   <T>(otherwise: T) =>
   (error: unknown): T => {
@@ -55,34 +55,41 @@ export type SharedFolderOptions = SharedPlace & IdentifiedCells
 
 const ITEM = new RegExp(`^[0-9a-f]{32}\\${BLOCK_FILE}$`, 'u')
 const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
-/** The file that marks which secret the folder is under. */
+/** The name of the file that says which secret the folder belongs to. */
 const MARK = 'kvfold.shared'
-/** After this many milliseconds, a temporary file counts as abandoned, because its writer needs only seconds. */
+/** Milliseconds until a temporary file counts as abandoned. Its writer needs only seconds. */
 const ABANDONED = 3_600_000
-/** A block's use is not recorded when its last recorded use is less than this many milliseconds ago. */
+/** Milliseconds. A block's use is recorded only if its last recorded use is longer ago than this. */
 const TOUCHED = 60_000
 /**
- * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that the
- * largest block may have. An eviction leaves room for two such blocks.
+ * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the largest share of the budget
+ * that one block may have. An eviction leaves room for two blocks of that size.
  */
 const SLICE = 1 / 64
 const FREED = 1 / 16
 
 /**
- * A folder of shared cells. NFS or another network file system suffices, because we rely on three rules only. A rename within the folder
- * replaces a name at once and whole. Only one engine can make a given link, or a given file with O_EXCL. A reader that opens a file gets
- * all that was written before the writer closed it. We use no locks, no watching, and no order between two names. A listing may be old. The
- * engine computes blocks that the listing lacks, and blocks that are listed but gone.
+ * A folder of shared cells. NFS or another network file system suffices, because we rely on three rules only:
+ * - A rename within the folder replaces a file at once and as a whole.
+ * - Only one engine can create a given link, or a given file with O_EXCL.
+ * - A reader that opens a file gets all that was written before the writer closed it.
+ * There are no locks, no file watching, and no assumed order between two file names. A listing may be out of date: the engine computes
+ * blocks that the listing lacks, and blocks that are listed but gone.
  *
- * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
- * block write the same content. Its name is an HMAC of the identity and the last cell hash. So a listing shows no cell hash, and a reader
- * without the secret finds nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so
- * the end of a text is evicted first. If the machines' clocks differ, only the order of eviction changes.
+ * A block gets its final name only when it is complete and on the file system (temporary name, fsync, rename). Two engines that write the
+ * same block write the same content. The file name is an HMAC of the identity and the last cell hash. A listing therefore shows no cell
+ * hash, and a reader without the secret finds nothing.
+ *
+ * The modification time of a file is the block's last use, which orders the eviction. A block gets a time one millisecond earlier than the
+ * block before it in the text. So the end of a text is evicted first. If the machines' clocks differ, only the order of eviction changes.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
   readonly #told = new Set<string>()
-  /** `#used`: bytes of all blocks at the last listing; null before the first. `#since`: bytes that this engine has written since then. */
+  /**
+   * `#used`: bytes of all blocks at the last listing; null before the first listing. `#since`: bytes that this engine has written since
+   * then.
+   */
   #used: number | null = null
   #since = 0
   #changes: Promise<unknown> = Promise.resolve()
@@ -142,7 +149,7 @@ export class SharedCellsFolder implements SharedTier {
     if (found === null) return false
     const now = steady.now()
     const used = usedAt(wanted.positions, now) / 1000
-    // The difference may be negative: the clock may have been ahead at the last use.
+    // The recorded use may be in the future, because the clock that set it may have been ahead.
     if (Math.abs(now - found.mtimeMs) > TOUCHED) await utimes(path, used, used).catch(() => undefined)
     return true
   }
@@ -170,7 +177,7 @@ export class SharedCellsFolder implements SharedTier {
 
   forget(conversation: ConversationId, keeps: (record: OffloadRecord) => boolean = () => false): Promise<void> {
     return this.#afterOthers(async () => {
-      // A folder that cannot be read now has forgotten nothing: the caller must try again.
+      // If the folder cannot be read, nothing was forgotten: the promise rejects and the caller must try again.
       const names = await readdir(this.options.folder).catch(unlessGone([]))
       for (const name of names.filter((name) => ITEM.test(name))) {
         const path = join(this.options.folder, name)
@@ -203,7 +210,10 @@ export class SharedCellsFolder implements SharedTier {
     return join(this.options.folder, name.slice(0, 32) + BLOCK_FILE)
   }
 
-  /** Returns the state if the file is whole, was made under our secret, and is exactly the wanted block; otherwise null. */
+  /**
+   * Returns the block's state. Returns null unless the file is complete, was made under our secret, and holds exactly the wanted tokens,
+   * positions and hashes.
+   */
   async #read(file: FileHandle, { tokens, positions, hashes }: WantedBlock): Promise<Uint8Array | null> {
     const head = await readHead(file)
     const { identity, secret } = this.options
@@ -214,7 +224,7 @@ export class SharedCellsFolder implements SharedTier {
     if (state === 'refused') return null
     const now = steady.now()
     const used = usedAt(positions, now) / 1000
-    // The difference may be negative: the clock may have been ahead at the last use.
+    // The recorded use may be in the future, because the clock that set it may have been ahead.
     if (Math.abs(now - (await file.stat()).mtimeMs) > TOUCHED) await file.utimes(used, used).catch(() => undefined)
     return state
   }
@@ -227,7 +237,7 @@ export class SharedCellsFolder implements SharedTier {
     await rm(path, { force: true }).catch(() => undefined)
   }
 
-  /** Writes the whole block to the file system, or nothing. Returns false if the engine no longer wants it there. */
+  /** Writes the complete block under its final name, or leaves no file. Returns false if `isWanted` returned false in the meantime. */
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {
@@ -245,7 +255,7 @@ export class SharedCellsFolder implements SharedTier {
     }
   }
 
-  /** Evicts the blocks that are unused for longest, if the folder would become too large. */
+  /** Deletes the least recently used blocks if the folder would exceed its budget with `bytes` more. */
   async #makeRoom(bytes: number): Promise<void> {
     const { bytes: budget } = this.options
     this.#since += bytes
@@ -253,7 +263,7 @@ export class SharedCellsFolder implements SharedTier {
       const all = await this.#look()
       this.#used = all.reduce((sum, each) => sum + each.bytes, 0)
       this.#since = bytes
-      // Another engine may add a block of the largest size at the same moment.
+      // Keep extra room: another engine may add a block of the largest size at the same moment.
       if (this.#used + bytes > budget * (1 - FREED - 2 * SLICE))
         for (const { path, bytes: size } of all.sort((a, b) => a.used - b.used)) {
           if (this.#used + bytes <= budget * (1 - 2 * FREED)) break
@@ -278,7 +288,9 @@ export class SharedCellsFolder implements SharedTier {
   }
 
   /**
-   * All engines that share a folder must share a secret. An engine with another secret would take the blocks for damaged, and delete them.
+   * Compares the folder's secret with ours, or marks a new folder with ours. All engines of a folder need the same secret, because an
+   * engine with another secret would take the blocks for damaged and delete them.
+   * @throws KvfoldError engine/bad-request when the folder belongs to another secret
    */
   async #checkSecret(): Promise<void> {
     const { folder, secret } = this.options
@@ -292,8 +304,8 @@ export class SharedCellsFolder implements SharedTier {
       await file.close()
       await link(temporary, path)
     } catch (error) {
-      // If the file system has no links, several engines may write their marks at the same time. Then the last mark remains, and the other
-      // engines are refused when they read it.
+      // On a file system without hard links, several engines may write their mark at the same time. The last mark remains, and the other
+      // engines are refused when they read it below.
       if (isOfSystem(error) && error.code !== 'EEXIST' && !(await isThere(path))) await rename(temporary, path)
     } finally {
       await rm(temporary, { force: true })
@@ -321,7 +333,7 @@ export class SharedCellsFolder implements SharedTier {
 
 const isSame = (a: Int32Array, b: Int32Array): boolean => a.length === b.length && a.every((each, at) => each === b[at])
 
-/** The later a block is in its text, the earlier it is evicted. */
+/** Returns the time, in milliseconds, to record as a block's use: `now` less one millisecond for each block before it in its text. */
 const usedAt = (positions: Int32Array, now: number): number => now - positions[0]! / positions.length
 
 const isThere = (path: string): Promise<boolean> =>

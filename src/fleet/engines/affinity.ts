@@ -1,23 +1,25 @@
 /**
- * Chooses an engine for a conversation. The choice is pure: it uses hashes of the conversation's beginning, and the open requests of each
- * engine.
+ * Chooses an engine for a conversation. The choice depends only on hashes of the conversation's messages, on the engines that ran earlier
+ * steps, and on the open requests of each engine.
  *
- * A conversation stays on the engine of its last step. The first conversation, under any id, that continues from the end of a step also
- * stays there. A new conversation goes to the engine that has its beginning. That engine ran a step with the same messages, or the
- * conversation that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a
- * user) decides. So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine
- * with more than its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one
- * conversation, the first stays, and the others are spread over the engines.
+ * - A conversation stays on the engine of its last step. So does the first new conversation that continues from the end of that step.
+ * - Another new conversation goes to the engine that has its beginning in the cache: the engine ran a step with the same messages, or it
+ * ran the conversation that this one is forked from.
+ * - If no engine has its beginning, weighted rendezvous hashing of its root decides. The root is the messages up to the first user message.
+ * All servers with the same engines decide alike, and an engine that leaves moves only its own conversations.
+ *
+ * A new conversation skips an engine with more than its share of the open requests (bounded loads). So of many forks of one conversation,
+ * the first stays, and the rest are spread over the engines.
  */
 import { writeJson } from '../../runtime/core/written-json.js'
 import { createHash } from 'node:crypto'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 
-/** An engine, with the facts that the choice uses. */
+/** One engine, with the facts that the choice needs. */
 export interface Candidate {
-  /** The engine's name, which is hashed. Every server must use the same name for it. */
+  /** The engine's name, which is hashed. All servers must use the same name for it, or they choose differently. */
   readonly name: string
-  /** Share of the conversations, in proportion to the weights of the other engines; above 0. */
+  /** The engine's share of the conversations, relative to the weights of all engines; above 0. */
   readonly weight: number
   /** How many requests the engine is answering now. */
   readonly open: number
@@ -25,17 +27,23 @@ export interface Candidate {
   readonly available: boolean
 }
 
-/** The hashes by which a conversation is looked up. */
+/** The hashes by which an engine with the conversation's cache is found. */
 export interface Beginning {
-  /** Hash of the messages up to and including the first user message. It never changes while the conversation lives, and forks share it. */
+  /**
+   * Hash of the messages up to and including the first user message. It stays the same while the conversation grows, and its forks share
+   * it.
+   */
   readonly root: string
-  /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the previous one. */
+  /**
+   * Hashes of the root and of every longer beginning, one message more each; the last is the whole prompt. Each hash includes the previous
+   * one.
+   */
   readonly chain: readonly string[]
 }
 
 /** Why an engine was chosen. */
 export type Reason =
-  /** The last step of this conversation, or of the one that it is a copy of, ran on the engine. */
+  /** The engine ran the last step of this conversation, or the step from whose end this conversation continues under a new id. */
   | 'stays'
   /** The engine has the conversation's beginning, or the conversation from which this one was forked. */
   | 'prefix'
@@ -53,8 +61,8 @@ export interface Wanted {
 }
 
 /**
- * Returns the hashes of a conversation. They use its original contents, so that folds do not move it. Tenants have different hashes, so a
- * tenant's requests cannot reveal where another tenant's conversations are.
+ * Returns the hashes of a conversation. They are computed from the original contents, so a fold does not change them. They include the
+ * tenant, so a tenant's requests cannot reveal where the conversations of another tenant run.
  */
 export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Beginning {
   const first = Math.max(
@@ -75,7 +83,7 @@ export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Begi
   return { root: chain[0] ?? hash, chain }
 }
 
-/** Hashes a list of texts to 128 bits. The length of each text is hashed too, so two different lists never look alike. */
+/** Hashes a list of strings to 128 bits. Each length is hashed too, so that `['ab', 'c']` and `['a', 'bc']` differ. */
 function hashOf(...parts: readonly string[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(`${part.length}:`).update(part)
@@ -99,8 +107,8 @@ function unitOf(root: string, name: string): number {
 }
 
 /**
- * Returns how many open requests an engine may have, this one included, before other engines are preferred. That is its share of all
- * requests by weight, times `slack`, rounded up.
+ * Returns the number of open requests from which on other engines are preferred. It is the engine's share by weight of all open requests
+ * plus one, times `slack`, rounded up.
  */
 export function roomOf({ weight }: Candidate, candidates: readonly Candidate[], slack: number): number {
   const open = candidates.reduce((sum, each) => sum + each.open, 0)
@@ -108,15 +116,15 @@ export function roomOf({ weight }: Candidate, candidates: readonly Candidate[], 
   return Math.ceil((slack * (open + 1) * weight) / weights)
 }
 
-/** How many beginnings are remembered; each takes some 100 bytes. */
+/** How many beginnings are remembered (LRU). Each takes about 100 bytes. */
 const MOST = 50_000
-/** How many times its share of the open requests an engine may have. */
+/** The default of `slack`: how many times its share of the open requests an engine may have. */
 const SLACK = 1.25
 
 export class Affinity {
   /**
-   * The engine of each beginning that was sent, oldest use first. `end`: the whole prompt of a step from which no conversation has
-   * continued yet.
+   * The engine that ran each beginning, by the beginning's hash, least recently used first. `end`: the beginning is the whole prompt of a
+   * step, and no conversation has continued from it yet.
    */
   readonly #held = new Map<string, { readonly name: string; readonly end: boolean }>()
 
@@ -126,7 +134,7 @@ export class Affinity {
     private readonly most = MOST,
   ) {}
 
-  /** Chooses the engine for a step and says why. Returns null if no engine takes requests. */
+  /** Chooses the engine for a step, and gives the reason. Returns null if no engine takes requests. */
   choose(
     { beginning, last, parent }: Wanted,
     candidates: readonly Candidate[],
@@ -144,7 +152,7 @@ export class Affinity {
     return { name: chosen.name, why: chosen === order[0] && home === undefined ? 'hash' : 'spilled' }
   }
 
-  /** Notes that a step with this prompt ran on the engine. */
+  /** Records that a step with this prompt ran on the engine. */
   ran({ chain }: Beginning, name: string): void {
     for (const [at, hash] of chain.entries()) {
       this.#held.delete(hash)
@@ -162,8 +170,8 @@ export class Affinity {
   }
 
   /**
-   * Returns the engine of the step from whose end this conversation is the first to continue. Returns null if there is none, or if the
-   * engine takes no requests.
+   * Returns the engine of the step that this conversation continues from, if it is the first to do so. Returns null if there is no such
+   * step, or if its engine takes no requests.
    */
   #goOn({ chain }: Beginning, open: readonly Candidate[]): string | null {
     const end = chain.slice(0, -1).findLast((hash) => this.#held.has(hash))

@@ -1,4 +1,4 @@
-/** The conversations of a remote engine: the ledger of each, and a queue that runs its steps one after another. */
+/** The conversations of a remote engine: each has a ledger and a queue that runs its steps one after another. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { joined } from '../../runtime/core/signals.js'
@@ -14,7 +14,7 @@ export interface RemoteConversation {
 
 interface KeptConversation extends RemoteConversation {
   readonly running: Set<AbortController>
-  /** Settles when the conversation's last requested step is over. */
+  /** Settles when the last step in the conversation's queue is over. */
   tail: Promise<unknown>
 }
 
@@ -22,17 +22,17 @@ export class RemoteConversations {
   readonly #conversations = new Map<ConversationId, KeptConversation>()
   #closed = false
 
-  /** @param deferEdits null: edits never wait */
+  /** @param deferEdits null: every edit is sent at once */
   constructor(private readonly deferEdits: DeferralOptions | null) {}
 
-  /** Returns the conversation's state; null before its first step. */
+  /** Returns the conversation's state; null before its first step, and after `forget`. */
   of(conversation: ConversationId): RemoteConversation | null {
     return this.#conversations.get(conversation) ?? null
   }
 
   /**
-   * Runs a step after the conversation's earlier ones. @throws KvfoldError engine/disposed; engine/cancelled if it was cancelled before it
-   * began; what `step` throws
+   * Runs `step` after the conversation's earlier steps have ended.
+   * @throws KvfoldError engine/disposed; engine/cancelled if the step was cancelled before it began; whatever `step` throws
    */
   async run<T>(
     conversation: ConversationId,
@@ -57,14 +57,14 @@ export class RemoteConversations {
     return running
   }
 
-  /** Cancels the conversation's running steps and forgets its ledger. */
+  /** Aborts the conversation's running and waiting steps, and forgets its ledger. */
   forget(conversation: ConversationId): void {
     const state = this.#conversations.get(conversation)
     this.#conversations.delete(conversation)
     for (const running of state?.running ?? []) running.abort()
   }
 
-  /** Forgets all conversations; resolves when no step runs. */
+  /** Forgets all conversations. Resolves when all their steps have ended. */
   async close(): Promise<void> {
     this.#closed = true
     const all = [...this.#conversations.values()]

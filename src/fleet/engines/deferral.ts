@@ -1,14 +1,15 @@
 /**
- * Chooses the edits that a remote engine gets now, and those that wait.
+ * Decides which edits a remote engine gets at this step, and which edits wait.
  *
- * An endpoint caches beginnings only, so after an edit all text behind it is computed again. An agent that folds one fragment a step, from
- * first to last, makes the endpoint compute the same text again and again. A small fold far in front never pays. Whether an edit pays
- * depends on the number of steps to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals
- * the price of buying. That never costs more than twice as much as the best choice in hindsight. A waiting edit pays rent in each step: the
- * tokens that it would hide, at the price of cached ones. Edits that are made together cost the tokens after the first of them. Each such
- * token costs the price of a computed one less that of a cached one.
+ * An endpoint has a prefix cache only, so an edit makes it compute all text behind the edit again. An agent that folds one fragment per
+ * step, from first to last, makes it compute the same text again and again. A small fold far in front never pays.
  *
- * Until then the model sees text that it has folded, so edits wait only if the option asks for it. Restored text is shown at once.
+ * Whether an edit pays depends on the unknown number of steps to come. This is the ski rental problem, whose known solution is: rent until
+ * the rent paid equals the price of buying. That costs at most twice the best choice in hindsight. A waiting edit pays rent in each step:
+ * the tokens that it would hide, at the price of cached tokens. A set of edits is bought at the price of the shown tokens behind its first
+ * edit. Each of them costs the price of a computed token less that of a cached one.
+ *
+ * While an edit waits, the model still sees the folded text. So edits wait only if the option asks for it. A restore is never delayed.
  */
 import type { Edit } from '../../runtime/chat/message.js'
 import { length } from '../../runtime/core/span.js'
@@ -17,25 +18,25 @@ import { editsByMessage, shownText } from './wire.js'
 
 export interface DeferralOptions {
   /**
-   * The price of a cached token of a prompt, as a share of the price of a computed one: 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default:
-   * the price that the engine's own times imply.
+   * The price of a cached prompt token as a share of the price of a computed one, 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default: the
+   * ratio that the engine's own times imply (`CachedPrice`), and 0.1 until they are known.
    */
   readonly cachedPrice?: number | (() => number)
 }
 
-/** The price of a cached token if neither the option nor the engine's times give one. */
+/** The price of a cached token, as a share of a computed one, if no other figure is known. */
 const USUAL = 0.1
-/** The engine's times count after `ENOUGH` steps. Each new step reduces the weight of the earlier ones by the share `FORGOTTEN`. */
+/** There is no estimate before `ENOUGH` steps. Each new step reduces the weight of the earlier steps by the share `FORGOTTEN`. */
 const [ENOUGH, FORGOTTEN] = [8, 0.02]
 
 /**
- * Estimates the price of a cached token from an engine's own times. A least-squares fit over the last steps gives the milliseconds of a
- * prompt as fixed + a x cached + b x computed. The price is a / b. Cached tokens cost time, because the computed tokens behind them attend
- * to them.
+ * Estimates the price of a cached token from an engine's own times. A least-squares fit over the recent steps models the milliseconds of a
+ * prompt as fixed + a × cached + b × computed. The price is a / b. A cached token costs time because the computed tokens behind it attend
+ * to it.
  */
 export class CachedPrice {
   #steps = 0
-  /** Sums of products of 1, cached, computed and milliseconds, each with each. */
+  /** Row i, column j: the weighted sum over steps of x[i] × x[j], where x = (1, cached / 1000, computed / 1000, milliseconds). */
   readonly #sums = Array.from({ length: 4 }, () => new Float64Array(4))
 
   observe(cached: number, computed: number, milliseconds: number): void {
@@ -46,7 +47,7 @@ export class CachedPrice {
       for (const [j, value] of row.entries()) sums[j] = (1 - FORGOTTEN) * sums[j]! + row[i]! * value
   }
 
-  /** The estimated price; null if there were too few steps, or if they were too much alike. */
+  /** The estimated price; null if there were too few steps, or if their numbers of cached and computed tokens are nearly proportional. */
   get ratio(): number | null {
     if (this.#steps < ENOUGH) return null
     const [one, cached, computed] = this.#sums.map((sums) => [...sums])
@@ -59,28 +60,28 @@ export class CachedPrice {
     return b > 0 ? Math.min(1, Math.max(0, a / b)) : null
   }
 
-  /** The estimated price, or the usual one when there is no estimate. */
+  /** The estimated price; 0.1 if there is no estimate. */
   get price(): number {
     return this.ratio ?? USUAL
   }
 }
 
 export interface Choice {
-  /** The edits that the step shows. */
+  /** The edits that this step shows to the engine. */
   readonly edits: readonly Edit[]
-  /** The edits that still wait. */
+  /** The edits that wait for a later step. */
   readonly waiting: readonly Edit[]
-  /** Estimates of what all waiting edits would do now: the tokens to compute again, and the tokens to hide. */
+  /** Estimates for the case that all waiting edits were made at this step: `computes` tokens computed again, `hides` tokens hidden. */
   readonly computes: number
   readonly hides: number
-  /** The price of a cached token that the choice used. */
+  /** The price of a cached token, as a share of a computed one, that the choice used. */
   readonly price: number
 }
 
-/** A requested edit that the endpoint has not got yet, and its figures. */
+/** A requested edit that the endpoint has not received yet, and its estimates in tokens. `paid`: the rent so far. */
 interface WaitingEdit {
   readonly edit: Edit
-  /** The place in the last prompt, in tokens, where the edit begins (an estimate); null if the last prompt did not show the message. */
+  /** Index of the first token in the last prompt that the edit changes (an estimate); null if the last prompt did not show the message. */
   readonly place: number | null
   readonly hides: number
   readonly paid: number
@@ -88,10 +89,10 @@ interface WaitingEdit {
 
 export interface Wish {
   readonly edits: readonly Edit[]
-  /** The original contents of the messages. */
+  /** The original content of each message. */
   readonly contents: readonly string[]
   readonly held: Held | null
-  /** Returns the text that a message has in the ledger under the given edits. */
+  /** Returns a message's text, as the ledger records it, under the given edits. */
   readonly row: (message: number, edits: readonly Edit[]) => string
   /** Returns whether the context has room for the messages under the given edits. If not, no edit waits. */
   readonly fits: (edits: readonly Edit[]) => boolean
@@ -102,22 +103,21 @@ export interface Wish {
 export class Deferral {
   readonly #priceOf: () => number
   #inForce = new Set<string>()
-  /** The rent that waiting edits have paid, in computed tokens. */
+  /** The rent that each waiting edit has paid, in computed tokens, by `keyOf` the edit. */
   #paid = new Map<string, number>()
 
   constructor({ cachedPrice = USUAL }: DeferralOptions = {}) {
     this.#priceOf = () => Math.min(1, Math.max(0, typeof cachedPrice === 'number' ? cachedPrice : cachedPrice()))
   }
 
-  /** The price of a cached token now, as a share of a computed one. */
   get #cachedPrice(): number {
     return this.#priceOf()
   }
 
-  /** Chooses the edits, and assumes that the step is then made: edits that wait pay rent, and chosen edits are in force from now on. */
+  /** Chooses the edits for a step that is about to run. The waiting edits pay their rent for it, and the chosen edits stay in force. */
   choose(wish: Wish): Choice {
     const stay = wish.edits.filter((edit) => this.#inForce.has(keyOf(edit)))
-    // Edits cost nothing where the cache is lost anyway: behind text that comes back or changes for another reason.
+    // An edit is free where the cache is lost anyway: behind text that is restored, or that changed for another reason.
     const lost = lostFrom(wish, stay)
     const candidates = this.#candidates(wish, stay)
     const free = candidates.filter(({ place, hides }) => place === null || place >= lost || hides < 0)
@@ -138,7 +138,10 @@ export class Deferral {
     return { ...candidate, paid: candidate.paid + candidate.hides * this.#cachedPrice }
   }
 
-  /** Returns the largest set of the prompt's last edits whose rent has reached their price. */
+  /**
+   * Returns the edits from some point of the prompt to its end whose rent has reached their price. Takes the largest such set; empty if
+   * none.
+   */
   #paidOff(candidates: readonly WaitingEdit[], held: number): readonly WaitingEdit[] {
     const sorted = [...candidates].sort((a, b) => (a.place ?? 0) - (b.place ?? 0))
     for (let from = 0; from < sorted.length; from++) {
@@ -164,7 +167,7 @@ export class Deferral {
   }
 }
 
-/** Estimates the first token of the last prompt that changes under every choice of edits. */
+/** Estimates the index of the first token of the last prompt that changes even if no waiting edit is made. */
 function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]): number {
   if (held === null) return 0
   const edits = editsByMessage(stay)
@@ -181,8 +184,8 @@ function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]):
 }
 
 /**
- * Returns what making these edits costs and saves. `computes`: the tokens behind the first edit that stay shown, which are computed again.
- * `hides`: the tokens that the edits hide.
+ * Returns what it costs and saves to make these edits together. `computes`: the shown tokens behind the first edit, which the engine
+ * computes again. `hides`: the tokens that the edits hide. `held`: the tokens in the engine's cache.
  */
 function priceOf(set: readonly WaitingEdit[], held: number): { readonly computes: number; readonly hides: number } {
   if (set.length === 0) return { computes: 0, hides: 0 }

@@ -1,19 +1,23 @@
-/** Sends folds as AKV's `drop_message` and `reposition`, to engines that keep the cells behind a dropped message. */
+/** Translates folds into AKV's request fields `drop_message` and `reposition`, for engines that keep the cells behind a dropped message. */
 import { type ChatMessage, type Edit, omitting } from '../../runtime/chat/message.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 
-/** The messages that one conversation has dropped, by their numbers. */
+/** The messages that one conversation has dropped, by message index. */
 export class DroppedMessages {
-  /** For each dropped message, the first message that was sent after the drop. The engine then lays out the same cells every time. */
+  /**
+   * For each dropped message, the index of the first message that was sent after the drop. Sending the same index each time makes the
+   * engine lay out the same cells.
+   */
   readonly #since = new Map<number, number>()
   /** How many messages the conversation had after its last step, the answer included. */
   #known = 0
 
   /**
-   * Splits a request: messages that leave under a contract other than exact are sent whole and named in the fields. All other edits become
-   * text. A message that is shown again is simply no longer named.
-   * @param shown the edits of contents; they number the messages as `left` does
-   * @param left the messages without all that is left out
+   * Splits the edits of a request. A message left out as a whole under a contract other than `exact` becomes a drop: its text is sent, and
+   * the fields name it. All other edits change the text that is sent. A message that is shown again is no longer named in the fields.
+   * Returns null if no message is dropped.
+   * @param shown the edits of message contents, with message indexes as in `left`
+   * @param left the messages after everything that edits leave out was removed
    */
   split(asked: EngineRequest, left: readonly ChatMessage[], shown: readonly Edit[]): Dropping | null {
     const { messages, edits = [], contract = 'exact' } = asked
@@ -48,11 +52,11 @@ export class DroppedMessages {
   }
 }
 
-/** A request with drops. */
+/** A request in which messages are dropped by `drop_message`. */
 export interface Dropping {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
-  /** The first shown message behind a dropped one, numbered as in a list without hidden messages. */
+  /** Index of the first shown message behind a dropped one, counted without the hidden messages. */
   readonly first: number
   readonly fields: { readonly drop_message: Readonly<Record<string, readonly number[]>>; readonly reposition: readonly number[] }
 }

@@ -1,4 +1,4 @@
-/** The HTTP connection to an endpoint: its address and key, timeouts, and repeated tries. */
+/** The HTTP connection to an endpoint: address, key, timeouts and retries. */
 import { readFileSync } from 'node:fs'
 import { Agent as HttpAgent, type IncomingMessage, request as httpRequest } from 'node:http'
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
@@ -10,9 +10,9 @@ import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './fa
 export interface Patience {
   /** Milliseconds until the connection is made. Default 10,000. */
   readonly connect?: number
-  /** The most milliseconds without a byte, before the answer or within it. A long prompt may take that long. Default 600,000. */
+  /** The longest silence, in milliseconds, before the answer or within it. A long prefill is silent too. Default 600,000. */
   readonly idle?: number
-  /** Total milliseconds that a request waits while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
+  /** Total milliseconds that a request waits and retries while the endpoint is overloaded (429, 503). Default 10,000; 0: no retry. */
   readonly busy?: number
 }
 
@@ -23,10 +23,10 @@ export interface EndpointOptions {
   readonly patience?: Patience
 }
 
-/** An answer. Its body is still coming. */
+/** An answer with a success status. Its body may still be arriving. */
 export interface EndpointAnswer {
   readonly type: string
-  /** The bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; the reason of `signal` when it was aborted */
+  /** The bytes as they arrive. @throws KvfoldError remote/broken-stream, remote/timeout; the reason of `signal` when it was aborted */
   readonly body: AsyncIterable<Uint8Array>
 }
 
@@ -36,7 +36,8 @@ interface Asking {
   readonly body: string | null
   readonly signal: AbortSignal | undefined
   /**
-   * Milliseconds until a new connection is made. When absent, an open connection may be used again, and the endpoint's patience applies.
+   * Milliseconds until a new connection is made; a kept-alive connection is then not used. If absent, a kept-alive connection may serve,
+   * and `Patience.connect` applies.
    */
   readonly connect?: number
   readonly headers?: Sending['headers']
@@ -50,27 +51,27 @@ export interface Sending {
   readonly busy?: number
 }
 
-/** An answer that has begun. */
+/** A response whose headers have arrived. */
 interface Sent {
   readonly response: IncomingMessage
-  /** The error of our own timeout, if the timeout ended the response; else null. The response itself does not say why it ended. */
+  /** The error of our own idle timeout if that ended the response; else null. Node's response does not say why it ended. */
   readonly timeout: () => KvfoldError | null
 }
 
-/** The most bytes of an error's body that are read. */
+/** The most bytes that are read of an error's body. */
 const LONGEST_ERROR = 65_536
-/** An answer that is read as a whole is refused when it has more bytes than this. */
+/** The most bytes of an answer that is read as a whole. A larger answer is refused. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
-/** The least pause before a busy engine is asked again, whatever it asks for. */
+/** The shortest pause in milliseconds before a busy engine is asked again, even if it asks for a shorter one. */
 const LEAST_PAUSE = 100
 
 /**
- * Uses plain node:http, because fetch gives up when no header comes for five minutes. A long prompt on a slow machine takes that long, and
- * fetch has no option for it. Redirects are not followed: the key goes only to the given address.
+ * Sends requests by plain node:http. `fetch` gives up after five minutes without a response header, which a long prefill on a slow machine
+ * exceeds, and has no option for it. Redirects are not followed, so the key goes only to the given address.
  */
 export class Endpoint {
-  /** The endpoint's name in messages, without any secret. */
+  /** The endpoint's address without key or password, for messages. */
   readonly name: string
   readonly #root: URL
   readonly #key: string | null
@@ -87,8 +88,9 @@ export class Endpoint {
   }
 
   /**
-   * Returns the JSON at `path` (from the root, with `/v1` where needed); null if the endpoint has no such path. @throws KvfoldError
-   * remote/*
+   * Returns the JSON at `path`, which counts from the server's root, so include `/v1` where needed. Returns null if the endpoint has no
+   * such path (404, 405 or 501).
+   * @throws KvfoldError remote/*
    */
   async get(path: string, signal?: AbortSignal): Promise<unknown> {
     const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal })
@@ -100,8 +102,9 @@ export class Endpoint {
   }
 
   /**
-   * Returns true if the path answers with success, false if there is no such path; the body does not matter. Uses a new connection, because
-   * a kept one may lead to a machine that is gone. @param connect milliseconds until the connection is made
+   * Returns true if the path answers with success, false if there is no such path; the body does not matter. Opens a new connection,
+   * because a kept-alive one may lead to a machine that is gone.
+   * @param connect milliseconds until the connection is made
    * @throws KvfoldError remote/* for any other answer; remote/unreachable if there is no connection
    */
   async reach(path: string, connect: number, signal?: AbortSignal): Promise<boolean> {
@@ -119,7 +122,7 @@ export class Endpoint {
     return this.json(await this.open(path, body, signal))
   }
 
-  /** Sends a POST and waits for the beginning of its answer; tries again while the endpoint is busy. @throws as `post` */
+  /** Sends a POST. Resolves when the answer's headers are there; retries while the endpoint is busy. @throws as `post` */
   async open(
     path: string,
     body: unknown,
@@ -135,7 +138,7 @@ export class Endpoint {
       if ((answer.status !== 429 && answer.status !== 503) || waited + pause > busy) throw errorOf(answer, this.name)
       waited += pause
       await sleep(pause, undefined, signal === undefined ? {} : { signal }).catch((error: unknown) => {
-        // `sleep` throws an error of its own, not the signal's reason.
+        // An aborted `sleep` throws an error of its own; callers expect the signal's reason.
         signal?.throwIfAborted()
         throw error
       })
@@ -165,14 +168,14 @@ export class Endpoint {
     if (status === 200) return { type: response.headers['content-type'] ?? '', body }
     const text = this.#withoutKey(await textOf(body, LONGEST_ERROR, 'cut'))
     const { date, 'retry-after': again } = response.headers
-    // Use the endpoint's own clock if it sends the time: our clock may differ.
+    // Retry-After may be a date. Compare it with the endpoint's own clock if it sends one, because ours may differ.
     const told = Date.parse(date ?? '')
     return { status, text, retryAfter: retryAfter(again, Number.isNaN(told) ? Date.now() : told) }
   }
 
   /**
-   * Sends a request. Sends it once more, on a new connection, if the endpoint closed the kept one before any of the answer came. Another
-   * kept connection would not do: an endpoint that closes one of them (llama-server, after its keep-alive limit) closes all.
+   * Sends a request. Repeats it once, on a new connection, if the endpoint closed a kept-alive connection before any byte of the answer
+   * came. A second kept-alive connection would not help: llama-server closes all of them after its keep-alive limit.
    */
   async #send(asking: Asking, again = true): Promise<Sent> {
     const { idle } = this.#patience
@@ -242,7 +245,7 @@ export class Endpoint {
     }
   }
 
-  /** Removes the key from an endpoint's words, because endpoints repeat keys that they do not know. */
+  /** Removes the key from a text of the endpoint, because some endpoints repeat a key that they do not know. */
   #withoutKey(text: string): string {
     return this.#key === null ? text : text.replaceAll(this.#key, '[key]')
   }
@@ -280,9 +283,9 @@ async function textOf(body: AsyncIterable<Uint8Array>, most: number, beyond: 'cu
   return Buffer.concat(chunks).toString('utf8')
 }
 
-// Reads the key of an endpoint. It is never part of a message, a log or a listing.
+// The functions below read an endpoint's key. The key never appears in a message, a log or a listing.
 
-/** The environment variable that is read if no other source is named. */
+/** The environment variable that holds the key if no other source is named. */
 export const KEY_VARIABLE = 'KVFOLD_ENGINE_KEY'
 
 export interface KeySource {
@@ -292,7 +295,10 @@ export interface KeySource {
   readonly file?: string
 }
 
-/** Returns the key; null if there is none and no source was named. @throws KvfoldError remote/bad-endpoint if the named source has none */
+/**
+ * Returns the key; null if no source was named and the default variable is unset. @throws KvfoldError remote/bad-endpoint if a named source
+ * has no key
+ */
 export function readKey({ variable, file }: KeySource, environment: NodeJS.ProcessEnv = process.env): string | null {
   const bad = (message: string, cause?: unknown) => new KvfoldError('remote/bad-endpoint', message, { cause })
   if (file !== undefined) {
@@ -315,5 +321,5 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
   return key
 }
 
-/** Whether the text is a usable key: only characters that a header may have. */
+/** Whether the text can be sent in a header: printable ASCII without spaces. */
 const isKey = (text: string): boolean => /^[\x21-\x7e]+$/.test(text)

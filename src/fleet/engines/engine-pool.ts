@@ -1,4 +1,7 @@
-/** The engines that serve one model. For each of them: its facts, its health, its open requests, and how many tokens it really reused. */
+/**
+ * The engines that serve one model. Keeps each engine's facts, health, open requests, and the numbers of expected and of really cached
+ * tokens.
+ */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineStatus, FlavourName } from '../../runtime/engine/elsewhere.js'
 import { Affinity, type Beginning, type Candidate, type Reason } from './affinity.js'
@@ -6,15 +9,15 @@ import { Endpoint, type EndpointOptions, type Patience } from './endpoint.js'
 import { flavourNamed, probe, type Flavour } from './flavour.js'
 import { TextCounts } from './prompt-counts.js'
 
-/** An engine in the operator's list of engines. */
+/** One engine in the operator's list. */
 export interface EngineEntry extends Omit<EndpointOptions, 'patience'> {
-  /** Share of the conversations, in proportion to the weights of the other engines. Default 1. */
+  /** The engine's share of the conversations, relative to the weights of all engines. Default 1. */
   readonly weight?: number
-  /** Which kind of engine it is. Default: the kind that `/v1/models` gives in `owned_by`. */
+  /** The kind of server. Default: found from `owned_by` in `/v1/models`. */
   readonly flavour?: FlavourName
-  /** The engine's name of the model. Default: the name in the pool's options, or the first that the engine lists. */
+  /** The model's name in requests to this engine. Default: `PoolOptions.model`, else the first model that the engine lists. */
   readonly model?: string
-  /** True: the engine finishes its requests and gets no new ones. Default false. */
+  /** True: the engine finishes its running requests and gets no new ones. Default false. */
   readonly drain?: boolean
 }
 
@@ -34,7 +37,7 @@ export interface Known {
   readonly release: string
 }
 
-/** The model that the engines without a `model` of their own must serve: the first that one of them reported. Null before that. */
+/** The model that engines without a `model` of their own must serve. It is the first model that one of them reported; null before that. */
 interface CommonModel {
   name: string | null
 }
@@ -45,12 +48,12 @@ const HEALTH_EVERY = 5000
 /** Milliseconds for a health check, and for the connection within it. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
-/** At the start, after the first engine has reported its facts, the milliseconds that the other engines have to report theirs. */
+/** Milliseconds that the other engines have at the start to report their facts, after the first engine has reported. */
 const GRACE = 2000
-/** An engine counts as gone when connections still fail this many milliseconds after the first failure. */
+/** An engine counts as gone when a check that begins this many milliseconds after the first failed one cannot connect either. */
 const SURELY = 1000
 
-/** An engine of a pool. */
+/** One engine of a pool: its counters and its health. */
 export class Member {
   readonly endpoint: Endpoint
   known: Known | null = null
@@ -59,15 +62,15 @@ export class Member {
   failures = 0
   moved = 0
   readonly tokens = { prompt: 0, cached: 0, expected: 0 }
-  /** Failures since the engine's last success. */
+  /** Number of failures since the engine's last success. */
   #row = 0
   #problem: string | null = null
-  /** The time since which no connection succeeded; null when the last one succeeded. */
+  /** The start of the first check that could not connect, by `performance.now`; null once a check gets any other result. */
   #away: number | null = null
   #lost = new AbortController()
-  /** When the engine last sent a part of an answer, by `performance.now`. */
+  /** The time of the last bytes of an answer, by `performance.now`. */
   #heard = Number.NEGATIVE_INFINITY
-  /** Whether the engine left the pool. Its connections are then closed after its last request. */
+  /** True after the engine left the pool. Its connections close with its last request. */
   #left = false
 
   constructor(
@@ -109,8 +112,8 @@ export class Member {
   }
 
   /**
-   * Checks the engine's health. Asks for its facts if they are unknown, or if it failed since: it may have come back with another model. Does not
-   * throw.
+   * Checks the engine's health. Also reads its facts if they are unknown or if the engine has failed, because it may have come back with
+   * another model. Never throws.
    */
   async check(common: CommonModel, signal?: AbortSignal): Promise<void> {
     const since = performance.now()
@@ -133,19 +136,19 @@ export class Member {
       this.well()
     } catch (error) {
       if (signal?.aborted !== true) this.#miss(error, since)
-      // An engine may be too busy for a health check. It is up as long as it sends parts of answers.
+      // An engine may be too busy to answer the health check. It counts as up while it sends parts of answers.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} has sent nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
     }
   }
 
-  /** Aborted when the machine is gone, because a machine that is cut off never ends its answers. */
+  /** Aborted when the machine seems to be gone: a machine that is cut off never ends its answers, so running requests would hang. */
   get lost(): AbortSignal {
     return this.#lost.signal
   }
 
-  /** Handles a failed check that began at `since`. */
+  /** Records a failed check that began at `since`. Aborts `lost` if the engine seems to be gone. */
   #miss(error: unknown, since: number): void {
     const isNobody = error instanceof KvfoldError && error.code === 'remote/unreachable'
     if (!isNobody) {
@@ -160,7 +163,7 @@ export class Member {
     lost.abort(new KvfoldError('remote/unreachable', `${this.name} was lost in the middle of the request: ${error.message}`))
   }
 
-  /** Notes that the engine sent something. */
+  /** Records that bytes of an answer arrived. */
   hear(): void {
     this.#heard = performance.now()
   }
@@ -175,7 +178,7 @@ export class Member {
     this.#problem = problem
   }
 
-  /** Notes that the engine left the pool. Its connections are closed after its last request. */
+  /** Removes the engine from the pool. Its connections close with its last request. */
   leave(): void {
     this.#left = true
     if (this.open === 0) this.endpoint.close()
@@ -199,7 +202,7 @@ export class EnginePool {
   readonly #affinity = new Affinity()
   readonly #closing = new AbortController()
   #clock: NodeJS.Timeout | null = null
-  /** The facts that `lead` last returned. */
+  /** The last result of `lead`, for the case that no engine has facts. */
   #lead: Known | null = null
   readonly #common: CommonModel = { name: null }
 
@@ -213,9 +216,9 @@ export class EnginePool {
   }
 
   /**
-   * Asks all engines for their facts. An engine that does not report them within two seconds after the first one is down until it does.
-   * `watched`: their health is checked from now on, and the list may change (`set`).
-   * @throws KvfoldError remote/*, model/not-found when none can be used: the error of the first
+   * Asks all engines for their facts. An engine that takes more than two seconds longer than the first one counts as down until it answers.
+   * `watched`: the pool checks the engines' health from then on, and `set` may change the list.
+   * @throws KvfoldError remote/*, model/not-found: the first engine's error, when no engine can be used
    */
   static async connect(
     entries: readonly EngineEntry[],
@@ -254,8 +257,8 @@ export class EnginePool {
   }
 
   /**
-   * The facts of the first engine that is up, for questions that any engine can answer. If none is up, the facts of the first engine that
-   * ever reported some.
+   * The facts of the first engine that is up, for questions that any engine can answer. If none is up: the facts of the first engine that
+   * has any, or the last ones returned here.
    */
   get lead(): Known {
     const found = this.#members.find((member) => member.up)?.known ?? this.#members.find(({ known }) => known !== null)?.known
@@ -264,7 +267,7 @@ export class EnginePool {
     return this.#lead
   }
 
-  /** Tokens that a conversation may have on every engine; null if none reports its limit. */
+  /** Tokens that a conversation may have: the smallest context of all engines; null if no engine reports one. */
   get context(): number | null {
     const contexts = this.#members.map((member) => member.known?.context ?? null).filter((context) => context !== null)
     return contexts.length === 0 ? null : Math.min(...contexts)
@@ -275,8 +278,8 @@ export class EnginePool {
   }
 
   /**
-   * Replaces the list. Engines that stay keep their facts; engines that leave finish their requests. @throws KvfoldError
-   * remote/bad-endpoint; then nothing changed
+   * Replaces the list of engines. Engines that stay keep their facts. Engines that leave finish their requests.
+   * @throws KvfoldError remote/bad-endpoint for a bad list; the old list then stays
    */
   async set(entries: readonly EngineEntry[]): Promise<void> {
     refuseTwins(entries)
@@ -303,15 +306,14 @@ export class EnginePool {
     await this.check()
   }
 
-  /** Checks every engine's health once. */
   async check(): Promise<void> {
     await Promise.all(this.#members.map((member) => member.check(this.#common, this.#closing.signal)))
   }
 
   /**
-   * Chooses the engine for a step, and says why. The caller must end the request (`Member.end`). `tried`: engines on which this step has
-   * failed.
-   * @throws KvfoldError remote/no-engine when none takes requests
+   * Chooses the engine for a step, gives the reason, and counts the request as open. The caller must call `Member.end` on it. `tried`:
+   * names of the engines on which this step has failed.
+   * @throws KvfoldError remote/no-engine when no engine takes requests
    */
   take(
     wanted: { readonly beginning: Beginning; readonly last: string | null; readonly parent: string | null },
@@ -330,12 +332,12 @@ export class EnginePool {
     return { member, known: member.known, why: chosen.why }
   }
 
-  /** Whether an engine that is not in `tried` takes requests. */
+  /** Whether some engine outside `tried` takes requests. */
   hasOther(tried: ReadonlySet<string>): boolean {
     return this.#members.some((member) => this.#takes(member) && !tried.has(member.name))
   }
 
-  /** Notes that a step ran on this engine. `last`: the engine of the conversation's step before. */
+  /** Records that a step ran on this engine. `last`: the name of the engine that ran the conversation's previous step. */
   ran(member: Member, beginning: Beginning, last: string | null): void {
     member.well()
     if (last !== null && last !== member.name) member.moved++
@@ -343,7 +345,8 @@ export class EnginePool {
   }
 
   /**
-   * Notes that a step failed on this engine. `gone`: the engine seems to be gone, or to be another than it was, so it is checked at once.
+   * Records that a step failed on this engine. `gone`: the engine seems to have stopped, or to have restarted as another one. The pool then
+   * checks its health at once.
    */
   failed(member: Member, error: Error, gone: boolean): void {
     member.failures++
@@ -382,7 +385,7 @@ export class EnginePool {
   }
 }
 
-/** Refuses a list that names an engine twice. @throws KvfoldError remote/bad-endpoint */
+/** @throws KvfoldError remote/bad-endpoint if the list is empty or names an engine twice */
 function refuseTwins(entries: readonly EngineEntry[]): void {
   const names = entries.map((entry) => {
     const endpoint = new Endpoint(entry)

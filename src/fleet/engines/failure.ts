@@ -1,23 +1,23 @@
-/** Turns an endpoint's refusals and a connection's failures into kvfold's own errors. */
+/** Turns an endpoint's refusals and connection failures into errors of kvfold. */
 import { errorTable, KvfoldError, type ErrorCode } from '../../runtime/core/errors.js'
 import { fieldOf, isRecord, numberAt, textAt } from '../../runtime/core/json.js'
 
-/** The answer of an endpoint that refused a request. */
+/** An endpoint's answer with an error status. */
 export interface EndpointRefusal {
   readonly status: number
-  /** The body, as far as it was read. */
+  /** The body; long bodies are cut. */
   readonly text: string
-  /** Seconds to wait; null if the endpoint does not say. */
+  /** Seconds to wait before a retry; null if the endpoint does not say. */
   readonly retryAfter: number | null
 }
 
-/** The most characters of an endpoint's own words that we repeat. */
+/** The most characters of an endpoint's error text that our own message repeats. */
 const LONGEST_QUOTE = 400
 
-/** The words by which engines say that a prompt is too long. vLLM, SGLang and OpenAI tell this error only by such words and a code. */
+/** Matches the error texts for a prompt that is too long. vLLM, SGLang and OpenAI have only such words and a general code for it. */
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
-/** Returns the error for an answer with another status than 200. `where`: the endpoint's name in messages. */
+/** Returns the error for an answer with an error status. `where`: the endpoint's name, for the message. */
 export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   const { status, text, retryAfter } = refusal
   const said = quote(text)
@@ -42,10 +42,10 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   )
 }
 
-/** Whether the fault is the engine's and not the request's. Then another engine may be tried. */
+/** Whether the engine is at fault and not the request, so that another engine may succeed. */
 export const isTheirs = ({ code }: KvfoldError): boolean => THEIRS.has(code)
 
-/** Whether the error suggests that the engine is gone, or came back with another model or key. */
+/** Whether the engine seems to have stopped, or to have restarted with another model or key. */
 export const isGone = ({ code }: KvfoldError): boolean => GONE.has(code)
 
 const GONE: ReadonlySet<ErrorCode> = new Set([
@@ -68,10 +68,10 @@ const THEIRS: ReadonlySet<ErrorCode> = new Set([
   'model/not-found',
 ])
 
-/** Returns the error for an error event in the middle of a stream, in the forms of vLLM, SGLang, llama-server, OpenAI and kvfold. */
+/** Returns the error for an error event inside a stream. Reads the formats of vLLM, SGLang, llama-server, OpenAI and kvfold. */
 export function streamedError(error: unknown, where: string): KvfoldError {
   const code = textAt(error, 'code')
-  // kvfold sends its own error code if OpenAI has none for it.
+  // kvfold sends its own error codes, except where OpenAI has a code for the same error.
   const own = code === 'context_length_exceeded' ? 'context/full' : code
   const known = own !== null && own in errorTable ? errorTable[own as ErrorCode] : null
   const status = numberAt(error, 'code') ?? numberAt(error, 'status') ?? known
@@ -79,7 +79,7 @@ export function streamedError(error: unknown, where: string): KvfoldError {
   return errorOf({ status: valid, text: JSON.stringify({ error }), retryAfter: null }, where)
 }
 
-/** Returns the error for a failure of the connection itself. `answering`: the answer had begun. */
+/** Returns the error for a failed connection. `answering`: the answer had already begun. */
 export function connectionError(error: unknown, where: string, answering: boolean): KvfoldError {
   if (error instanceof KvfoldError) return error
   const code = textAt(error, 'code') ?? (error instanceof Error ? error.message : String(error))
@@ -101,7 +101,10 @@ const REASONS: Readonly<Record<string, string>> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
 }
 
-/** Returns the seconds of a Retry-After header, which may be a number or a date. */
+/**
+ * Returns the seconds that a Retry-After header asks for. The header may hold seconds or a date; null if it holds neither. `now`: Unix time
+ * in milliseconds.
+ */
 export function retryAfter(header: string | undefined, now: number): number | null {
   if (header === undefined) return null
   if (/^\d+(\.\d+)?$/.test(header.trim())) return Number(header)
@@ -109,7 +112,7 @@ export function retryAfter(header: string | undefined, now: number): number | nu
   return Number.isNaN(date) ? null : Math.max(0, Math.ceil((date - now) / 1000))
 }
 
-/** Returns the endpoint's words in one line, without their usual JSON wrapping. */
+/** Returns an endpoint's error text in one line, without the usual JSON around it. */
 function quote(text: string): string {
   const words = messageIn(text) ?? text
   const line = words.replace(/\s+/g, ' ').trim()

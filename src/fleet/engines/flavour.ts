@@ -1,11 +1,11 @@
-/** The differences between engines that speak OpenAI's API: their names, their further request fields, and how they count. */
+/** The differences between engines that speak OpenAI's API: extra request fields, token counts, and limits. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { GenerationOptions, Sampling } from '../../runtime/engine/engine.js'
 import type { FlavourName } from '../../runtime/engine/elsewhere.js'
 import type { Endpoint } from './endpoint.js'
 import { countAt, fieldOf, listAt, textAt } from '../../runtime/core/json.js'
 
-/** Sampling options that OpenAI's API does not have. An option with several parts is listed for an engine that takes all of them. */
+/** Sampling options that OpenAI's API lacks. A flavour lists an option that has several parameters only if the engine takes all of them. */
 type FurtherSampling = Exclude<
   keyof Sampling,
   'temperature' | 'topP' | 'frequencyPenalty' | 'presencePenalty' | 'seed' | 'logitBias'
@@ -13,45 +13,51 @@ type FurtherSampling = Exclude<
 
 export interface Flavour {
   readonly name: FlavourName
-  /** Field names of sampling options that OpenAI's API does not have; options without a name here are refused. */
+  /** For each sampling option that OpenAI's API lacks: the name of the engine's field. An option without a name is refused. */
   readonly sampling: Readonly<Partial<Record<FurtherSampling, string>>>
-  /** Field names of the options that limit an answer's words and its end. Limits without a name here are refused. */
+  /** For each limit on an answer's tokens or its end: the name of the engine's field. A limit without a name is refused. */
   readonly limits: Readonly<Partial<Record<keyof NonNullable<GenerationOptions['limits']>, string>>>
-  /** The `topK` that keeps all tokens. */
+  /** The value of `topK` that means no limit. */
   readonly everyToken: 0 | -1
-  /** The fields of a request with a GBNF grammar; null if the engine takes none. */
+  /** Returns the request fields for a GBNF grammar; null if the engine takes no grammar. */
   readonly grammar: ((gbnf: string) => Readonly<Record<string, unknown>>) | null
   /**
-   * The fields of a request whose last message is the beginning of an answer, to be continued. Null if the engine always begins a new
-   * message.
+   * The request fields that make the engine continue the last message, an assistant message, and not begin a new one. Null if the engine
+   * cannot do that.
    */
   readonly continues: Readonly<Record<string, unknown>> | null
-  /** Fields of an assistant message that carry its reasoning; the engine drops other fields. */
+  /** The fields of an assistant message in which the engine accepts its reasoning. */
   readonly reasoning: readonly string[]
-  /** The variables of the chat template that a request may set: all (`chat_template_kwargs`), or only `reasoning_effort`. */
+  /** Which chat template variables a request may set: any (`chat_template_kwargs`), or only `reasoning_effort`. */
   readonly variables: 'any' | 'effort'
-  /** The field that separates the caches of tenants; null if all tenants share one cache. */
+  /** The request field for a cache salt, which separates the prefix caches of tenants; null if all tenants share one cache. */
   readonly salt: string | null
-  /** Fields of every request that make the engine report more. */
+  /** Fields of every request, for example to make the engine report cached tokens. */
   readonly extras: Readonly<Record<string, unknown>>
   /**
-   * The inputs that the engine's /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages
-   * (`messages`). Null if the engine has no /tokenize.
+   * What the engine's /tokenize can count: plain texts only (`texts`), also prompts that /apply-template rendered (`template`), or whole
+   * messages (`messages`). Null if the engine has no /tokenize.
    */
   readonly counts: 'texts' | 'template' | 'messages' | null
-  /** How the engine reports the tokens of a prompt: by its template and /tokenize, or with its answer (`return_token_ids`). Null: never. */
+  /**
+   * How the engine reports the token ids of a prompt: by /apply-template and /tokenize, or with its answer (`return_token_ids`). Null: not
+   * at all.
+   */
   readonly promptTokens: 'template' | 'answer' | null
-  /** The fewest alternative tokens that a request must ask for to get log-probabilities at all. */
+  /** The fewest alternative tokens that a request must ask for to get log-probabilities. */
   readonly fewestAlternatives: 0 | 1
-  /** The fewest tokens that an answer may be limited to. With 0 the engine only computes the prompt. */
+  /** The smallest `max_tokens` that the engine accepts. With 0 it only prefills the prompt. */
   readonly fewestTokens: 0 | 1
-  /** Whether a stream can have log-probabilities of a call and of the end token; if not, such answers are requested whole. */
+  /**
+   * Whether a streamed answer carries log-probabilities for tool calls and for the end token. If not, such answers are requested without
+   * streaming.
+   */
   readonly streamsLogprobs: boolean
-  /** Whether the engine counts the token that ends an answer as generated. */
+  /** Whether the engine's count of generated tokens includes the end token. */
   readonly countsEnd: boolean
-  /** Whether the engine takes AKV's `drop_message` and `reposition`, and so keeps the cells behind a dropped message. */
+  /** Whether the engine takes AKV's `drop_message` and `reposition`, and keeps the cells behind a dropped message. */
   readonly drops: boolean
-  /** Advice for the user when the engine reports no cached tokens. */
+  /** What the user can do if the engine reports no cached tokens. */
   readonly cacheReport: string
 }
 
@@ -76,7 +82,7 @@ const OPENAI: Flavour = {
   cacheReport: 'it may not cache, or may not report it',
 }
 
-/** Fields for an engine that is kvfold itself. They switch its context tools off, because this server already has them. */
+/** Request fields for an engine that is itself kvfold. They switch off its context tools, because this server has them already. */
 const KVFOLD = { acm: 'off', events: true } as const
 
 const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
@@ -126,7 +132,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     ...OPENAI,
     name: 'llama-server',
     variables: 'any',
-    // llama-server continues without any field.
+    // llama-server continues a final assistant message without any field.
     continues: {},
     sampling: LLAMA_SAMPLING,
     limits: { ignoreEnd: 'ignore_eos' },
@@ -147,7 +153,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
     limits: VLLM_LIMITS,
     everyToken: -1,
-    // vLLM renamed the field in 2025; every version ignores the other name.
+    // vLLM renamed the field in 2025. Each version ignores the name that it does not know.
     reasoning: ['reasoning', 'reasoning_content'],
     salt: 'cache_salt',
     counts: 'messages',
@@ -160,29 +166,29 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
 
 export const flavourNamed = (name: FlavourName): Flavour => FLAVOURS[name]
 
-/** The facts of an endpoint before the first step. */
+/** What the endpoint tells about itself before the first step. */
 export interface Probed {
   readonly flavour: Flavour
-  /** The model's name, as requests must give it. */
+  /** The model's name to use in requests. */
   readonly model: string
   /** Tokens that a conversation may have; null if the endpoint does not say. */
   readonly context: number | null
-  /** The engine's release, as far as it reports one. */
+  /** The flavour's name and, if the engine reports one, its release. */
   readonly release: string
 }
 
 /**
- * Asks an endpoint for its facts. `model`: a name that it must have; default: the first it lists.
+ * Asks an endpoint for its facts. `model`: the model that it must have; default: the first in its list.
  * @throws KvfoldError model/not-found, remote/*
  */
 export async function probe(endpoint: Endpoint, model?: string, signal?: AbortSignal): Promise<Probed> {
   const listing = await endpoint.get('/v1/models', signal).catch((error: unknown) => {
-    // The endpoint is there but cannot list models (transformers, when it serves without a folder of downloads). If the model is named, no
-    // list is needed.
+    // Some endpoints run but cannot list their models (transformers' server without a folder of downloads). With a given model name we need
+    // no list.
     if (model === undefined || !(error instanceof KvfoldError) || error.code !== 'remote/failed') throw error
     return null
   })
-  // SGLang's gateway lists this name for engines that are not SGLang.
+  // SGLang's gateway lists the id `unknown` for engines that are not SGLang; skip it.
   const models = listAt(listing, 'data').filter((one) => textAt(one, 'id') !== 'unknown')
   const entry =
     model === undefined ? models[0] : models.find((one) => textAt(one, 'id') === model || aliases(one).includes(model))
@@ -218,7 +224,7 @@ function flavourOf(owner: string | null): FlavourName {
   return owner === 'kvfold' || owner === 'vllm' || owner === 'sglang' ? owner : 'openai'
 }
 
-/** Asks an engine for the facts that are not in OpenAI's API. */
+/** Asks for the facts that OpenAI's API does not have, by the engine's own endpoints. */
 async function details(
   endpoint: Endpoint,
   { name }: Flavour,
@@ -227,7 +233,7 @@ async function details(
 ): Promise<{ readonly context: number | null; readonly release: string | null }> {
   if (name === 'llama-server') {
     const props = await endpoint.get('/props', signal)
-    // n_ctx of one slot. A conversation has one slot.
+    // `n_ctx` here is the context of one slot, and a conversation runs in one slot.
     return { context: countAt(fieldOf(props, 'default_generation_settings'), 'n_ctx'), release: textAt(props, 'build_info') }
   }
   if (name === 'vllm') return { context: null, release: textAt(await endpoint.get('/version', signal), 'version') }

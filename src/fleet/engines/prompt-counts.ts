@@ -1,4 +1,4 @@
-/** Counts the tokens of a prompt. Takes the endpoint's counts if the endpoint gives any, else estimates. */
+/** Counts the tokens of a prompt: by the endpoint's tokenizer if it offers one, else by an estimate. */
 import { createHash } from 'node:crypto'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { ShownRow } from './remote-ledger.js'
@@ -8,9 +8,9 @@ import { countAt, integersIn, isRecord, listAt, textAt } from '../../runtime/cor
 import { writeJson } from '../../runtime/core/written-json.js'
 import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
-// The rows of a prompt: for every message, its text as shown and its weight in tokens.
+// The functions below make the rows of a prompt: the shown text of each message, and its weight in tokens.
 
-/** Returns one row for each message. Tools precede the first message, so they are counted with it. */
+/** Returns one row per message. The tool definitions count as part of the first message, which they precede. */
 export function rowsOf(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -26,7 +26,7 @@ export function rowsOf(
   }))
 }
 
-/** Returns the text of one message's row under the given edits of the message. */
+/** Returns the row's text of the message at `index`, under the given edits of that message. */
 export function rowText(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -38,16 +38,15 @@ export function rowText(
   return index === 0 ? toolsText(tools) + body : body
 }
 
-/** Returns the texts of a prompt that are counted one by one. */
+/** Returns the strings of a prompt that the endpoint is asked to count: each message's body, and the tools. */
 export const textsOf = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): string[] => [
   ...bodiesOf(messages, edits),
   toolsText(tools),
 ]
 
-/** Estimates the tokens of a prompt with these rows. */
+/** Estimates the tokens of a prompt that consists of these rows. */
 export const weightOf = (rows: readonly ShownRow[]): number => rows.reduce((sum, { weight }) => sum + weight, AROUND)
 
-/** Characters of a prompt with these rows. */
 export const charactersOf = (rows: readonly ShownRow[]): number => rows.reduce((sum, { text }) => sum + text.length, 0)
 
 const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): string[] => {
@@ -57,19 +56,19 @@ const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): str
 
 const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : writeJson(tools))
 
-// Counts of the tokens of texts. They are the endpoint's own counts if it gives any, else estimates.
+// `TextCounts` keeps the token counts of single texts: the endpoint's own where it gives them, else estimates.
 
-/** How many counts are kept. Each takes some 150 bytes. */
+/** How many counts are kept. Each takes about 150 bytes. */
 const MOST = 20_000
-/** Characters of a token, until a prompt's count gives a better figure. */
+/** Characters per token until the first prompt's count gives a better figure. */
 const FIRST_GUESS = 4
-/** How many texts are counted at the same time. */
+/** How many texts are sent for counting at the same time. */
 const AT_ONCE = 4
-/** Tokens that templates put around a message; an estimate. */
+/** Tokens that a chat template adds around a message; an estimate. */
 export const AROUND = 4
 
 export class TextCounts {
-  /** The endpoint's counts by the hash of their text, in the order in which they were learned. */
+  /** The endpoint's counts by the hash of the text, oldest first. */
   readonly #known = new Map<string, number>()
   #charactersPerToken = FIRST_GUESS
 
@@ -80,20 +79,23 @@ export class TextCounts {
   ) {}
 
   /**
-   * Returns the endpoint's count of the text, if the endpoint has counted it. Else returns an estimate by the characters per token of the
-   * last prompt.
+   * Returns the endpoint's count of the text. If the endpoint has not counted it: an estimate from the characters per token of the last
+   * prompt.
    */
   of(text: string): number {
     return this.#known.get(hashOf(text)) ?? Math.ceil(text.length / this.#charactersPerToken)
   }
 
-  /** Learns the characters per token from a prompt that the endpoint counted. `messages`: the number of its messages. */
+  /** Updates the characters per token from a prompt that the endpoint counted. `messages`: how many messages it had. */
   observe(characters: number, tokens: number, messages: number): void {
     const inText = tokens - messages * AROUND
     if (characters > 100 && inText > 0) this.#charactersPerToken = Math.min(20, Math.max(0.5, characters / inText))
   }
 
-  /** Asks the endpoint to count the texts, if it can. A text whose count fails keeps its estimate. */
+  /**
+   * Asks the endpoint to count the texts that are not known yet. A text whose count fails keeps its estimate. Does nothing if the endpoint
+   * cannot count.
+   */
   async learn(texts: readonly string[], signal: AbortSignal): Promise<void> {
     if (this.flavour.counts === null) return
     const unknown = [...new Set(texts)].filter((text) => text !== '' && !this.#known.has(hashOf(text)))
@@ -108,7 +110,8 @@ export class TextCounts {
   }
 
   /**
-   * Asks for the tokens of a whole prompt, as the endpoint would render it; null if the endpoint does not say. @throws KvfoldError remote/*
+   * Asks for the number of tokens of a whole prompt, as the endpoint would render it; null if the endpoint does not say. @throws
+   * KvfoldError remote/*
    */
   async ofPrompt(
     prompt: { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] },
@@ -121,8 +124,9 @@ export class TextCounts {
   }
 
   /**
-   * Asks for the tokens of a whole prompt by the endpoint's template; null if the endpoint does not say. `count`: the tokens of the prompt
-   * that the endpoint reported. The number shows whether the template writes the BOS token itself, which /tokenize would then add twice.
+   * Asks for the token ids of a whole prompt, rendered by the endpoint's chat template; null if the endpoint does not say.
+   * `count`: the prompt's token count that the endpoint reported. It shows whether the template already writes the BOS token, which
+   * /tokenize would then add a second time.
    * @throws KvfoldError remote/*
    */
   async tokensOfPrompt(

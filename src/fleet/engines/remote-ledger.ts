@@ -1,54 +1,54 @@
 /**
- * The ledger of one conversation on a remote engine: divides the endpoint's totals among the messages.
+ * The ledger of one conversation on a remote engine. It divides the endpoint's totals among the messages.
  *
- * The endpoint's counts of prompt, cached and generated tokens are taken unchanged. It reports nothing about single messages, so their
- * shares are apportioned. Messages whose text did not change keep their earlier tokens. The rest of the prompt is divided by the counts of
- * the texts: by the endpoint's tokenizer if it has one, else by characters. Only a beginning of the prompt can be cached, so the cached
- * tokens are the first ones. The message in which they end depends on the apportioning; their sum does not.
+ * The endpoint's counts of prompt, cached and generated tokens are kept unchanged. It reports nothing about single messages, so their
+ * shares are estimates. A message whose text did not change keeps its tokens from the step before. The rest of the prompt is divided by the
+ * texts' counts: by the endpoint's tokenizer if it has one, else by characters. The endpoint has a prefix cache, so the cached tokens are
+ * the first ones of the prompt. The message in which they end depends on the estimates; their number does not.
  */
 import { span, type Span } from '../../runtime/core/span.js'
 import type { LedgerEntry, MessageCost, StepKind } from '../../runtime/kv/ledger.js'
 import type { EndpointUsage } from './reply-reader.js'
 
-/** A message as a step showed it. */
+/** A message as one step's prompt showed it. */
 export interface ShownRow {
   readonly role: string
-  /** The message's text that counts: its content under the edits, and its calls. */
+  /** The text that the ledger compares and counts: the message's content under the edits, and its tool calls. */
   readonly text: string
-  /** The message's weight in the prompt: an estimate in tokens. */
+  /** Estimated tokens of the message. */
   readonly weight: number
 }
 
-/** The contents of the endpoint's cache after the last step, as far as we can know. */
+/** What the endpoint's cache holds after the last step, as far as we can know. */
 export interface Held {
   readonly rows: readonly ShownRow[]
-  /** The tokens of each row in the prompt. The answer's header, if any, is behind the last row. */
+  /** The token span of each row in the prompt. The header of the answer, if there is one, follows the last row's span. */
   readonly spans: readonly Span[]
-  /** Tokens that were computed or cached: prompt and generated, without the last one. */
+  /** Number of tokens in the cache: the prompt and the generated tokens, without a last sampled token that was not computed. */
   readonly tokens: number
-  /** Tokens of the answer, its header included. */
+  /** Number of tokens of the answer, including its header. */
   readonly answer: number
 }
 
 export interface Outcome {
   readonly rows: readonly ShownRow[]
-  /** The answer, as the next step will show it. */
+  /** The answer's text, as the next prompt will show it. */
   readonly answer: string
   readonly usage: EndpointUsage
-  /** The first row behind a message that the engine dropped; null when it dropped none. */
+  /** Index of the first row behind a message that the engine dropped; null when it dropped none. */
   readonly behindDrop?: number | null
-  /** Generated tokens that were not computed: 1 if the count includes the last sampled token, which no engine computes. */
+  /** 1 if the count of generated tokens includes the last sampled token, which no engine computes; else 0. */
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
   readonly fallback: string | null
-  /** Milliseconds to the answer's first token and to its last one, measured by this server. */
+  /** Milliseconds from the request to the answer's first and last token, measured by this server. */
   readonly firstToken: number
   readonly total: number
   /** The engine on which the step ran. */
   readonly engine: string
 }
 
-/** Tokens of the header that a template puts before an answer; an estimate. */
+/** Estimated tokens of the header that a chat template writes before an answer. */
 const HEADER = 3
 
 export class RemoteLedger {
@@ -57,17 +57,17 @@ export class RemoteLedger {
   #steps = 0
   #engine: string | null = null
 
-  /** The engine of the last step; null before the first. */
+  /** The name of the engine that ran the last step; null before the first step. */
   get engine(): string | null {
     return this.#engine
   }
 
-  /** The contents of the endpoint's cache after the last step; null before the first. */
+  /** What the endpoint's cache holds after the last step; null before the first step. */
   get held(): Held | null {
     return this.#held
   }
 
-  /** Enters a step in the ledger, and returns its entry. */
+  /** Records a step, and returns its ledger entry. */
   enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine, behindDrop = null }: Outcome): LedgerEntry {
     const before = this.#held
     const { prompt, generated } = usage
@@ -87,16 +87,16 @@ export class RemoteLedger {
       approximate: 0,
     })
     const { skipped, moved } = usage.dropped ?? { skipped: 0, moved: 0 }
-    // The cells behind a drop keep traces of the dropped message. All of them count as approximate, because the engine does not say which
-    // it kept.
+    // The cells behind a dropped message still carry traces of it. The engine does not say which of them it reused, so all reused cells
+    // there count as approximate.
     if (behindDrop !== null && skipped > 0)
       for (const [index, cost] of messages.entries())
         if (index >= behindDrop) messages[index] = { ...cost, approximate: cost.reused }
     const sum = (part: 'reused' | 'recomputed' | 'fresh' | 'approximate') => messages.reduce((all, cost) => all + cost[part], 0)
     const [reused, recomputed, fresh] = [sum('reused'), sum('recomputed'), sum('fresh')]
-    // If the prompt is cached to its last token, the endpoint computes that one again for its logits.
+    // If the whole prompt is cached, the endpoint still computes its last token again to get the logits.
     const side = prompt > 0 && cached === prompt ? 1 : 0
-    // If the engine is not that of the last step, we expect that it has none of the last step's cells.
+    // A conversation that moved to another engine is expected to find no cells there.
     const first = this.#steps === 0 || this.#engine !== engine
     const expected = first ? 0 : expectedOf(before, rows, spans)
     this.#engine = engine
@@ -123,7 +123,7 @@ export class RemoteLedger {
       submitted: recomputed + fresh + side,
       pending,
       engine: { name: engine, expected, reported: usage.cached },
-      // The endpoint does not say whose cells it reused. A conversation's first step on an engine can only have reused those of other
+      // The endpoint does not say whose cells it reused. On a conversation's first step on an engine, they can only come from other
       // conversations.
       sources: { own: first ? 0 : reused, parked: 0, shared: first ? reused : 0 },
       tiers: { host: 0, disk: 0 },
@@ -135,7 +135,7 @@ export class RemoteLedger {
     }
   }
 
-  /** Divides the prompt's tokens among the rows, in order from 0. The tokens behind the last row are the answer's header. */
+  /** Divides the prompt's tokens among the rows, from token 0 on. The tokens behind the last row are the answer's header. */
   #spans(rows: readonly ShownRow[], prompt: number): Span[] {
     const before = this.#held
     const kept = rows.map(({ text, role }, index): number | null => {
@@ -160,8 +160,8 @@ export class RemoteLedger {
 }
 
 /**
- * Divides `total` tokens among the rows. Rows with a kept size keep it, and the other rows share the other tokens by weight. Returns null
- * if the kept sizes leave too little, or if all are kept and their sum is not `total`.
+ * Divides `total` tokens among the rows. A row with a size in `kept` keeps it; the remaining rows share the rest by weight. Returns null if
+ * too few tokens remain for them, or if all sizes are kept and their sum is not `total`.
  */
 function shares(total: number, weights: readonly number[], kept: readonly (number | null)[]): number[] | null {
   const taken = kept.reduce<number>((sum, size) => sum + (size ?? 0), 0)
@@ -182,8 +182,8 @@ function shares(total: number, weights: readonly number[], kept: readonly (numbe
 }
 
 /**
- * The part of a message that the previous step also showed. `head` and `tail`: shares of its characters at its beginning and its end.
- * `most`: the most tokens that the part can have.
+ * How much of a message's text the previous step already showed. `head`, `tail`: the equal first and last characters, as a share of the
+ * message's characters. `most`: the most tokens of the message that can be in the cache.
  */
 interface Change {
   readonly head: number
@@ -195,7 +195,7 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
   const now = rows[index]?.text
   const old = before?.rows[index]?.text
   if (before === null || now === undefined || now === '' || old === undefined) return { head: 0, tail: 0, most: 0 }
-  // The cache ends with the answer's last token but one. The rest of the message, which begins with the end of turn, was not in the cache.
+  // The cache ends with the answer's last computed token. The template's end-of-turn tokens behind the answer were never in it.
   const most = index === before.rows.length - 1 ? before.answer : Number.MAX_SAFE_INTEGER
   if (now === old) return { head: 1, tail: 0, most }
   const shorter = Math.min(now.length, old.length)
@@ -207,15 +207,16 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
 }
 
 /**
- * Estimates how many of the prompt's tokens are in the engine's cache if it kept all of the last step: the beginning that the prompt shares
- * with the last step's prompt and answer. In the first message that differs, the share of equal first characters counts.
+ * Estimates how many tokens of the prompt are in the engine's cache if it kept the whole last step. Counts the beginning that the prompt
+ * shares with the last step's prompt and answer. In the first message that differs, the equal first characters count as their share of its
+ * tokens.
  */
 function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: readonly Span[]): number {
   let tokens = 0
   for (const [index, { start, end }] of spans.entries()) {
     const isSame = before !== null && index < before.rows.length && before.rows[index]?.text === rows[index]?.text
     const { head, most } = changeOf(before, rows, index)
-    // An answer without text still has tokens.
+    // A message without text can still have tokens, so `isSame` and not `head` decides here.
     tokens += isSame
       ? Math.min(index === before.rows.length - 1 ? before.answer : end - start, end - start)
       : Math.min(most, Math.round((end - start) * head))

@@ -1,6 +1,6 @@
 /**
- * The engine over OpenAI-compatible endpoints. It sends messages as text with their edits applied, and keeps the ledger from the
- * endpoints' own figures.
+ * The engine over OpenAI-compatible endpoints. It sends messages as text with their edits applied, and fills the ledger from the endpoints'
+ * own figures.
  */
 import { type ChatMessage, type Edit, omitting, type ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -33,29 +33,29 @@ import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } fro
 import { bodyFor, bodyOf, EFFORT, promptOf, toolsOf } from './wire.js'
 
 export interface RemoteEngineOptions extends EndpointOptions {
-  /** The model's name. Default: the first that the endpoint lists. */
+  /** The model's name in requests. Default: the first that the endpoint lists. */
   readonly model?: string
-  /** Which kind of engine the endpoint is. Default: the kind that `/v1/models` gives in `owned_by`. */
+  /** The kind of server. Default: found from `owned_by` in `/v1/models`. */
   readonly flavour?: FlavourName
   /**
-   * All engines of the model, instead of `url`, `key` and `flavour`. A conversation goes to the engine that has its beginning. Default: the
-   * one at `url`.
+   * All engines of the model, in place of `url`, `key` and `flavour`. A conversation goes to the engine that has its beginning in the
+   * cache. Default: only the engine at `url`.
    */
   readonly engines?: readonly EngineEntry[]
-  /** Milliseconds between two health checks of each engine, if there are several. Default 5,000. */
+  /** Milliseconds between two health checks of each engine. Used only with `engines`. Default 5,000. */
   readonly healthEvery?: number
   /**
-   * The name of a header that identifies the conversation for a router between kvfold and the engines. Its value is a hash that never
-   * changes. Default: none.
+   * The name of a request header that carries the conversation's root hash (`Beginning.root`), for a router between kvfold and the engines.
+   * A conversation's hash never changes, and its forks share it. Default: no header.
    */
   readonly sessionHeader?: string
-  /** Tokens that a conversation may show. Default: the endpoint's figure; if it reports none, we set no limit. */
+  /** Tokens that a conversation may show. Default: the endpoint's context; no limit if it reports none. */
   readonly context?: number
-  /** Keeps edits back until they save more than they cost (deferral.ts). Default: all edits are shown at once. */
+  /** Edits wait until they save more than they cost (see deferral.ts). Default: every edit is sent at once. */
   readonly deferEdits?: DeferralOptions
   /**
-   * Replies contain the tokens of prompt and answer, if the endpoint reports them (`EngineReply.tokens`). It costs one more request a step.
-   * Default false.
+   * Replies contain the token ids of prompt and answer (`EngineReply.tokens`), if the endpoint reports them. For some engines this costs
+   * more requests per step. Default false.
    */
   readonly tokens?: boolean
   readonly signal?: AbortSignal
@@ -64,7 +64,7 @@ export interface RemoteEngineOptions extends EndpointOptions {
 /** A step that is running. */
 interface RemoteStep {
   readonly request: EngineRequest
-  /** The request as the caller made it, with the messages that its edits leave out. */
+  /** The request as the caller made it. In `request`, the messages and texts that its edits leave out are removed. */
   readonly asked: EngineRequest
   readonly state: RemoteConversation
   readonly stream: EventStream
@@ -72,30 +72,30 @@ interface RemoteStep {
   readonly beginning: Beginning
 }
 
-/** An attempt to run a step on one engine. */
+/** One attempt to run a step on one engine. */
 interface Try extends Pick<Known, 'model' | 'flavour' | 'counts'> {
   readonly member: Member
-  /** Milliseconds to wait if the engine is busy. Default: as the endpoint's patience says. */
+  /** Milliseconds to wait while the engine is overloaded. Undefined: `Patience.busy` of the endpoint. */
   readonly busy: number | undefined
   readonly shown: Shown
 }
 
-/** The edits that a step shows. `fallback`: why the edits or the contract differ from the request; null if they do not differ. */
+/** The edits that a step sends. `fallback`: why the edits or the contract differ from the request; null if they do not. */
 interface Shown {
   readonly edits: readonly Edit[]
   readonly fallback: string | null
 }
 
-/** The part of an answer that a try has sent to the caller. */
+/** What an attempt has sent to the caller so far. */
 interface Told {
-  /** Whether any part of the answer was sent; progress of the prompt does not count. */
+  /** Whether any part of the answer was sent. Prefill progress does not count. */
   any: boolean
 }
 
-/** After an answer's end, the milliseconds that counting the prompt's texts may take. */
+/** Milliseconds that the token counts of the prompt's texts may still take after the answer has ended. */
 const COUNTING = 500
 
-/** Characters allowed in a header's name. */
+/** Matches a valid name of an HTTP header. */
 const HEADER = /^[\w!#$%&'*+.^`|~-]+$/
 
 const EXACT_ONLY =
@@ -105,9 +105,11 @@ const DROPS_ONLY =
 const PREFIX_ONLY = 'a remote engine caches only beginnings of prompts, so the text after an edit is computed again'
 
 /**
- * The engine is exact because the shown text is sent whole, and the endpoint decides how much of it is cached. `splice`, `blend` and `auto`
- * fall back to `exact` and say so. Only endpoints that report progress (llama-server, kvfold) cause `plan` and `prefill` events. Messages
- * have no `sampled` tokens; logprobs have token numbers only if the endpoint gives them (else UNNUMBERED).
+ * An engine that sends the whole shown text; the endpoint decides how much of it is cached. So every step is exact: `splice`, `blend` and
+ * `auto` fall back to `exact`, and the reply says so. The exception is a flavour with `drops`.
+ *
+ * `plan` and `prefill` events come only from endpoints that report progress (llama-server, kvfold). Messages have no `sampled` tokens.
+ * Log-probabilities have token ids only if the endpoint gives them, else UNNUMBERED.
  */
 export class RemoteEngine implements Engine, EnginesElsewhere {
   readonly #conversations: RemoteConversations
@@ -128,7 +130,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /**
-   * Asks the endpoint for its facts. Of several endpoints, those that do not answer are down until they answer. If the call fails, no
+   * Asks the endpoint for its facts. Of several endpoints, one that does not answer counts as down until it does. If the call fails, no
    * connection stays open.
    * @throws KvfoldError remote/*, model/not-found
    */
@@ -140,7 +142,6 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return new RemoteEngine(await EnginePool.connect(engines ?? [alone], options, engines !== undefined), options)
   }
 
-  /** The facts of the first engine that is up. */
   get info(): EngineInfo {
     const { model, release } = this.pool.lead
     return { model, engine: 'remote', release, context: this.options.context ?? this.pool.context ?? Number.MAX_SAFE_INTEGER }
@@ -155,24 +156,23 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.pool.lead.counts
   }
 
-  /** The state and the counts of each engine. */
+  /** The state and the counters of each engine. */
   get engines(): readonly EngineStatus[] {
     return this.pool.status
   }
 
-  /** Why the list of engines that was written last is not in force; null if it is. The code that reads the list sets it. */
+  /** Why the engine list last read from its file is not in force; null if it is. Set by the code that reads the file. */
   enginesProblem: string | null = null
 
-  /** Replaces the engines; steps on engines that leave run to their end. @throws KvfoldError remote/bad-endpoint; then nothing changed */
+  /** Replaces the list of engines. Running steps end on their engines. @throws KvfoldError remote/bad-endpoint; the old list then stays */
   async setEngines(entries: readonly EngineEntry[]): Promise<void> {
     await this.pool.set(entries)
     this.enginesProblem = null
   }
 
-  /** Checks every engine's health now. */
   checkEngines = (): Promise<void> => this.pool.check()
 
-  /** Sentences about the limits of this engine and of its reports. Steps add further sentences. */
+  /** Sentences for the user about the limits of this engine and its reports. Steps may add some. */
   get notes(): readonly string[] {
     return [...this.#notes]
   }
@@ -188,8 +188,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /**
-   * Returns the span unchanged, but moves borders out of the middle of a character. Token borders do not matter here: the endpoint
-   * tokenizes the shown text as a whole.
+   * Returns the span with its borders moved out of surrogate pairs, so that it splits no character. Token borders do not matter here,
+   * because the endpoint tokenizes the shown text as a whole.
    */
   snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, { start, end }: Span): Span {
     const text = messages[message]?.content ?? ''
@@ -197,28 +197,31 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
   }
 
-  /** llama-server's defaults if all engines accept them; else the temperature of OpenAI's API, which all accept. */
+  /**
+   * llama-server's defaults if all engines are llama-server or kvfold. Else only a temperature of 1, OpenAI's default, which every engine
+   * accepts.
+   */
   get samplingDefaults(): Sampling {
-    // An engine that was not reached yet has no flavour.
+    // An engine that was never reached has no flavour.
     const known = this.engines.flatMap(({ flavour }) => flavour ?? [])
     return known.every((flavour) => flavour === 'kvfold' || flavour === 'llama-server')
       ? LLAMA_SERVER_SAMPLING
       : { temperature: 1 }
   }
 
-  /** We do not know what the template behind the endpoint reads, so every variable that can be sent counts as read. */
+  /** Whether the variable can be sent. The chat template behind the endpoint is unknown, so it counts as reading every such variable. */
   reads(variable: string): boolean {
     return this.flavour.variables === 'any' || variable === EFFORT
   }
 
   readonly estimates = true
 
-  /** Estimates the tokens of a prompt, as `estimate` does. `countExactly` asks the endpoint instead. */
+  /** The tokens of a prompt by `estimate`. Use `countExactly` to ask the endpoint. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
     return this.estimate(messages, tools, edits).tokens
   }
 
-  /** Estimates the tokens of a prompt: by the endpoint's counts of texts that it has seen, else by characters. Sends no request. */
+  /** Estimates the tokens of a prompt: from the endpoint's counts for texts that it has counted, else from characters. Sends no request. */
   estimate(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -229,8 +232,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /**
-   * Asks the endpoint how many tokens a prompt has. Returns null if the endpoint does not say; llama-server and vLLM do. @throws
-   * KvfoldError remote/*
+   * Asks the endpoint how many tokens a prompt has. Returns null if it cannot say; llama-server and vLLM can. @throws KvfoldError remote/*
    */
   countExactly(
     messages: readonly ChatMessage[],
@@ -242,7 +244,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.#counts.ofPrompt(promptOf(shown.messages, tools, shown.edits, this.flavour), signal)
   }
 
-  /** Cancels the conversation's running steps and forgets its ledger. The endpoint's cache keeps its cells. */
+  /** Aborts the conversation's steps and forgets its ledger. The endpoint keeps its cells. */
   forget(conversation: ConversationId): void {
     this.#conversations.forget(conversation)
   }
@@ -252,10 +254,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     this.pool.close()
   }
 
-  /**
-   * Runs the step on the conversation's engine. If the step fails before any part of the answer was sent, tries the other engines, each
-   * once.
-   */
+  /** Runs the step on the conversation's engine. If it fails before any part of the answer was sent, tries each other engine once. */
   async #respond(step: RemoteStep): Promise<EngineReply> {
     const { request, state, signal, beginning } = step
     const parent = request.parent === undefined ? null : (this.#conversations.of(request.parent)?.books.engine ?? null)
@@ -270,7 +269,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       try {
         shown ??= this.#show(request, state, member.name === last ? state.books.held : null)
         const reply = await this.#attempt(step, { ...known, member, busy: others ? 0 : undefined, shown }, told)
-        // A step that was cancelled before the engine said anything does not show that the engine works.
+        // A step that was cancelled before its first output does not prove that the engine works.
         if (reply.finish !== 'cancelled' || told.any) this.pool.ran(member, beginning, last)
         return reply
       } catch (error) {
@@ -334,7 +333,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       ended = 'cancelled'
     } finally {
       within.release()
-      // Texts that are not counted soon must not delay the end.
+      // The answer is complete: do not let slow token counts delay it.
       const late = setTimeout(() => {
         learning.abort()
       }, COUNTING)
@@ -352,7 +351,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     counts.observe(charactersOf(rows), usage.prompt, rows.length + 1)
     if (usage.milliseconds !== null && usage.cached !== null)
       this.#price.observe(usage.cached, usage.prompt - usage.cached, usage.milliseconds.prefill)
-    // Build the rows again: some texts have been counted by now.
+    // Build the rows again, because more texts have been counted by now.
     const ledger = state.books.enter({
       rows: rowsOf(messages, tools, edits, counts),
       answer,
@@ -386,7 +385,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     }
   }
 
-  /** Returns the tokens of the step. Adds a note instead if the endpoint does not report them. */
+  /** Returns the step's token ids. If the endpoint does not report them, returns none and adds a note. */
   async #tokensOf(request: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
     const { messages, signal } = request
     const prompt = () => promptOf(messages, toolsOf(request).tools, shown.edits, flavour)
@@ -397,7 +396,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return {}
   }
 
-  /** Chooses the edits that the step shows. `held`: the engine's cache after the last step. */
+  /** Decides which edits the step sends. `held`: what the engine's cache holds after the last step. */
   #show(request: EngineRequest, { deferral }: RemoteConversation, held: Held | null): Shown {
     const { messages, tools = [], edits = [], contract = 'exact', maxTokens = 0 } = request
     const reasons: string[] = []
@@ -422,7 +421,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
   }
 
-  /** Returns the endpoint's figures. For a step that was cut off, or an endpoint that gives none, returns estimates. */
+  /** Returns the endpoint's figures. Estimates them if the step was cut off or the endpoint reports none. */
   #usage(
     { usage, progress }: ReplyReader,
     { rows, answer, finish }: { readonly rows: readonly ShownRow[]; readonly answer: string; readonly finish: Finish },
@@ -445,7 +444,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 }
 
-/** The error of an answer that ended before its first word, when no other engine is left to try. */
+/** Returns the error for an answer that broke off before its first output, when no other engine is left. */
 const unanswered = (cause: KvfoldError): KvfoldError =>
   new KvfoldError(cause.code, `${cause.message} No part of the answer arrived, and no other engine is left to ask; ask again.`, {
     cause,

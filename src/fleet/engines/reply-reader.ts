@@ -1,4 +1,4 @@
-/** Reads one answer to a request: the chunks of a streamed chat completion, or a whole one. */
+/** Reads the answer to one request: the chunks of a streamed chat completion, or one whole completion. */
 import type { ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } from '../../runtime/engine/engine.js'
@@ -9,10 +9,10 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
-/** Stands for the token number where the endpoint gives only the token's text. */
+/** Stands in for a token id where the endpoint gives only the token's text. */
 export const UNNUMBERED = -1
 
-/** A tool call that is still arriving. */
+/** A tool call whose chunks are still arriving. */
 interface Draft {
   readonly index: number
   id: string
@@ -26,22 +26,22 @@ export class ReplyReader {
   readonly calls: ToolCall[] = []
   readonly logprobs: TokenLogprob[] = []
   usage: EndpointUsage | null = null
-  /** Token numbers of the prompt and of the answer with its end token. vLLM gives them on request. */
+  /** Token ids of the prompt, and of the answer with its end token. vLLM gives them on request. */
   readonly promptTokens: unknown[] = []
   readonly answerTokens: unknown[] = []
-  /** Why the answer ended; null until the endpoint says so. */
+  /** Why the answer ended; null until the endpoint says it. */
   finish: Finish | null = null
-  /** The stop string that ended the answer, if the endpoint reports it (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
+  /** The stop string that ended the answer, if the endpoint names it (`stop_reason` of vLLM and kvfold, `matched_stop` of SGLang). */
   stop: string | null = null
-  /** The prompt's tokens, and how many of them were cached, from the endpoint's progress report. */
+  /** The prompt's tokens and how many of them were cached, from the endpoint's last progress report. */
   progress: { readonly total: number; readonly cached: number } | null = null
   #draft: Draft | null = null
 
   constructor(private readonly where: string) {}
 
   /**
-   * Returns the events of a chunk. @throws KvfoldError the error that the endpoint reports; remote/refused when its content filter stopped
-   * it
+   * Takes one chunk and returns its events.
+   * @throws KvfoldError the error that the chunk reports; remote/refused when the content filter stopped the answer
    */
   push(chunk: unknown): EngineEvent[] {
     if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is not a JSON object.`)
@@ -71,7 +71,7 @@ export class ReplyReader {
       this.content += text
       events.push({ type: 'text', text })
     }
-    // A whole answer has whole calls, whatever their indices and ids.
+    // Without streaming, every tool call arrives complete, whatever its index and id.
     const isWhole = fieldOf(choice, 'delta') === undefined
     for (const part of parts) events.push(...(isWhole ? this.#complete() : []), ...this.#callPart(part))
     const reason = textAt(choice, 'finish_reason')
@@ -83,7 +83,7 @@ export class ReplyReader {
     return events
   }
 
-  /** Takes a chunk's part of a call. Engines may leave out the call's index, its id or both. */
+  /** Takes a chunk's part of a tool call. An engine may leave out the call's index, its id, or both. */
   #callPart(part: unknown): EngineEvent[] {
     const index = countAt(part, 'index')
     const id = textAt(part, 'id')
@@ -92,7 +92,7 @@ export class ReplyReader {
     const given = fieldOf(named, 'arguments')
     const text = typeof given === 'string' ? given : isRecord(given) ? writeJson(given) : ''
     const draft = this.#draft
-    // Some engines give every call the index 0. A name and another id behind whole arguments begin another call.
+    // Some engines give every call the index 0. After complete arguments, a name with a different id starts a new call.
     const isNew = draft !== null && id !== null && id !== '' && id !== draft.id && name !== ''
     const isAnother = isNew && draft.text !== '' && argumentsIn(draft.text).malformed === undefined
     const goesOn =
@@ -100,7 +100,7 @@ export class ReplyReader {
     if (goesOn) {
       draft.text += text
       if (draft.id === '') draft.id = id ?? ''
-      // Some engines repeat the name with every part.
+      // Some engines repeat the name in every chunk.
       if (draft.name === '') draft.name = name
       return []
     }
@@ -110,8 +110,8 @@ export class ReplyReader {
   }
 
   /**
-   * Completes the open call. `cut`: the answer reached its length limit; if it ended right behind a name, the model has not said "no
-   * arguments".
+   * Ends the open tool call. `cut`: the answer hit its length limit. A call without arguments then counts as malformed, because the model
+   * may have been about to write some.
    */
   #complete(cut = false): EngineEvent[] {
     const draft = this.#draft
@@ -137,12 +137,12 @@ export class ReplyReader {
       case 'error':
         throw new KvfoldError('remote/broken-stream', `${this.where} ended the answer itself (${reason}).`)
       default:
-        // `stop`, `tool_calls`, `function_call`, `eos`: the answer itself shows whether there were calls.
+        // For `stop`, `tool_calls`, `function_call` and `eos`, only the answer itself tells whether it has tool calls.
         return this.calls.length > 0 ? 'tool-calls' : 'stop'
     }
   }
 
-  /** Reads the progress reports of llama-server (`prompt_progress`) and kvfold (events `plan` and `progress`). */
+  /** Reads a progress report: `prompt_progress` of llama-server, or the events `plan` and `progress` of kvfold. */
   #progressIn(chunk: unknown): EngineEvent[] {
     const progress = fieldOf(chunk, 'prompt_progress')
     const total = countAt(progress, 'total')
@@ -167,8 +167,8 @@ export class ReplyReader {
 }
 
 /**
- * Returns the tokens of an answer and its prompt, or why they are unknown. `prompt`: the prompt's tokens from a separate request; null:
- * take them from the answer.
+ * Returns the token ids of prompt and answer, or a phrase that says why they are unknown. `prompt`: the prompt's token ids from a separate
+ * request; null: take them from the reader.
  */
 export function tokensIn(
   { logprobs, usage, promptTokens, answerTokens }: ReplyReader,
@@ -179,7 +179,7 @@ export function tokensIn(
     answerTokens.length > 0 ? answerTokens : logprobs.map(({ token }) => (token === UNNUMBERED ? null : token)),
   )
   if (before === null || said === null) return 'gives no token numbers'
-  // The endpoint may count the end of an answer without naming its token.
+  // The endpoint may count the end token without giving its id, so one missing id is allowed.
   const isWhole = usage === null || (before.length === usage.prompt && [0, 1].includes(usage.generated - said.length))
   return isWhole ? { prompt: Int32Array.from(before), completion: Int32Array.from(said) } : 'counts other tokens than it names'
 }
@@ -196,12 +196,12 @@ function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
     const value = readJson(text)
     if (isRecord(value)) return { arguments: value }
   } catch {
-    // The malformed text is kept, and the model sees it.
+    // Keep the malformed text: the model gets to see it.
   }
   return { arguments: {}, malformed: text }
 }
 
-/** Returns the bytes of a token that is only part of a character. Such a token's text has U+FFFD instead. */
+/** Returns the bytes of a token that holds only part of a UTF-8 character; the token's text then has U+FFFD. */
 function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
   const said = listAt(of, 'bytes')
   const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)
@@ -219,26 +219,27 @@ function logprobOf(entry: unknown): TokenLogprob {
   return { ...one(entry), top: listAt(entry, 'top_logprobs').map(one) }
 }
 
-// Reads the usage figures of an endpoint, by the names that each engine gives them.
+// Below: the usage figures of an endpoint, under each engine's field names.
 
-/** The tokens of a step as the endpoint reports them. Null: the endpoint does not report the figure. */
+/** The token counts of a step as the endpoint reports them. Null: not reported. */
 export interface EndpointUsage {
   readonly prompt: number
-  /** Tokens of the prompt that were not computed in this step. */
+  /** Tokens of the prompt that this step did not compute. */
   readonly cached: number | null
   readonly generated: number
-  /** The tokens of dropped messages (`skipped`), and the tokens whose cells moved (AKV). Absent without drops. */
+  /** AKV's report: `skipped` tokens belong to dropped messages, and the cells of `moved` tokens changed position. Absent without drops. */
   readonly dropped?: { readonly skipped: number; readonly moved: number }
-  /** Milliseconds of the prompt and of the answer. Only llama-server reports them. */
+  /** Milliseconds of prefill and decode. Only llama-server reports them. */
   readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
 }
 
 /**
- * Returns the figures of a chunk or a whole answer; null if it has none.
+ * Returns the figures of a chunk or of a whole answer; null if it has none.
  *
- * Cached tokens: `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with --enable-prompt-tokens-details,
- * SGLang with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n`
- * (llama-server). llama-server's `tokens_cached` is not used: it counts the tokens in the slot afterwards, generated ones included.
+ * Cached tokens come from `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with
+ * --enable-prompt-tokens-details, SGLang with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens`
+ * (Moonshot), or `timings.cache_n` (llama-server). We do not use llama-server's `tokens_cached`: it counts all tokens in the slot
+ * afterwards, generated ones included.
  */
 export function usageIn(chunk: unknown): EndpointUsage | null {
   const usage = fieldOf(chunk, 'usage')
@@ -264,14 +265,14 @@ export function usageIn(chunk: unknown): EndpointUsage | null {
   }
 }
 
-// Reads a streamed answer's chunks: server-sent events with a JSON object each.
+// Below: the chunks of a streamed answer, which are SSE events with one JSON object each.
 
-/** The most characters of one line, or of one event's data. No event of a chat is longer, and longer ones must not fill the memory. */
+/** The most characters of an SSE line, or of one event's data. Real events are far shorter; the limit protects the memory. */
 const LONGEST = 16 * 2 ** 20
 
 /**
- * Returns a function that takes the bytes of a stream, cut anywhere, and returns the events that they complete. An event counts only once a
- * blank line ends it.
+ * Returns a function that takes the next bytes of an SSE stream, cut anywhere, and returns the events that they complete. A blank line
+ * completes an event.
  * @throws KvfoldError remote/bad-answer when an event is too long
  */
 export function eventReader(): (bytes: Uint8Array) => EventSourceMessage[] {
@@ -293,8 +294,8 @@ export function eventReader(): (bytes: Uint8Array) => EventSourceMessage[] {
 }
 
 /**
- * Yields the endpoint's chunks, parsed; an endpoint that does not stream sends one whole answer. Ending the iteration closes the
- * connection.
+ * Sends the request and yields the parsed chunks. If the endpoint does not stream, yields its one whole answer. Ending the iteration early
+ * closes the connection.
  * @throws KvfoldError remote/*, context/full, model/not-found; the reason of `signal` when it was aborted
  */
 export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortSignal, sending: Sending = {}): AsyncGenerator {
@@ -316,21 +317,21 @@ export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortS
       }
       if (isDone) break
     }
-    // The answer is whole. Read on to the end of the stream, so that the connection can be kept; an error there changes nothing.
+    // The answer is complete. Read to the end of the stream so that the connection can be kept alive; errors here do not matter.
     await Promise.race([drained(chunks), delay(LONGEST_END, undefined, { ref: false })])
   } finally {
     if (!isDone) await chunks.return?.()
   }
 }
 
-/** Milliseconds that a stream may stay open behind its last event before its answer counts as ended. */
+/** Milliseconds that a stream may stay open after its last event. Then the answer counts as ended. */
 const LONGEST_END = 1000
 
 async function drained(chunks: AsyncIterator<Uint8Array>): Promise<void> {
   try {
     while ((await chunks.next()).done !== true);
   } catch {
-    // The connection failed behind a whole answer.
+    // The connection failed after the answer was complete.
   }
 }
 
@@ -339,7 +340,7 @@ function parsed(data: string, where: string): unknown {
     const value = readJson(data)
     if (isRecord(value)) return value
   } catch {
-    // The error below leaves the text out, because it may contain anything.
+    // The error below does not quote the text, because it may contain anything.
   }
   throw new KvfoldError('remote/bad-answer', `${where} sent an event that is not a JSON object; check its address.`)
 }

@@ -1,4 +1,4 @@
-/** Writes a step in OpenAI's chat API: messages as they are shown, tools, sampling. */
+/** Writes a step as a request of OpenAI's chat API: shown messages, tools, sampling. */
 import { createHash } from 'node:crypto'
 import { anyObject } from '../../runtime/chat/grammar.js'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
@@ -8,11 +8,12 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../runtime/
 import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
 import type { Flavour } from './flavour.js'
 
-/** The limit of a logit bias in OpenAI's API; -100 bans a token. JSON has no infinity, so an infinite bias becomes this limit. */
+/** The largest logit bias of OpenAI's API; -100 bans a token. An infinite bias becomes ±100, because JSON has no infinity. */
 const BIAS = 100
 
 /**
- * Returns a message's content under its edits, which must be disjoint and in order. @throws KvfoldError internal/invariant if they are not
+ * Returns a message's content with its edits applied. The edits must be in order and not overlap. @throws KvfoldError internal/invariant if
+ * they do
  */
 export function shownText(content: string, edits: readonly Edit[]): string {
   let text = ''
@@ -25,7 +26,7 @@ export function shownText(content: string, edits: readonly Edit[]): string {
   return text + content.slice(at)
 }
 
-/** Returns the edits of each message that has some, in order. */
+/** Groups the edits by message index. Each list is in order of position. */
 export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, readonly Edit[]> {
   const made = new Map<number, Edit[]>()
   for (const edit of edits) made.set(edit.message, [...(made.get(edit.message) ?? []), edit])
@@ -33,16 +34,16 @@ export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, read
   return made
 }
 
-/** Returns a message's content under its edits, followed by its note. */
+/** Returns a message's content with its edits applied, followed by its note. */
 export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
 
-/** Returns a message's part of the prompt: its content as shown, and its calls. Used to count tokens and to compare two steps. */
+/** Returns the text of a message that counts for tokens and for comparing two steps: the shown content, and the tool calls. */
 export const bodyOf = (message: ChatMessage, shown: string): string =>
   message.toolCalls === undefined
     ? shown
     : shown + message.toolCalls.map((call) => `\n${call.name} ${argumentsOf(call)}`).join('')
 
-/** Returns a prompt as /v1/chat/completions and the engines' own counters take it. */
+/** Returns a prompt in the form that /v1/chat/completions and the engines' token counters take. */
 export function promptOf(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -63,8 +64,9 @@ export function promptOf(
 }
 
 /**
- * Returns the body of a chat completion, streamed if the engine can. `tokens`: asks for the tokens of prompt and answer. @throws
- * KvfoldError remote/unsupported, engine/bad-request
+ * Returns the body of a chat completion request. It asks for a stream where the engine can stream the answer. `tokens`: also ask for the
+ * token ids of prompt and answer.
+ * @throws KvfoldError remote/unsupported, engine/bad-request
  */
 export function bodyFor(
   request: EngineRequest,
@@ -112,20 +114,21 @@ export function bodyFor(
   }
 }
 
-/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` tells which variables can be sent. */
+/**
+ * Returns the request fields for the chat template's variables. Variables without a field are left out (`RemoteEngine.reads` tells which).
+ */
 function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
   const { [EFFORT]: effort } = variables
   return effort === undefined ? {} : { [EFFORT]: effort }
 }
 
-/** The only template variable in OpenAI's API, by its name there. */
+/** The only chat template variable that OpenAI's API has a field for. */
 export const EFFORT = 'reasoning_effort'
 
 /**
- * Returns the tools of a request and its `tool_choice`. With `none` the tools stay, so that the prompt begins as in the steps before. The
- * API cannot require a call of one among some of the tools. A request that needs that contains only the allowed tools, and loses its cached
- * beginning.
+ * Returns a request's tools and its `tool_choice`. With `none` the tools stay, so that the prompt keeps its cached beginning. The API
+ * cannot require a call to one tool of a subset. Such a request lists only the callable tools and loses its cached beginning.
  */
 export function toolsOf({
   tools = [],
@@ -141,7 +144,7 @@ export function toolsOf({
   return { tools: tools.filter(({ name }) => callable.includes(name)), choice: 'required' }
 }
 
-/** Turns filters off explicitly when tokens are drawn, because servers have defaults of their own for options that a request leaves out. */
+/** Switches off filters that the request does not set, if tokens are sampled. A server would otherwise apply its own defaults. */
 const withoutFilters = ({ temperature = 0 }: Sampling, { sampling: takes }: Flavour): Sampling =>
   temperature === 0 ? {} : { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
 
@@ -161,7 +164,7 @@ function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown>
   }
 }
 
-/** Writes an option that OpenAI's API does not have. @throws KvfoldError remote/unsupported */
+/** Returns the field of a sampling option that OpenAI's API lacks. @throws KvfoldError remote/unsupported */
 function furtherOf(name: keyof Flavour['sampling'], value: unknown, flavour: Flavour): Record<string, unknown> {
   const field = flavour.sampling[name]
   if (field === undefined) throw unsupported(`the sampling option ${name}`, flavour)
@@ -174,7 +177,7 @@ function furtherOf(name: keyof Flavour['sampling'], value: unknown, flavour: Fla
   return Object.fromEntries(entries)
 }
 
-/** The fields of options that have parts, by llama-server's names. */
+/** For options that have several parameters: llama-server's field for each parameter. */
 const PARTS: Readonly<Partial<Record<keyof Flavour['sampling'], Readonly<Record<string, string>>>>> = {
   mirostat: { version: 'mirostat', tau: 'mirostat_tau', eta: 'mirostat_eta' },
   dynatemp: { range: 'dynatemp_range', exponent: 'dynatemp_exponent' },
@@ -186,13 +189,15 @@ const PARTS: Readonly<Partial<Record<keyof Flavour['sampling'], Readonly<Record<
   },
 }
 
-/** Returns the field `logit_bias` of a request. @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
+/**
+ * Returns the value of `logit_bias`. @throws KvfoldError remote/unsupported for a bias on a text, because only the engine can tokenize it
+ */
 function biasOf(biases: NonNullable<Sampling['logitBias']>, flavour: Flavour): object {
   if (biases.some(({ token }) => typeof token === 'string')) throw unsupported('logit_bias of texts', flavour)
   return Object.fromEntries(biases.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))]))
 }
 
-/** Returns the fields for the limits of a request. @throws KvfoldError remote/unsupported */
+/** Returns the fields for a request's limits. @throws KvfoldError remote/unsupported */
 function limitsOf({ limits = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   return Object.fromEntries(
     Object.entries(limits).map(([name, value]) => {
@@ -212,9 +217,9 @@ const callOf = (call: ToolCall) => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** Engines refuse a history whose arguments are not JSON. So malformed arguments are sent as a text within JSON. */
+/** Engines refuse a history in which a call's arguments are not JSON. So malformed arguments are sent as a JSON string. */
 const argumentsOf = ({ arguments: given, malformed }: ToolCall): string =>
   writeJson(malformed === undefined ? given : { malformed })
 
-/** A hash, because the endpoint need not learn our tenants' names. */
+/** Returns a tenant's cache salt: a hash, so that the endpoint does not learn the tenant's name. */
 const saltOf = (tenant: string): string => createHash('sha256').update(`kvfold tenant ${tenant}`).digest('base64url')

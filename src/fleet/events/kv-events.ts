@@ -1,6 +1,6 @@
 /**
- * KV events in vLLM's format: which blocks of tokens this server holds, published over ZeroMQ for routers (llm-d, NVIDIA Dynamo). The
- * libraries are loaded only when a publisher opens.
+ * Publishes KV events in vLLM's format over ZeroMQ: which blocks of tokens this server holds. Routers (llm-d, NVIDIA Dynamo) subscribe to
+ * them. The libraries are loaded only when a publisher opens.
  */
 import type { Publisher, Router } from 'zeromq'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -10,29 +10,30 @@ import { type BlockEvent, EVENT_BLOCK, type EventTier } from '../../runtime/kv/b
 
 export interface KvEventsOptions {
   /**
-   * Where events go. As in vLLM, an address with `*` or `::`, and one of `ipc://`, is bound. To any other the publisher connects.
+   * The address for events. As in vLLM, the publisher binds an address that contains `*` or `::` or starts with `ipc://`. It connects to
+   * any other address.
    * @example 'tcp://*:5557'
    */
   readonly endpoint: string
-  /** The address at which subscribers ask for batches that they missed. The publisher always binds it. Default: none. */
+  /** The address at which subscribers ask for batches that they missed; the publisher binds it. Default: no replay. */
   readonly replay?: string
-  /** The topic of all messages. `{model}` stands for the name of the model. Default: empty. */
+  /** The ZeroMQ topic of all messages. `{model}` stands for the model's name. Default: empty. */
   readonly topic?: string
   /** How many batches are kept for replay. Default 10,000. */
   readonly bufferSteps?: number
 }
 
-/** The most events of one batch, so that no message takes long to make. */
+/** The most events in one batch, so that packing one does not hold up the event loop. */
 const MOST_EVENTS = 8
-/** The most bytes of batches that are kept for replay. */
+/** The most bytes that the batches kept for replay may take. */
 const MOST_BYTES = 256 * 2 ** 20
-/** The most messages that wait for a slow subscriber. Beyond that, the subscriber loses messages and asks for a replay. */
+/** The most messages in the queue of a slow subscriber. It loses further ones, and can ask for a replay. */
 const HIGH_WATER = 100_000
-/** The sequence number that ends a replay: -1. */
+/** The sequence number that marks the end of a replay: -1. */
 const END = Buffer.alloc(8, 0xff)
 const NOTHING = Buffer.alloc(0)
 
-/** vLLM's words for the tiers. The device's memory is called GPU whatever the device is. */
+/** vLLM's names for the tiers. The device's memory is called GPU even on other devices. */
 const MEDIUM: Record<EventTier, string> = { device: 'GPU', host: 'CPU', disk: 'DISK' }
 
 interface Batch {
@@ -58,7 +59,7 @@ export class KvEventPublisher {
 
   /**
    * Opens the sockets.
-   * @throws KvfoldError cli/bad-usage for an address that cannot be used, and when the library is not installed
+   * @throws KvfoldError cli/bad-usage for an unusable address, and when the library is not installed
    */
   static async open(options: KvEventsOptions): Promise<KvEventPublisher> {
     const [zmq, { Encoder }] = await Promise.all([loadZmq(), import('@msgpack/msgpack')])
@@ -85,15 +86,15 @@ export class KvEventPublisher {
     return publisher
   }
 
-  /** The addresses in use: the port of `tcp://*:0` is known only now. */
+  /** The addresses in use. With `tcp://*:0` the system chooses the port, so it is known only after `open`. */
   get addresses(): { readonly endpoint: string; readonly replay: string | null } {
     return { endpoint: this.pub.lastEndpoint ?? this.options.endpoint, replay: this.router?.lastEndpoint ?? null }
   }
 
   /**
-   * Returns the object to which an engine reports its blocks (LlamaEngineOptions.blocks). As long as no engine has reported anything, a
-   * call first publishes that all earlier blocks are gone, because a new process holds none.
-   * @param model the name that `{model}` stands for
+   * Returns the object to which an engine reports its blocks (`LlamaEngineOptions.blocks`). Until the first report, each call publishes
+   * `AllBlocksCleared`, because a restarted server holds none of the blocks that subscribers may remember.
+   * @param model the value of `{model}` in the topic
    */
   outlet(model: string): BlockOutlet {
     if (!this.#told) void this.#publish([['AllBlocksCleared']], model)
@@ -108,7 +109,7 @@ export class KvEventPublisher {
     }
   }
 
-  /** Closes the sockets once everything is sent. Later events are dropped. */
+  /** Sends what is queued, then closes the sockets. Later events are dropped. */
   async close(): Promise<void> {
     if (this.#closed) return
     await this.#sending
@@ -124,11 +125,11 @@ export class KvEventPublisher {
     const topic = (this.options.topic ?? '').replaceAll('{model}', model)
     const batch = { sequence, topic, payload }
     this.#keep(batch)
-    // A socket takes one message at a time.
+    // A ZeroMQ socket sends one message at a time.
     const sent = this.#sending.then(async () => {
       if (!this.#closed) await this.pub.send([topic, sequence, payload])
     })
-    // Subscribers miss a message that could not be sent, and can ask for it again.
+    // A message that fails is lost for subscribers, but they can ask for a replay.
     return (this.#sending = sent.catch(() => undefined))
   }
 
@@ -140,31 +141,31 @@ export class KvEventPublisher {
       this.#bytes -= this.#kept.shift()!.payload.byteLength
   }
 
-  /** Answers requests of the form [identity, empty, first sequence number] with the kept batches from there on, one message each. */
+  /** Answers replay requests, [identity, empty, first sequence number]. Sends the kept batches from that number on, one message each. */
   async #answer(router: Router): Promise<void> {
     for await (const [identity, empty, first, ...more] of router) {
       if (identity === undefined || empty?.length !== 0 || first?.length !== 8 || more.length > 0) continue
       const from = first.readBigUInt64BE()
       const wanted = this.#kept.filter(({ sequence }) => sequence.readBigUInt64BE() >= from)
       const messages = [...wanted, { topic: '', sequence: END, payload: NOTHING }]
-      // A subscriber that went away meanwhile gets nothing.
+      // A subscriber may disconnect during the replay; its errors are ignored.
       for (const { topic, sequence, payload } of messages)
         await router.send([identity, NOTHING, topic, sequence, payload]).catch(() => undefined)
     }
   }
 }
 
-/** Writes an event as an array of its name and its fields. vLLM's library msgspec writes tagged structs in this form. */
+/** Returns an event as an array of its name and fields, the form in which vLLM's msgspec writes tagged structs. */
 function wireOf(event: BlockEvent): readonly unknown[] {
   const medium = MEDIUM[event.tier]
   if (event.kind === 'removed') return ['BlockRemoved', event.hashes, medium]
   const { hashes, parent, tokens, tenant, adapters } = event
   const fields = ['BlockStored', hashes, parent, tokens, EVENT_BLOCK, null, medium, adapters === '' ? null : adapters]
-  // The first block of a text names the tenant, as vLLM does with a request's cache_salt.
+  // As with vLLM's cache_salt, the first block of a text carries the tenant.
   return tenant === null ? fields : [...fields, hashes.map((_, at) => (at === 0 && parent === null ? [tenant] : null))]
 }
 
-/** Returns the current time in seconds. It is never a whole number, because msgpack would write one as an integer. */
+/** Returns the Unix time in seconds, never a whole number, because msgpack would encode that as an integer. */
 function seconds(): number {
   const now = Date.now() / 1000
   return Number.isInteger(now) ? now + 1e-6 : now

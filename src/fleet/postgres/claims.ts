@@ -1,6 +1,6 @@
 /**
- * Claims of threads: a server claims a thread for itself among all servers of the database. Claims are advisory locks, which end with the
- * connection that took them.
+ * Claims of threads: only one server of a database works on a thread at a time. A claim is an advisory lock of PostgreSQL, which ends with
+ * its connection.
  */
 import { createHash } from 'node:crypto'
 import type pg from 'pg'
@@ -8,16 +8,16 @@ import type { Database } from './database.js'
 
 interface HeldClient {
   readonly client: pg.Client
-  /** How many claims share the lock. */
+  /** How many claims of this server share the lock. */
   users: number
-  /** Settles when the lock is released; null while it is not being released. */
+  /** Settles when the lock is released; null while no release is running. */
   ending: Promise<void> | null
 }
 
 /**
- * One shared connection takes all locks that are free when they are requested. A claim that must wait has a connection of its own. If a
- * lock's connection breaks, the lock is gone. A change written without a lock is refused if another server wrote in between
- * (`PostgresStore.update`).
+ * Takes and releases the advisory locks. One shared connection holds all locks that were free at the first try. A claim that waits for its
+ * lock uses a connection of its own. If a lock's connection breaks, the lock is lost. A write without it is still safe:
+ * `PostgresStore.update` refuses it if another server wrote in between.
  */
 export class Claims {
   readonly #held = new Map<string, HeldClient>()
@@ -26,7 +26,7 @@ export class Claims {
   constructor(private readonly database: Database) {}
 
   /**
-   * Returns a function that releases the claim; null if another server has the thread and `wait` is false.
+   * Claims a thread. Returns a function that releases the claim. Returns null if another server has the thread and `wait` is false.
    * @throws KvfoldError store/unreachable
    */
   async take(tenant: string, id: string, wait: boolean): Promise<(() => Promise<void>) | null> {
@@ -66,7 +66,7 @@ export class Claims {
     }
   }
 
-  /** Records that the connection has the lock. Another claim of this server may have the same lock by now; then both claims share it. */
+  /** Records that `client` holds the lock. If another claim of this server took the same lock meanwhile, both claims share it. */
   #taken(key: string, client: pg.Client): () => Promise<void> {
     const other = this.#held.get(key)
     if (other !== undefined && other.client === client && other.ending === null) {
@@ -92,7 +92,7 @@ export class Claims {
     }
   }
 
-  /** Releases the lock. If the release fails, the lock is freed when its connection ends. */
+  /** Releases the lock. If that fails, PostgreSQL releases it when the connection ends. */
   async #unlock(client: pg.Client, key: string): Promise<void> {
     const session = await this.#session?.catch(() => null)
     await this.database.ask(client, 'SELECT pg_advisory_unlock($1)', [key]).catch(() => undefined)
@@ -121,7 +121,7 @@ export class Claims {
       for (const [key, held] of this.#held) if (held.client === client) this.#held.delete(key)
     }
     client.once('end', lost)
-    // After an error the connection takes no more queries, but it may end only some time later.
+    // After an error the connection takes no more queries, but it may take a while to end.
     client.once('error', () => {
       lost()
       void client.end().catch(() => undefined)
@@ -130,7 +130,7 @@ export class Claims {
   }
 }
 
-/** Hashes a thread's name to the 64-bit number of its lock. If two threads have the same number, they only wait for each other. */
+/** Hashes a thread's tenant and id to the 64-bit number of its advisory lock. Two threads with the same number only wait for each other. */
 const numberOf = (tenant: string, id: string): string =>
   createHash('sha256')
     .update(JSON.stringify(['kvfold', tenant, id]))

@@ -6,59 +6,62 @@ import { invariant, KvfoldError, type ErrorCode } from '../../runtime/core/error
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { migrate, type Parameter, type RunStatement } from './schema.js'
 
-/** How many connections the pool has for queries. Claims have further connections. */
+/** The pool's connections for queries. Claims use further connections. */
 const CONNECTIONS = 10
 /** Timeouts in milliseconds. */
 export interface DatabasePatience {
-  /** Limit for making a connection, and for a probe of the database. */
+  /** Limit for opening a connection, and for a probe (`SELECT 1`). */
   readonly connect: number
   /** Limit for the answer to a query. */
   readonly query: number
-  /** When a query has waited this long, the database is probed. */
+  /** A query that waits longer than this makes us probe the database. */
   readonly silent: number
 }
 
-/** A query of a server that is cut off fails within `silent` + `silent` / 4 + `connect`, some 10 seconds. Later queries fail at once. */
+/**
+ * If the network to the database is cut, a query fails within `silent` + `silent` / 4 + `connect`: about 10 seconds. Later queries fail at
+ * once.
+ */
 const PATIENCE: DatabasePatience = { connect: 5000, query: 30_000, silent: 4000 }
 /**
- * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: its claims of
- * threads, and its locks on rows that an unfinished transaction changed.
+ * With these settings the database notices within about 20 seconds that a server is cut off. It then frees the server's advisory locks
+ * (claims) and the row locks of its open transaction.
  */
 const WATCHED =
   'SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 20000'
-/** The first version with transaction ids of 64 bits. */
+/** The first PostgreSQL version with 64-bit transaction ids (`xid8`). */
 const OLDEST = 13
 const DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-/** The type of 64-bit integers, which we use for times and counts; they are read as numbers. */
+/** PostgreSQL's type id of bigint, which holds times and counts. Its values are read as numbers. */
 const INT8 = 20
 
 const types = new pg.TypeOverrides()
 types.setTypeParser(INT8, Number)
 
-/** A query that waits for its answer. */
+/** A query whose answer has not arrived. */
 interface PendingQuery {
   readonly client: pg.ClientBase
   readonly since: number
 }
 
-/** Whether PostgreSQL can have this text as a name. It has no text with a NUL, and refuses a query that asks for one. */
+/** Whether PostgreSQL can store this text as a name. It refuses any text with a NUL character. */
 export const canName = (text: string): boolean => !text.includes('\0')
 
 export class Database {
   #pool: pg.Pool
   readonly #asked = new Set<PendingQuery>()
-  /** Connections that `connect` opened for a caller, outside of the pool. */
+  /** Connections that `connect` opened for callers, outside the pool. */
   readonly #own = new Set<pg.Client>()
   #watch: NodeJS.Timeout | null = null
-  /** The last error that showed the database to be unreachable; null if it answers. */
+  /** The last error that showed the database to be unreachable; null once a probe succeeds. */
   #away: KvfoldError | null = null
-  /** Whether the last probe got no answer at all, not even a refusal. Then queries fail at once until a probe succeeds. */
+  /** True after a probe that got no answer at all, not even a refusal. Queries then fail at once until a probe succeeds. */
   #isMute = false
   #probing: Promise<void> | null = null
   #isOpen = true
 
   private constructor(
-    /** The database and its host, without a password. */
+    /** The name and host of the database, without a password. */
     readonly address: string,
     private readonly config: pg.ClientConfig,
     private readonly patience: DatabasePatience,
@@ -66,15 +69,15 @@ export class Database {
     this.#pool = this.#pooled()
   }
 
-  /** Why the database cannot be used now; null if no problem is known. */
+  /** Why the database cannot be used at the moment; null if no problem is known. */
   get problem(): string | null {
     return this.#away?.message ?? null
   }
 
   /**
-   * Opens the database, and migrates tables of earlier versions to the current one.
+   * Opens the database, and migrates the tables of earlier releases.
    * @param url `postgres://user:password@host:port/name`, with libpq's options behind `?`
-   * @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then
+   * @throws KvfoldError store/unusable, store/unreachable, store/newer; the database is then unchanged
    */
   static async open(url: string, patience = PATIENCE): Promise<Database> {
     const database = new Database(...configOf(url, patience), patience)
@@ -94,7 +97,7 @@ export class Database {
     }
   }
 
-  /** Runs one statement by itself. @throws KvfoldError store/* */
+  /** Runs one statement outside a transaction. @throws KvfoldError store/* */
   async rows(sql: string, values: readonly Parameter[] = []): Promise<readonly StoredRow[]> {
     const client = await this.#client()
     try {
@@ -107,10 +110,7 @@ export class Database {
     }
   }
 
-  /**
-   * Runs `work` in a transaction: all its changes are kept, or none if it throws. With `reading`, all its reads see the database at one
-   * moment.
-   */
+  /** Runs `work` in a transaction, which is rolled back if `work` throws. With `reading`, all reads see the database at one moment. */
   async transaction<T>(work: (run: RunStatement) => Promise<T>, { reading = false } = {}): Promise<T> {
     const client = await this.#client()
     const run: RunStatement = async (sql, values = []) => (await this.ask<StoredRow>(client, sql, values)).rows
@@ -122,14 +122,14 @@ export class Database {
       return done
     } catch (error) {
       const isGone = error instanceof KvfoldError && error.code === 'store/unreachable'
-      // If even the rollback fails, the connection is closed, which ends the transaction.
+      // If the rollback fails too, close the connection, which ends the transaction.
       const isClean = !isGone && (await run('ROLLBACK').then(yes, no))
       client.release(!isClean)
       throw error
     }
   }
 
-  /** Makes a connection of the caller's own, on which an answer may take any time (`ask`). */
+  /** Opens a connection outside the pool for the caller. Queries on it (`ask`) have no time limit. */
   async connect(): Promise<pg.Client> {
     await this.#reach()
     const client = new pg.Client(this.config)
@@ -146,8 +146,8 @@ export class Database {
   }
 
   /**
-   * Runs one statement on this connection. While it waits for the answer, the database is probed, because a database that is cut off sends
-   * nothing. A connection to it would stay open for many minutes. @throws KvfoldError store/*
+   * Runs one statement on this connection. If the answer takes longer than `silent`, the database is probed: with a cut network, the
+   * connection would otherwise stay open for many minutes. @throws KvfoldError store/*
    */
   async ask<R extends pg.QueryResultRow>(
     client: pg.ClientBase,
@@ -168,12 +168,12 @@ export class Database {
     }
   }
 
-  /** Closes all connections. Further calls do nothing. */
+  /** Closes the pool. Further calls do nothing. */
   async close(): Promise<void> {
     if (!this.#isOpen) return
     this.#isOpen = false
     if (this.#watch !== null) clearInterval(this.#watch)
-    // A database that does not answer does not close its connections either, so do not wait longer than for a connection.
+    // A database that does not answer does not close its connections either, so limit the wait.
     await Promise.race([this.#pool.end(), delay(this.patience.connect, undefined, { ref: false })])
   }
 
@@ -187,8 +187,8 @@ export class Database {
   }
 
   /**
-   * After a failure, all callers wait for one probe before they use the database. While probes get no answer at all, the callers fail at
-   * once.
+   * Makes sure that the database can be asked. After a failure, all callers wait for one shared probe. While probes get no answer at all,
+   * callers fail at once.
    * @throws KvfoldError store/unreachable
    */
   async #reach(): Promise<void> {
@@ -198,7 +198,10 @@ export class Database {
     await this.#probe()
   }
 
-  /** Probes the database if a query has waited longer than `silent`. If the probe succeeds, the query continues to wait. */
+  /**
+   * Probes the database if a query has waited longer than `silent`, or if the last probe got no answer. After a successful probe, the query
+   * goes on waiting.
+   */
   #look(): void {
     const late = performance.now() - this.patience.silent
     const isLate = [...this.#asked].some(({ since }) => since < late)
@@ -210,8 +213,8 @@ export class Database {
   }
 
   /**
-   * Probes the database. If there is no answer, breaks off all connections: their queries have waited long enough, and unused ones would
-   * fail too.
+   * Probes the database. If the network gives no answer, breaks all connections that were open before: their queries have waited too long,
+   * and idle ones would fail too.
    */
   async #probed(): Promise<void> {
     const probe = new pg.Client({ ...this.config, query_timeout: this.patience.connect })
@@ -225,10 +228,11 @@ export class Database {
       this.#isMute = false
     } catch (error) {
       socketOf(probe).destroy()
-      // Half the timeout, because timers fire some milliseconds early after a long turn. A refusal takes next to no time.
+      // A refusal takes next to no time, a timeout at least `connect`. Half of it is the border, because timers can fire some milliseconds
+      // early.
       const refusal = error instanceof pg.DatabaseError ? error : null
       this.#isMute = refusal === null && performance.now() - began >= this.patience.connect / 2
-      // The database answers, but has no free connection.
+      // Too many connections: the database is up, so nothing is broken off.
       if (refusal?.code === CROWDED) return
       if (refusal === null) {
         for (const { client, since } of this.#asked) if (since < began) socketOf(client).destroy(error as Error)
@@ -243,10 +247,11 @@ export class Database {
   #pooled(): pg.Pool {
     const pool = new pg.Pool({
       ...{ ...this.config, max: CONNECTIONS, query_timeout: this.patience.query },
-      // Makes acknowledged changes durable, even if the database's default is different. The pool waits for this query.
+      // Sets `synchronous_commit`, so that an acknowledged change survives a crash even if the database's default says otherwise. The pool
+      // waits for this query.
       onConnect: (client) => client.query(`${WATCHED}; ${DURABLE}`) as unknown as undefined,
     })
-    // The error is ignored here: the user of a connection gets it from a query, and the pool replaces an idle connection.
+    // Errors are handled elsewhere: a query reports them to its caller, and the pool replaces an idle connection.
     pool.on('error', () => undefined)
     pool.on('connect', (client) => {
       client.on('error', () => undefined)
@@ -264,7 +269,7 @@ export class Database {
     invariant(this.#isOpen, 'the store was used after it was closed')
   }
 
-  /** Returns kvfold's own errors unchanged. Turns any other error into one that says what happened and what to do. */
+  /** Returns kvfold's own errors unchanged, and any other error as one that says what happened and what to do. */
   told(error: unknown): unknown {
     if (error instanceof KvfoldError || !(error instanceof Error)) return error
     const { address } = this
@@ -291,7 +296,7 @@ export class Database {
 }
 
 const CROWDED = '53300'
-/** PostgreSQL's codes for connection errors, too many connections, and a server that starts, stops or only allows reads. */
+/** SQLSTATE codes for: connection errors, too many connections, a server that starts or stops, a read-only server. */
 const UNREACHABLE = /^(08|57P|53300|25006)/u
 
 /** Destroying the socket is the only way to end a connection while the database does not answer. */
@@ -309,7 +314,7 @@ function configOf(url: string, { connect }: DatabasePatience): [address: string,
     const { database = 'postgres', host, port } = new pg.Client(config)
     return [`${database} at ${host}:${port}`, config]
   } catch {
-    // Leave the cause out: its text may contain a password.
+    // The cause is left out, because its text may contain the password.
     throw new KvfoldError(
       'cli/bad-usage',
       'The address of the database cannot be read; give --store postgres://user:password@host:port/name.',

@@ -1,5 +1,5 @@
 /**
- * Makes all servers of one database forget text. Each server learns which threads have text to forget, and reports when it has forgotten
+ * Makes all servers of one database forget a text. Each server reads which threads have text to forget, and reports when it has forgotten
  * it.
  */
 import { randomUUID } from 'node:crypto'
@@ -9,34 +9,34 @@ import type { ThreadHead, Unforgotten } from '../../runtime/store/port.js'
 import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 
-/** `left` asks this many milliseconds apart which servers have forgotten. */
+/** Milliseconds between two checks of `left` which servers have not forgotten yet. */
 const LOOK = 50
-/** Seconds without a report after which a server counts as away; each server reports every second. */
+/** A server that has not reported for this many seconds counts as away. Each server reports every second. */
 const SILENT = 5
-/** Milliseconds after which a server reports even without news. */
+/** Milliseconds after which a server reports even if it has forgotten nothing. */
 const SAYS = 1000
 
 /**
- * Removes servers that can no longer serve old text. These are earlier servers of place $2, and servers that were silent for very long. Server
- * $1 itself stays. A killed server goes only after 10 seconds, which may be after its successor started.
+ * Removes the rows of servers that cannot serve old text any more. These are the servers that this one ($1, at place $2) replaces, and
+ * those that were silent for very long. A killed server's row goes after 10 seconds of silence, which may be after its successor has
+ * started.
  */
 const REMOVE_ENDED = `DELETE FROM kvfold.servers WHERE id <> $1 AND (place = $2 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
   OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days')`
 
 /**
- * A forget is a row that is written with the fold, in the same transaction. Each server reports up to which transaction it has read and
- * carried out all forgets. A server that was away has not reported. It carries the forgets out when it reads again. That is before it
- * serves anything, because every request reads first.
+ * A forget is a row that the fold's own transaction writes. Each server reports up to which transaction id it has read and carried out the
+ * forgets. A server that was away carries them out when it reads the changes again, which every request does before it serves anything.
  */
 export class Forgets {
   readonly #server = randomUUID()
-  /** When this server last reported, by `performance.now`. */
+  /** The time of this server's last report, by `performance.now`. */
   #said = -Infinity
 
-  /** `place` with the host's name, because other hosts may have the same paths. */
+  /** `place` behind the host's name, because two hosts may have the same path. */
   readonly #place: string | null
 
-  /** @param place where this server saves cells that outlive it; null if it saves none */
+  /** @param place the folder in which this server saves cells that outlive it; null if it saves none */
   constructor(
     private readonly database: Database,
     place: string | null,
@@ -44,12 +44,12 @@ export class Forgets {
     this.#place = place === null ? null : `${hostname()}:${place}`
   }
 
-  /** Registers this server, in place of an earlier one that ended and saved cells in the same place. */
+  /** Registers this server. Removes an earlier one that ended and saved cells in the same place. */
   async join(): Promise<void> {
     await this.#heard(0n)
   }
 
-  /** Records a forget, within the fold's transaction. */
+  /** Records that a thread has text to forget. Runs in the fold's transaction. */
   async note(run: RunStatement, tenant: string, id: string): Promise<void> {
     await run(
       `INSERT INTO kvfold.forgets (tenant, thread, server, changed) VALUES ($1, $2, $3, pg_current_xact_id())
@@ -59,8 +59,8 @@ export class Forgets {
   }
 
   /**
-   * Returns the forgets that other servers (with `all`: any server) recorded in the given transaction or a later one. A forget may be
-   * returned more than once.
+   * Returns the threads with forgets recorded in the given transaction or a later one. Only those of other servers, unless `all`. A later
+   * call may return the same thread again.
    */
   async since(run: RunStatement, transaction: bigint, all: boolean): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await run(
@@ -70,14 +70,20 @@ export class Forgets {
     return rows.map(({ tenant, id }) => ({ tenant: tenant as string, id: id as string }))
   }
 
-  /** Reports that this server has carried out all forgets before this transaction. */
+  /**
+   * Reports that this server has carried out all forgets of earlier transactions than this one. Without news, reports at most once a
+   * second.
+   */
   async done(transaction: bigint, isNews: boolean): Promise<void> {
     if (!isNews && performance.now() < this.#said + SAYS) return
     this.#said = performance.now()
     await this.#heard(transaction)
   }
 
-  /** Registers this server, or notes its news; another server may have removed it while the database was away. Removes ended servers. */
+  /**
+   * Writes this server's row and its report, and removes ended servers. The row may be missing: another server may have removed it while
+   * this one was away.
+   */
   async #heard(transaction: bigint): Promise<void> {
     const name = `${hostname()}, process ${process.pid}`
     const sql = `WITH removed AS (${REMOVE_ENDED}) INSERT INTO kvfold.servers (id, place, name, heard) VALUES ($1, $2, $3, $4::text::xid8)
@@ -86,7 +92,8 @@ export class Forgets {
   }
 
   /**
-   * Returns the servers that have not forgotten the thread's text yet, after `patience` milliseconds or as soon as all of them are away.
+   * Returns the servers that have not forgotten the thread's text yet. Waits up to `patience` milliseconds for them, but not for servers
+   * that are away.
    */
   async left(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]> {
     const until = performance.now() + patience
@@ -102,7 +109,7 @@ export class Forgets {
     }
   }
 
-  /** Ends this server. Its memory is gone, but its saved cells are not: with a place it stays registered, so its forgets remain due. */
+  /** Unregisters this server. If it saves cells, its row stays and is marked as ended: the saved cells must still forget. */
   async leave(): Promise<void> {
     const sql = this.#place === null ? 'DELETE FROM kvfold.servers' : 'UPDATE kvfold.servers SET ended = true'
     await this.database.rows(`${sql} WHERE id = $1`, [this.#server])

@@ -1,7 +1,4 @@
-/**
- * Moves whole stores in PostgreSQL. It fills an empty store from another one, completely or not at all, and reads all of a store as of one
- * moment.
- */
+/** Moves whole stores in PostgreSQL: fills an empty store completely or not at all, and reads a store as of one moment. */
 import { isDeepStrictEqual } from 'node:util'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { FoundThread } from '../../runtime/store/check.js'
@@ -10,7 +7,7 @@ import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 import { Damaged, readThread, ThreadWriter } from './thread-rows.js'
 
-/** Reads all threads, oldest first. Then runs `more`, which reads at the same moment. */
+/** Passes all threads to `each`, oldest first. Then runs `more`, whose reads see the same moment. */
 export function readAll<T>(
   database: Database,
   each: (thread: FoundThread) => Promise<void> | void,
@@ -42,10 +39,10 @@ async function found(
 }
 
 /**
- * Writes the threads, reads each back and compares it. Then runs `more`, which writes the other records. Servers that use the database wait
- * meanwhile.
- * @throws KvfoldError store/not-empty if the database has threads, store/failed if a thread reads back differently; nothing was changed
- * then
+ * Writes the threads, and reads each one back to compare it. Then runs `more`, which writes the other records. Other servers of the
+ * database wait meanwhile.
+ * @throws KvfoldError store/not-empty if the database has threads, store/failed if a thread reads back differently; the database is then
+ * unchanged
  */
 export async function fill(
   database: Database,
@@ -61,7 +58,7 @@ export async function fill(
         'store/not-empty',
         `The database ${database.address} has conversations already, so nothing was moved; give one that has none.`,
       )
-    // A server that later reads an old deletion of one of these threads would drop the thread.
+    // Otherwise a server that reads an old deletion of one of these threads would drop the thread.
     await run('DELETE FROM kvfold.gone')
     const writer = new ThreadWriter(run)
     for (const thread of threads) {
@@ -73,7 +70,7 @@ export async function fill(
   })
 }
 
-/** Makes the error for an item that reads back differently. */
+/** Returns the error for a record that reads back differently from what was written. */
 export const notSame = (what: string, id: string, where: string): KvfoldError =>
   new KvfoldError(
     'store/failed',
@@ -81,8 +78,8 @@ export const notSame = (what: string, id: string, where: string): KvfoldError =>
   )
 
 /**
- * Refuses a database that servers use. @throws KvfoldError store/locked if other connections named kvfold use it, as far as this user may
- * see them
+ * Refuses a database that servers use. @throws KvfoldError store/locked if other connections named kvfold use it (as far as this user may
+ * see them)
  */
 export async function refuseUsed(database: Database): Promise<void> {
   const [row] = await database.rows(

@@ -1,4 +1,4 @@
-/** Responses in PostgreSQL. They are in the same database as their threads, and are deleted together with them. */
+/** Responses in PostgreSQL. They lie in the same database as their threads, and are deleted with them. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Tenant } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'
@@ -14,10 +14,10 @@ export class PostgresResponses implements ResponseStore {
   /** @param database the threads' database; the thread store closes it */
   constructor(private readonly database: Database) {}
 
-  /** Stores a response, unless its thread was deleted meanwhile. */
+  /** Stores a response. Does nothing if its thread was deleted meanwhile. */
   async keep(response: KeptResponse): Promise<void> {
     await this.database.transaction(async (run) => {
-      // This lock keeps other servers from deleting the thread before the transaction ends.
+      // This row lock keeps other servers from deleting the thread before the transaction ends.
       const there = await run('SELECT 1 FROM kvfold.threads WHERE tenant = $1 AND id = $2 FOR KEY SHARE', [
         response.tenant,
         response.thread,
@@ -49,7 +49,7 @@ export class PostgresResponses implements ResponseStore {
     if (kept !== null) await this.keep({ ...kept, body: null })
   }
 
-  /** Does nothing: the database deletes responses with their thread. */
+  /** Does nothing, because the database deletes a thread's responses with it. */
   drop(): void {
     return
   }
@@ -70,7 +70,7 @@ export class PostgresResponses implements ResponseStore {
 const MARKS = responseRows.columns.map((_, at) => `$${at + 1}`).join(', ')
 const SETS = responseRows.columns.map((column) => `${column} = excluded.${column}`).join(', ')
 
-/** Writes a response; its thread must exist. */
+/** Inserts or replaces a response. Its thread must exist. */
 export async function writeResponse(run: RunStatement, response: KeptResponse): Promise<void> {
   await run(
     `INSERT INTO kvfold.responses (${COLUMNS}) VALUES (${MARKS}) ON CONFLICT (tenant, id) DO UPDATE SET ${SETS}`,
@@ -78,7 +78,7 @@ export async function writeResponse(run: RunStatement, response: KeptResponse): 
   )
 }
 
-/** Reads all responses. Of damaged ones it returns only the names. */
+/** Reads all responses. Of a damaged response it returns only the name. */
 export async function readResponses(
   run: RunStatement,
 ): Promise<{ readonly whole: readonly KeptResponse[]; readonly damage: readonly Damage[] }> {

@@ -1,6 +1,6 @@
 /**
- * Threads in PostgreSQL, which several servers use at the same time. A server may change a thread only if it knows the thread's last
- * change; otherwise the change is refused.
+ * Threads in PostgreSQL, for several servers at the same time. A server's change to a thread is refused unless the server has read the
+ * thread's latest revision.
  */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { keyOf } from '../../runtime/core/ids.js'
@@ -29,20 +29,23 @@ import { DAMAGED_HEAD, Damaged, lastPlaces, listedIn, type ListedRow, NAMED, rea
 export interface PostgresStoreOptions {
   readonly url: string
   /**
-   * The cells that engines saved on disk. At the start the store deletes those of threads that are deleted or have text to be forgotten.
-   * Default: none.
+   * The cells that engines saved on disk. At the start, the store deletes the saved cells of deleted threads and of threads with text to
+   * forget. Default: none.
    */
   readonly cells?: SavedThreads
-  /** The folder of this server with those saved cells. A server that comes back is recognised by it. Default: none. */
+  /** This server's folder of saved cells. After a restart, the server is recognised by it. Default: none. */
   readonly place?: string
-  /** Timeouts. By default, a server that is cut off from the database notices within 10 seconds. */
+  /** Timeouts. With the defaults, a server notices within 10 seconds that it is cut off from the database. */
   readonly patience?: DatabasePatience
 }
 
-/** How long names of deleted threads are kept. Servers that still know these threads need them, and so do disk tiers of stopped servers. */
+/**
+ * How long the names of deleted threads are kept. Servers that still know such a thread read them, and so do stopped servers with cells on
+ * disk.
+ */
 const REMEMBERED = '30 days'
 
-/** A thread's number and revision, as this server last read or wrote it. */
+/** A thread's number and revision when this server last read or wrote it. */
 interface Version {
   readonly number: number
   readonly revision: number
@@ -53,23 +56,23 @@ type CardOf = (thread: ThreadRecord) => ThreadCard
 type Fetched = { readonly record: ThreadRecord; readonly version: Version } | { readonly error: KvfoldError } | null
 
 /**
- * As in the SQLite store, a change that could not be written leaves the thread unchanged. Every later change is refused with the same error
- * until the thread is read again or deleted. PostgreSQL itself keeps rows whole; rows with a wrong checksum are not shown.
+ * As in the SQLite store, a failed write leaves the stored thread unchanged. Later changes to the thread fail with the same error until the
+ * thread is read again or deleted. A row with a wrong checksum is never shown.
  */
 export class PostgresStore implements ThreadStore {
   readonly shared: SharedThreads
   readonly #failed = new Map<string, unknown>()
   readonly #held = new Map<string, Version>()
-  /** The last revision of each thread that this server knows of. */
+  /** The latest revision of each thread that this server knows of, by `keyOf`. */
   readonly #heard = new Map<string, number>()
   readonly #damage = new Map<string, Damage>()
-  /** Makes cards that are missing or damaged, as `index` was told; null before. */
+  /** Makes a thread's card if the stored one is missing or damaged. Set by `index`; null before. */
   #cardOf: CardOf | null = null
   readonly #claims: Claims
-  /** A transaction id of PostgreSQL. This server has read all changes of earlier transactions; `#changes` reads from this one on. */
+  /** A PostgreSQL transaction id. This server has read the changes of all earlier transactions; `#changes` reads from this one on. */
   #since = 0n
   readonly #fetched = new FetchedThreads<Fetched>()
-  /** Whether this server has forgotten text and `#done` has not reported it yet. */
+  /** Whether this server has forgotten text since its last report by `#done`. */
   #news = false
 
   private constructor(
@@ -89,7 +92,7 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** Opens the store of a database. @throws KvfoldError store/unusable, store/unreachable, store/newer; then nothing was changed */
+  /** Opens a database's store. @throws KvfoldError store/unusable, store/unreachable, store/newer; the database is then unchanged */
   static async open({ url, cells, place, patience }: PostgresStoreOptions): Promise<PostgresStore> {
     const database = await Database.open(url, patience)
     try {
@@ -122,14 +125,14 @@ export class PostgresStore implements ThreadStore {
     return changed
   }
 
-  /** Runs work that reads threads, as `ThreadStore.reading` says. @throws what `work` throws; KvfoldError store/unreachable */
+  /** Runs work that reads threads; see `ThreadStore.reading`. @throws what `work` throws; KvfoldError store/unreachable */
   reading<T>(work: () => T): Promise<T> {
     return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
   }
 
   read(tenant: string, id: string): ThreadRecord | null {
     const key = keyOf(tenant, id)
-    // The thread may have been changed after it was fetched, by another server or by this one.
+    // The fetched copy may be out of date: this server or another one may have changed the thread since.
     const fetched = this.#fetched.of(
       tenant,
       id,
@@ -165,27 +168,26 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** Deletes the thread from the database. Does nothing if there is no such thread. */
+  /** Deletes the thread from the database, if it is there. */
   async delete(tenant: string, id: string): Promise<void> {
     await this.#erase('tenant = $1 AND id = $2', [tenant, id])
-    // Meanwhile this server may have taken in another one's last change to the thread. So `#heard` keeps the thread, and the next
-    // `#changes` reports that it is deleted.
+    // Keep the thread in `#heard`: this server may just have read another server's last change to it. The next `#changes` then reports the
+    // deletion.
     for (const map of [this.#held, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
   }
 
-  /** Returns the database's time, in Unix milliseconds. @throws KvfoldError store/unreachable */
   async time(): Promise<number> {
     const [row] = await this.database.rows('SELECT floor(extract(epoch FROM now()) * 1000)::bigint AS time')
     return row?.['time'] as number
   }
 
-  /** Threads last used before `time` (Unix milliseconds), longest unused first. */
+  /** Returns the threads last used before `time` (Unix milliseconds), the longest unused first. */
   async unusedSince(time: number): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await this.database.rows('SELECT tenant, id FROM kvfold.threads WHERE used < $1 ORDER BY used', [time])
     return rows.map(named)
   }
 
-  /** Deletes the threads last used before `time`, from every tier. Returns how many. */
+  /** Deletes the threads last used before `time` (Unix milliseconds) and their saved cells. Returns the number of threads. */
   async deleteUnusedSince(time: number): Promise<number> {
     const erased = await this.#erase('used < $1', [time])
     if (erased.length > 0) await this.cells?.drop(erased.map(({ id }) => id))
@@ -264,7 +266,7 @@ export class PostgresStore implements ThreadStore {
     return revision > (this.#heard.get(keyOf(tenant, id)) ?? 0)
   }
 
-  /** Returns the threads that this server has not heard of, each with a card. Notes those that are damaged. */
+  /** Returns the listed threads whose revision is new to this server, each with its card. Records damaged threads. */
   async #listed(rows: readonly ListedRow[]): Promise<readonly { readonly revision: number; readonly listed: ListedThread }[]> {
     const all: { readonly revision: number; readonly listed: ListedThread }[] = []
     for (const { tenant, id, revision, head, ...row } of rows) {
@@ -277,7 +279,7 @@ export class PostgresStore implements ThreadStore {
     return all
   }
 
-  /** Makes a thread's card from the thread, and saves it. Returns null if the thread is damaged, or was deleted. */
+  /** Makes a thread's card and saves it. Returns null if the thread is damaged or deleted. */
   async #makeCard(tenant: string, id: string): Promise<ThreadCard | null> {
     const cardOf = this.#cardOf
     if (cardOf === null) return null
@@ -299,8 +301,8 @@ export class PostgresStore implements ThreadStore {
   }
 
   /**
-   * Returns the changes since the last call. A transaction that was still open at the last call may have a smaller number than the changes
-   * that were read. So the next call starts at the oldest transaction that may still be open.
+   * Returns the changes since the last call. A transaction that was open at the last call may have a smaller id than changes that were
+   * already read. So each call starts at the oldest transaction that was still open at the one before.
    */
   async #changes(): Promise<ThreadChanges> {
     this.database.refuseClosed()
@@ -317,8 +319,8 @@ export class PostgresStore implements ThreadStore {
     )
     const listed = await this.#listed(threads)
     const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
-    // At the start this server has nothing in memory, but its saved cells may be of any time. If a drop fails here, the next call does
-    // everything again.
+    // At the first call this server's memory is empty, but its saved cells may be older than the forgets. If the drop fails, `#since`
+    // stays, and the next call repeats everything.
     if (since === 0n && forgotten.length > 0) await this.cells?.drop(forgotten.map(({ id }) => id))
     this.#news ||= forgotten.length > 0
     const oldest = BigInt(next[0]?.['next'] as string)
@@ -362,6 +364,6 @@ const named = (row: StoredRow): Pick<ThreadHead, 'tenant' | 'id'> => ({
   id: row['id'] as string,
 })
 
-/** Whether a row with this key exists. */
+/** Whether the error is PostgreSQL's unique violation: a row with this key exists. */
 const isTaken = (error: unknown): boolean =>
   error instanceof KvfoldError && error.cause instanceof Error && 'code' in error.cause && error.cause.code === '23505'

@@ -1,12 +1,11 @@
-/** The tables in PostgreSQL, version by version: step n brings version n to version n + 1. Steps are never changed. */
+/** The tables in PostgreSQL, version by version. `STEPS[n]` migrates version n to version n + 1. A released step is never changed. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { StoredRow, StoredValue } from '../../runtime/store/row-kind.js'
 
-/** Runs one statement. */
 export type RunStatement = (sql: string, values?: readonly Parameter[]) => Promise<readonly StoredRow[]>
 export type Parameter = StoredValue | boolean | readonly StoredValue[]
 
-/** The migrations. The tables have the columns of the rows in SQLite, with their checksums (`rows.ts`). Text is JSON, or has no NUL. */
+/** The migrations. The columns and checksums are those of the rows in SQLite (`rows.ts`). Text columns hold JSON or text without NUL. */
 const STEPS: readonly string[] = [
   `
   CREATE TABLE kvfold.threads (
@@ -111,10 +110,10 @@ const STEPS: readonly string[] = [
   `,
 ]
 
-/** The number of the advisory lock by which servers that start at the same time migrate one after another. */
+/** The number of the advisory lock that lets only one server migrate at a time. */
 const TURN = '7741528619230451'
 
-/** Runs all migrations that the database lacks, or none. Must be called within a transaction. @throws KvfoldError store/newer */
+/** Runs all missing migrations, or none if one fails. Call it within a transaction. @throws KvfoldError store/newer */
 export async function migrate(run: RunStatement, address: string, steps = STEPS): Promise<void> {
   await run(`SELECT pg_advisory_xact_lock(${TURN})`)
   const [there] = await run("SELECT to_regclass('kvfold.version') IS NOT NULL AS version")

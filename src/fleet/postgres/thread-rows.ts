@@ -1,4 +1,4 @@
-/** The rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
+/** The rows of one thread in PostgreSQL: the same values and checksums as in SQLite. */
 import { listedHead, type ListedThread, type ThreadCard, type ThreadHead, type ThreadRecord } from '../../runtime/store/port.js'
 import type { StoredRow, RowKind, StoredValue } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows, PARTS, PART_TABLES, type PartRow, type PartTable } from '../../runtime/store/rows.js'
@@ -6,15 +6,15 @@ import type { RunStatement } from './schema.js'
 
 export const NAMED = 'tenant = $1 AND id = $2'
 
-/** The most parameters of a statement. */
+/** The most parameters of one statement. */
 const MOST = 30_000
 
 const OWN_ROW = 'its own row'
 const NOT_AS_WRITTEN = 'does not match its checksum'
-/** What is damaged in a thread whose own row is. */
+/** The damage report for a thread whose row in `threads` is damaged. */
 export const DAMAGED_HEAD = `${OWN_ROW} ${NOT_AS_WRITTEN}`
 
-/** Says which of a thread's rows are damaged; `PostgresStore` catches it. */
+/** Its message says which of a thread's rows are damaged; `PostgresStore` catches it. */
 export class Damaged extends Error {}
 
 type Parts = { readonly [T in PartTable]: readonly PartRow<T>[] }
@@ -22,11 +22,11 @@ type Places = Readonly<Record<PartTable, number>>
 
 const NO_PLACES: Places = { messages: 0, entries: 0, events: 0 }
 
-/** Writes threads within a transaction. */
+/** Writes the rows of threads, within a transaction. */
 export class ThreadWriter {
   constructor(private readonly run: RunStatement) {}
 
-  /** Writes a thread and returns its number. */
+  /** Writes a new thread and returns its number. */
   async create(thread: ThreadRecord, card: ThreadCard): Promise<number> {
     const [row] = await this.run("SELECT nextval(pg_get_serial_sequence('kvfold.threads', 'number')) AS number")
     const number = row?.['number'] as number
@@ -45,7 +45,7 @@ export class ThreadWriter {
     return this.insert('cards', ['thread', ...cardRows.columns], [[thread, ...cardRows.write(card, [thread])]])
   }
 
-  /** Adds rows behind the existing ones. `places`: the first new place in each table. */
+  /** Appends rows to a thread. `places`: for each table, the index of the first new row. */
   async add(thread: number, places: Places, parts: Parts): Promise<void> {
     for (const table of PART_TABLES) {
       const kind = PARTS[table] as RowKind<unknown>
@@ -73,7 +73,7 @@ export class ThreadWriter {
   }
 }
 
-/** Returns the place after a thread's last row, for each table. */
+/** Returns for each table the index behind the thread's last row. */
 export async function lastPlaces(run: RunStatement, number: number): Promise<Places> {
   const next = PART_TABLES.map(
     (table) => `(SELECT coalesce(max(place), -1) + 1 FROM kvfold.${table} WHERE thread = $1) AS ${table}`,
@@ -82,7 +82,7 @@ export async function lastPlaces(run: RunStatement, number: number): Promise<Pla
   return row as unknown as Places
 }
 
-/** Reads a thread. Returns null if it does not exist. @throws Damaged */
+/** Reads a thread; null if it does not exist. @throws Damaged */
 export async function readThread(
   run: RunStatement,
   tenant: string,
@@ -111,14 +111,14 @@ export async function readThread(
   return { number, revision, record: { ...head, messages, edits, ledger, events } }
 }
 
-/** A thread's own row and its card. Each is null if it is damaged, and the card also if it is missing. */
+/** A thread's row in `threads` and its card. `head` is null if the row is damaged, `card` if it is damaged or missing. */
 export interface ListedRow extends Pick<ThreadHead, 'tenant' | 'id'> {
   readonly revision: number
   readonly head: Omit<ListedThread, 'card'> | null
   readonly card: ThreadCard | null
 }
 
-/** Returns the threads that the given transaction or a later one changed. */
+/** Returns the threads that were changed by the given transaction or a later one. */
 export async function listedIn(run: RunStatement, since: bigint): Promise<readonly ListedRow[]> {
   const heads = headRows.columns.map((column) => `t.${column}`).join(', ')
   const rows = await run(
@@ -142,7 +142,7 @@ function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly
   return value
 }
 
-/** Parses a row; null if it is damaged. Copies bytes, so that they are the caller's own. */
+/** Parses a row; null if its checksum is wrong. Byte values are copied, so the caller may keep them. */
 export const parsed = <T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): T | null =>
   kind.parse(
     kind.columns.map((column) => {

@@ -1,4 +1,6 @@
-/** Three agents that look after a long text without folds: in an archive that they search, in a file that they read, or by editing it. */
+/**
+ * Three agents that handle a long text without folds. `archive` searches older chunks, `files` reads a file, `edit-text` edits the text.
+ */
 import Type, { type Static, type TObject } from 'typebox'
 import { MAX_CALLS, Session } from '../../runtime/agents/session.js'
 import { type ClientTool, tried } from '../../runtime/agents/toolbox.js'
@@ -18,7 +20,7 @@ const turnOptions = {
 }
 type TurnSettings = Static<TObject<typeof turnOptions>>
 
-/** Makes a tool. Arguments that break the schema are a failed call, and its text names the faults. */
+/** Makes a tool. If the arguments break the schema, the call fails with a message that names the faults. */
 const toolOf = <Arguments extends TObject>(
   name: string,
   description: string,
@@ -33,7 +35,7 @@ const toolOf = <Arguments extends TObject>(
   },
 })
 
-/** Answers one message in a turn with these tools. */
+/** Answers a user message with this content, in one turn with these tools. */
 async function answerWith(
   engine: SampleEngine,
   setting: AgentSetting,
@@ -53,14 +55,14 @@ async function answerWith(
   return takeTurn(session, engine, setting)
 }
 
-// The agent `archive`. The older parts of the text lie in an archive. The model sees the newest ones, and searches for the others.
+// The agent `archive`. The older chunks of the text are in an archive. The model sees the newest chunks, and searches for older ones.
 
 const ArchiveOptions = strict({
-  /** Tokens of one part. */
+  /** Tokens of one chunk. */
   chunkTokens: count(200),
-  /** The newest parts are shown, as many as have at most this many tokens together. */
+  /** The newest chunks are shown, as many as fit into this many tokens together. */
   shownTokens: count(400),
-  /** How many parts a search returns. */
+  /** How many chunks a search returns. */
   recalled: count(2),
   ...turnOptions,
 })
@@ -109,7 +111,7 @@ export const archive: AgentDefinition<typeof ArchiveOptions> = {
   },
 }
 
-// The agent `files`. The text is a file, of which the model sees nothing before it reads or searches it.
+// The agent `files`. The text is a file, and the model sees only what it reads or finds by search.
 
 const FilesOptions = strict({
   /** The most lines that one call returns. A line is a sentence. */
@@ -156,7 +158,7 @@ export const files: AgentDefinition<typeof FilesOptions> = {
   },
 }
 
-// The agent `edit-text`. The context is a text with numbered lines, which the model edits before it answers (Context Language Models).
+// The agent `edit-text`. The model sees the text with numbered lines, and edits it before it answers (Context Language Models).
 
 const EditOptions = strict(turnOptions)
 
@@ -166,7 +168,7 @@ export const editText: AgentDefinition<typeof EditOptions> = {
   options: EditOptions,
   answer: async (engine, { sample, task, signal, onCall }, { maxCalls, firstStep }) => {
     let lines = linesOf(sample.context).map((text) => ({ text }))
-    /** The lines under the numbers that the model saw last. All edits of one reply mean these. */
+    /** The lines as last shown to the model. The line numbers in all edits of one reply refer to them. */
     let seen: readonly (typeof lines)[number][] = lines
     const [from, to] = [Type.Integer({ minimum: 1 }), Type.Integer({ minimum: 1 })]
     const replaced = (first: number, last: number, by: readonly string[]): string => {

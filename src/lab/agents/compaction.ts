@@ -1,4 +1,4 @@
-/** Two agents whose context becomes smaller without a decision of the model: by the server's policy, or by a summary at a fixed limit. */
+/** Two agents whose context is shortened without the model's decision: `policy` by the server's rule, `summary` at a fixed limit. */
 import Type from 'typebox'
 import { plain } from '../../runtime/agents/sculptor.js'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -8,20 +8,20 @@ import { writeJson } from '../../runtime/core/written-json.js'
 import { FOLD_DEFAULTS, foldByPolicy, foldPrice } from '../../runtime/server/threads/policies.js'
 import { type AgentDefinition, answered, count, SampleEngine, takeTurn } from './define.js'
 
-/** The schema of a budget: a number of tokens, or, up to 1, a share of the sample's prompt. */
+/** The schema of a budget. A value up to 1 is a share of the sample's prompt; a larger value is a number of tokens. */
 const Budget = Type.Number({ exclusiveMinimum: 0, default: 0.75 })
 const budgetOf = (budget: number, prompt: number): number => Math.ceil(budget <= 1 ? budget * prompt : budget)
 
-// The agent `policy`. The server's `auto-policy` folds tool results for it, and the model only answers.
+// The agent `policy`. The server's `auto-policy` folds its tool results; the model only answers.
 
 const PolicyOptions = strict({
-  /** The size of the context that the policy assumes. */
+  /** The context size that the policy assumes. */
   budget: Budget,
-  /** The policy folds when the prompt exceeds this share of the budget. */
+  /** The policy folds when the prompt has more than this share of the budget. */
   threshold: Type.Number({ minimum: 0, maximum: 1, default: FOLD_DEFAULTS.threshold }),
-  /** A tool result counts as old when this many later answers follow it. */
+  /** A tool result is old when this many answers follow it. */
   olderThanTurns: Type.Integer({ minimum: 0, default: FOLD_DEFAULTS.olderThanTurns }),
-  /** A tool result counts as large from this many tokens on. The policy folds large results whatever their age. */
+  /** A tool result is large from this many tokens on. The policy folds large results of any age. */
   largerThanTokens: count(FOLD_DEFAULTS.largerThanTokens),
 })
 
@@ -38,8 +38,8 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
       generation: { ...generation, maxTokens: setting.task.maxTokens },
     })
     const { conversation } = session
-    // First the engine computes all messages before the model's last one. So the policy folds text that is in the cache, and the
-    // contract decides the price.
+    // Compute all messages before the last assistant message first. The policy then folds text that is in the cache, so the contract
+    // decides what the fold costs.
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
     const read = last < 1 ? [] : [await engine.ask('turn', messages.slice(0, last), { maxTokens: 1 })]
     for (const message of messages) conversation.add(message)
@@ -56,18 +56,18 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
   },
 }
 
-// The agent `summary`. It once replaces older messages by a summary that the model writes, and answers from it and the newest messages.
+// The agent `summary`. The model summarises the older messages once, and then answers from the summary and the newest messages.
 
 const INSTRUCTION =
   'Summarise the conversation below. Your summary will stand in its place, and you will go on from it alone: keep every name, value and ' +
   'instruction that is still needed.'
 
 const SummaryOptions = strict({
-  /** A longer prompt is summarised. The newest messages stay as they are, as many as fit into half of the budget. */
+  /** A prompt with more tokens is summarised. The newest messages stay unchanged, as many as fit into half of the budget. */
   budget: Budget,
   /** The most tokens of the summary. */
   summaryTokens: count(256),
-  /** The words that ask for the summary. */
+  /** The instruction that asks for the summary. */
   instruction: Type.String({ default: INSTRUCTION }),
 })
 
@@ -84,7 +84,8 @@ export const summary: AgentDefinition<typeof SummaryOptions> = {
     const answer = (shown: readonly ChatMessage[]) => engine.ask('answer', shown, { maxTokens: task.maxTokens })
     const whole = engine.count(messages, [])
     const most = budgetOf(budget, whole)
-    // The summary may end before any message but a tool result, so that a result stays with its call. The question always stays.
+    // The summary may end before any message except a tool result, because a result must stay with its call. At least the last message
+    // stays.
     const cuts = messages.flatMap(({ role }, at) => (at > 0 && role !== 'tool' ? [at] : []))
     const cut = cuts.find((at) => engine.count(behind('', at), []) <= most / 2) ?? cuts.at(-1)
     if (whole <= most || cut === undefined) return answered(await answer(messages), { summarised: 0 })
@@ -100,8 +101,8 @@ export const summary: AgentDefinition<typeof SummaryOptions> = {
 }
 
 /**
- * Returns a message as a line of text, which the summary's prompt has instead of real messages. After real calls a small model would write
- * another call, or copy the first message.
+ * Returns a message as one line of text for the summary's prompt. Given real tool calls, a small model would write another call or copy the
+ * first message.
  */
 const lineOf = ({ role, content, toolCalls = [] }: ChatMessage): string =>
   `${role}: ${[...(content === '' ? [] : [content]), ...toolCalls.map((call) => `${call.name} ${writeJson(call.arguments)}`)].join(' ')}`

@@ -1,6 +1,6 @@
 /**
- * The common part of all agents. Checks their options, gives each sample an engine limited to
- * its window, and handles cancellation. Also has the prompts of RAG, MemAgent and Mem0.
+ * What all agents share: checking options, an engine limited to the sample's window, and cancellation. Also holds the prompts of RAG,
+ * MemAgent and Mem0.
  */
 import Type, { type Static, type TObject } from 'typebox'
 import type { Session } from '../../runtime/agents/session.js'
@@ -21,13 +21,16 @@ import type { AgentKind, AgentSetting, Answered, CalledTool, EvalAgent } from '.
 export interface AgentDefinition<Options extends TObject> {
   readonly kind: AgentKind
   readonly title: string
-  /** A strict schema (unknown options are faults) with a default for every option. */
+  /** A strict schema (unknown options are errors) with a default for every option. */
   readonly options: Options
-  /** Answers one sample. Takes all its steps on `engine`, which is the setting's engine limited to the window. @throws KvfoldError */
+  /** Answers one sample. Every step must run on `engine`, which is the setting's engine limited to the window. @throws KvfoldError */
   answer(engine: SampleEngine, setting: AgentSetting, options: Static<Options>): Promise<Answered>
 }
 
-/** Makes the schema of an option that is a whole number from 1. `standard`: its default, the paper's number if the paper gives one. */
+/**
+ * Makes the schema of an option that is a whole number of at least 1. `standard`: its default, taken from the paper where the paper has
+ * one.
+ */
 export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
 
 /** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent, whose message names the option */
@@ -37,7 +40,7 @@ export function makeAgent<Options extends TObject>(definition: AgentDefinition<O
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
 }
 
-/** Returns the given options with the defaults of the others. @throws KvfoldError eval/bad-agent, whose message names the option */
+/** Returns the given options, with defaults for the rest. @throws KvfoldError eval/bad-agent, whose message names the option */
 export function optionsOf<Options extends TObject>(
   { kind, options }: Pick<AgentDefinition<Options>, 'kind' | 'options'>,
   given: unknown,
@@ -47,7 +50,7 @@ export function optionsOf<Options extends TObject>(
   throw new KvfoldError('eval/bad-agent', `Agent ${kind} cannot use these options: ${allInWords(read.faults, 'options')}.`)
 }
 
-/** Makes the answer of an agent without tools from the reply of its last step. */
+/** Turns the reply of the last step of an agent without tools into its answer. */
 export const answered = ({ message, finish }: EngineReply, details: Answered['details']): Answered => ({
   answer: message.content,
   end: finish === 'length' ? 'length' : 'stop',
@@ -69,7 +72,7 @@ async function answer<Options extends TObject>(
     else return outcome
     throw new KvfoldError('engine/cancelled', 'Other code cancelled a step of the sample; run the sample again.')
   } catch (error) {
-    // The caller's signal may stop the agent at any step. The sample then always ends as `cancelled`.
+    // The caller's signal may stop the agent during any step. The sample's answer is then `cancelled`.
     if (setting.signal?.aborted === true && error instanceof KvfoldError && error.code === 'engine/cancelled')
       return { answer: '', end: 'cancelled', calls: [], refusedCalls: 0, details: {} }
     throw error
@@ -78,19 +81,18 @@ async function answer<Options extends TObject>(
   }
 }
 
-// The engine that the agent of one sample uses: it keeps to the sample's
-// window, counts every step and forgets all conversations at the end.
+// Below: the engine that an agent uses for one sample. It keeps to the sample's window, counts the steps, and can forget all conversations.
 
-/** The sampling and the contract of edits: the same for every step of an agent. */
+/** Sampling options and contract, which are the same for every step of an agent. */
 export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
 
-/** The part of an agent's setting that the engine of a sample needs. */
+/** The fields of an agent's setting that `SampleEngine` needs. */
 export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 'seed' | 'window' | 'signal'> & {
   readonly task: Pick<AgentSetting['task'], 'temperature'>
 }
 
 export class SampleEngine extends EngineAround {
-  /** Number of tokens that a prompt and its answer may take together: the setting's window, or the engine's context if that is less. */
+  /** The most tokens that a prompt and its answer may take together: the setting's window, or the engine's context if that is smaller. */
   readonly window: number
   readonly generation: SampleGeneration
   readonly #name: string
@@ -110,15 +112,17 @@ export class SampleEngine extends EngineAround {
     return { ...this.engine.info, context: this.window }
   }
 
-  /** Number of steps requested so far, which is also the index of the next step in the sample's record. */
+  /** Number of steps requested so far. It is also the index of the next step in the sample's record. */
   get steps(): number {
     return this.#steps
   }
 
-  /** Limits the answer to the room in the window. The reply rejects with context/full when the prompt leaves no room for one token. */
+  /**
+   * Runs a step whose answer is limited to the room left in the window. Rejects with context/full if the prompt leaves no room for a token.
+   */
   respond(request: EngineRequest): Generation {
     this.#conversations.add(request.conversation)
-    // When the window is the whole context, the engine enforces the limit itself, by its own count.
+    // If the window is the whole context, the engine enforces the limit by its own count.
     if (this.window === this.engine.info.context) return this.#asked(request)
     const prompt = this.count(request.messages, request.tools ?? [], request.edits)
     const room = this.window - prompt
@@ -134,13 +138,14 @@ export class SampleEngine extends EngineAround {
     return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
   }
 
-  /** Returns the id of the sample's conversation with this label. The labels of another sample give other ids. */
+  /** Returns the id of the sample's conversation with this label. Two samples never share an id. */
   conversation(label: string): ConversationId {
     return conversationId(`${this.#name}/${label}`)
   }
 
   /**
-   * Takes one step on these messages alone. Steps with the same label share a conversation, so the cells of a common beginning are reused.
+   * Runs one step with exactly these messages. Steps with the same label share a conversation, so the cells of a common beginning are
+   * reused.
    * @throws KvfoldError any error of the engine; engine/cancelled when the step was cancelled
    */
   async ask(
@@ -160,17 +165,17 @@ export class SampleEngine extends EngineAround {
     return reply
   }
 
-  /** Returns how many tokens a text adds to an empty message. */
+  /** Returns the number of tokens that a text adds to an empty message. */
   countText(text: string): number {
     return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
   }
 
-  /** Throws if the sample was cancelled. @throws KvfoldError engine/cancelled */
+  /** @throws KvfoldError engine/cancelled if the sample was cancelled */
   refuseCancelled(): void {
     if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
   }
 
-  /** Drops the cells of all conversations of the sample. */
+  /** Forgets all conversations of the sample, and frees their cells. */
   forgetAll(): void {
     for (const conversation of this.#conversations) this.forget(conversation)
   }
@@ -187,15 +192,15 @@ export class SampleEngine extends EngineAround {
   }
 }
 
-// Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
+// Below: runs a sample in a session, and collects the turn's calls for the log.
 
-/** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
+/** Adds the sample's messages to `session` and runs one turn. The session must use `engine`. @throws KvfoldError any error of the engine */
 export function answerBy(session: Session, engine: SampleEngine, setting: AgentSetting): Promise<Answered> {
   for (const message of setting.sample.messages) session.conversation.add(message)
   return takeTurn(session, engine, setting)
 }
 
-/** Takes one turn of a session that has the sample's messages already, and collects its calls. */
+/** Runs one turn of a session that already has the sample's messages, and collects the turn's tool calls. */
 export async function takeTurn(
   session: Session,
   engine: SampleEngine,
@@ -216,7 +221,7 @@ export async function takeTurn(
   })
   return {
     answer: outcome.answer,
-    // The session has no client tools, so no answer ends with calls for the client.
+    // Cannot happen: the session has no client tools that would end an answer with calls for the client.
     end: outcome.end === 'tool-calls' ? 'stop' : outcome.end,
     calls,
     refusedCalls: outcome.refusedCalls,
@@ -224,9 +229,9 @@ export async function takeTurn(
   }
 }
 
-// The prompts of the agents that reproduce published methods: the same instructions as in the originals, in our own words.
+// Below: the prompts of the agents from papers. They give the same instructions as the originals, in our own words.
 
-/** Asks for an answer from the retrieved passages alone (Sculptor, D.4: RAG). The best passage comes first. */
+/** Asks for an answer from the retrieved passages alone, which are in order of relevance (Sculptor, D.4: RAG). */
 export const passagesPrompt = (question: string, passages: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',
@@ -238,8 +243,7 @@ export const passagesPrompt = (question: string, passages: readonly string[]): r
 ]
 
 /**
- * Asks for a new memory after one more part of the text (MemAgent). The
- * text that is the same in all calls comes first, so its cells are reused.
+ * Asks for a new memory after the next chunk of the text (MemAgent). The text that all calls share comes first, so its cells are reused.
  */
 export const memoryPrompt = (question: string, memory: string, part: string): readonly ChatMessage[] => [
   {
@@ -265,8 +269,8 @@ export const fromMemoryPrompt = (question: string, memory: string): readonly Cha
 const memoryOr = (memory: string): string => (memory.trim() === '' ? '(nothing yet)' : memory)
 
 /**
- * Asks for the facts of one part of the text that help with the question (Mem0;
- * Sculptor, D.4). Mem0 extracts a user's preferences; this prompt reads a document.
+ * Asks for the facts in one chunk of the text that help with the question (Mem0; Sculptor, D.4). Mem0 itself extracts a user's preferences
+ * from chats; this prompt reads a document.
  */
 export const factsPrompt = (question: string, part: string): readonly ChatMessage[] => [
   {
@@ -279,13 +283,13 @@ export const factsPrompt = (question: string, part: string): readonly ChatMessag
   { role: 'user', content: `Question:\n${question}\n\nPart of the document:\n${part.trim()}` },
 ]
 
-/** A stored fact in a prompt: `id` is a small number in place of the fact's real id. */
+/** A stored fact in a prompt. `id`: its index in the prompt's list, in place of its real id. */
 interface NumberedFact {
   readonly id: string
   readonly text: string
 }
 
-/** Asks how new facts change the stored facts: add, update, delete or none (Mem0). */
+/** Asks how new facts change the stored facts: ADD, UPDATE, DELETE or NONE (Mem0). */
 export const decisionsPrompt = (stored: readonly NumberedFact[], facts: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',
@@ -298,7 +302,7 @@ export const decisionsPrompt = (stored: readonly NumberedFact[], facts: readonly
   { role: 'user', content: `Stored facts:\n${JSON.stringify(stored)}\n\nNew facts:\n${JSON.stringify(facts)}` },
 ]
 
-/** Asks for an answer from the facts that the search found (Mem0). The best fact comes first. */
+/** Asks for an answer from the facts that the search found, which are in order of relevance (Mem0). */
 export const fromFactsPrompt = (question: string, facts: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',

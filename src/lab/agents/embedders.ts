@@ -1,4 +1,4 @@
-/** Makes vectors of texts of any length, with a GGUF or an ONNX model, and compares them. */
+/** Embeds texts of any length, with a GGUF or an ONNX model, and compares the vectors. */
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { Embedder, type EmbedderOptions } from '../../runtime/engine/embedder.js'
 import type { LlamaEngine } from '../../runtime/engine/llama.js'
@@ -6,15 +6,13 @@ import { openVectors } from '../../runtime/engine/onnx-model.js'
 import type { AgentKind, AgentSetting, TextEmbedder } from '../agent.js'
 import { halvesOf } from './long-text.js'
 
-// The similarity of two vectors, and an embedder that counts its texts and its time.
-
 /** Returns the cosine of two vectors of length 1. */
 export function likeness(one: Float32Array, other: Float32Array): number {
   invariant(one.length === other.length, `Vectors of ${one.length} and ${other.length} numbers cannot be compared.`)
   return one.reduce((sum, value, index) => sum + value * other[index]!, 0)
 }
 
-/** Wraps an agent's embedder and counts its texts and its time, because no ledger records embeddings. */
+/** Wraps an agent's embedder, and counts the embedded texts and the time, because no ledger records embeddings. */
 export class CountedEmbedder {
   #texts = 0
   #milliseconds = 0
@@ -50,20 +48,20 @@ export class CountedEmbedder {
   }
 }
 
-// Makes vectors of texts that are too long for an embedder. Such a vector is the weighted mean of the vectors of the text's parts.
+// Below: embeds texts that are too long for the model. The vector is the weighted mean of the vectors of the text's parts.
 
 export interface PartEmbedder {
-  /** Counts the tokens of a text, including the special tokens at its ends. */
+  /** Returns the number of tokens of a text, including the special tokens around it. */
   readonly length: (text: string) => number
-  /** The most tokens that one text may have. */
+  /** The most tokens that one text may have, special tokens included. */
   readonly most: number
-  /** Returns one vector of length 1 for each part. */
+  /** Returns one vector of length 1 for each text. */
   readonly embed: (parts: readonly string[]) => Promise<readonly Float32Array[]>
 }
 
 /**
- * Returns one vector of length 1 for each text. Halves a text that is too long until every
- * part fits. Its vector is the mean of the parts' vectors, weighted by their tokens.
+ * Returns one vector of length 1 for each text. A text that is too long is halved until every part fits. Its vector is the mean of the
+ * parts' vectors, weighted by their tokens.
  * @throws any error of `embed`
  */
 export async function embedWhole(
@@ -92,7 +90,7 @@ function meanOf(parts: readonly { readonly weight: number; readonly vector: Floa
   return Float32Array.from(sums, (value) => (size === 0 ? 0 : value / size))
 }
 
-// Makes vectors with a GGUF file: an embedding model or, without one, the model under evaluation itself.
+// Below: an embedder from a GGUF file, or, without an embedding model, from the model under evaluation.
 
 /** An embedder that holds a model or a context in memory until `dispose`. */
 export interface OwnedTextEmbedder extends TextEmbedder {
@@ -101,8 +99,8 @@ export interface OwnedTextEmbedder extends TextEmbedder {
 }
 
 /**
- * Wraps `embedder` and owns it from then on: `dispose` disposes of it. Texts that
- * are too long are embedded in parts. `name`: the embedder's name in the log.
+ * Wraps `embedder` and takes ownership: `dispose` disposes of it. Texts that are too long are embedded in parts. `name`: the name in the
+ * log.
  */
 export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedder {
   const tokens = (text: string) => embedder.model.tokenize(text, { addSpecial: true }).length
@@ -119,8 +117,8 @@ export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedde
 }
 
 /**
- * Makes an embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate
- * context. The model was not trained for this, and the embedder's name says so. Dispose of the embedder before the engine.
+ * Makes an embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a context of its own.
+ * The model was not trained for this, and the embedder's name says so. Dispose of it before the engine.
  * @throws the errors of Embedder.on
  */
 export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOptions = {}): Promise<OwnedTextEmbedder> {
@@ -128,10 +126,8 @@ export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOpt
   return ggufEmbedder(embedder, `fallback: ${embedder.pooling} of ${engine.info.model}'s own hidden states`)
 }
 
-// Makes vectors with an ONNX model in Transformers.js.
-
 /**
- * Opens an ONNX embedder on this thread (`openVectors`). Texts that are too long are embedded in parts.
+ * Opens an ONNX embedder in Transformers.js, on this thread (`openVectors`). Texts that are too long are embedded in parts.
  * @throws the errors of openVectors
  */
 export async function onnxEmbedder(model: string, tokens?: number): Promise<OwnedTextEmbedder> {

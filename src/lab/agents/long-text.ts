@@ -1,34 +1,33 @@
-/** Divides a text that is too long for a prompt into parts that end with sentences, or shortens it to its two ends. */
+/** Divides a text that is too long for a prompt into chunks that end at sentences, or keeps only its beginning and end. */
 import { setImmediate } from 'node:timers/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { SampleEngine } from './define.js'
 
-/** A part of a long text, with its number of tokens. */
+/** A chunk of a long text, with its number of tokens. */
 export interface TextChunk {
   readonly text: string
   readonly tokens: number
 }
 
-/** Counts the tokens of texts. `refuseCancelled` throws when the sample was cancelled. */
+/** Counts tokens. `refuseCancelled` throws if the sample was cancelled. */
 export interface Counter {
   countText(text: string): number
   refuseCancelled(): void
 }
 
-/** After this many milliseconds of counting, `chunks` pauses so that other samples can run. */
+/** Milliseconds of counting after which `chunks` yields to the event loop, so that other samples can run. */
 const STRETCH = 20
-/** How many times the search in `#longest` guesses by proportion before it halves the range instead. */
+/** How many times `#longest` guesses by proportion. After that it bisects. */
 const GUESSES = 6
 
 /**
- * A long text, divided into sentences. To find a chunk of the allowed length, it counts the tokens of
- * a few whole chunks. To count every sentence alone would take much longer.
+ * A long text, divided into sentences. To find the longest chunk within a limit, it counts the tokens of a few candidate chunks. Counting
+ * every sentence alone would take much longer.
  */
 export class LongText {
-  /** Number of tokens of the whole text. */
   readonly tokens: number
-  /** The sentences. A sentence that is longer than a requested chunk is replaced by its pieces. */
+  /** The sentences. A sentence longer than a requested chunk is replaced by its pieces. */
   readonly #parts: string[]
 
   constructor(
@@ -40,8 +39,8 @@ export class LongText {
   }
 
   /**
-   * Takes sentences from number `at` on, as many as have at most `most` tokens together. When the first sentence alone has more, takes
-   * a piece of it; the numbers of the sentences behind it increase. `end`: the number of the next sentence. Null at the end of the text.
+   * Takes as many sentences as fit into `most` tokens, from index `at` on. If the first of them alone is longer, takes a piece of it, and
+   * the indexes of later sentences increase. `end`: index of the next sentence. Returns null at the end of the text.
    */
   take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
@@ -50,7 +49,7 @@ export class LongText {
     return count === 0 ? null : { text: parts.slice(0, count).join(''), tokens, end: at + count }
   }
 
-  /** Returns the whole text in chunks, each as long as `most` tokens allow. @throws KvfoldError engine/cancelled */
+  /** Returns the whole text as chunks, each with as many sentences as fit into `most` tokens. @throws KvfoldError engine/cancelled */
   async chunks(most: number): Promise<TextChunk[]> {
     const chunks: TextChunk[] = []
     let rested = performance.now()
@@ -64,7 +63,7 @@ export class LongText {
     return chunks
   }
 
-  /** Returns the beginning and the end of the text, each of at most `each` tokens. The two do not overlap. */
+  /** Returns the beginning and the end of the text, at most `each` tokens each. The two do not overlap. */
   ends(each: number): readonly [head: string, tail: string] {
     const head = this.take(0, each)
     if (head === null || head.end === this.#parts.length) return [head?.text ?? '', '']
@@ -74,12 +73,12 @@ export class LongText {
     return [head.text, count === 0 ? '' : parts.slice(-count).join('')]
   }
 
-  /** Returns both ends of the text, with at most `most` tokens together. Returns the text itself when it is not longer. */
+  /** Returns the text's beginning and end, at most `most` tokens together. Returns the text itself if it is not longer. */
   middleTrimmed(most: number): LongText {
     return this.tokens <= most ? this : new LongText(this.ends(Math.max(1, Math.floor(most / 2))).join(''), this.counter)
   }
 
-  /** Halves the part at `at` again and again, until its first or last piece (`side`) has at most `most` tokens or cannot be halved. */
+  /** Halves the sentence at index `at` until its first or last piece (`side`) has at most `most` tokens, or is a single character. */
   #cutLonger(at: number, most: number, side: 'first' | 'last'): void {
     for (let index = at; ;) {
       const part = this.#parts[index]
@@ -90,7 +89,10 @@ export class LongText {
     }
   }
 
-  /** Finds how many parts, up to `all`, have at most `most` tokens together; 1 when one part alone has more. `textOf`: their text. */
+  /**
+   * Returns how many sentences, up to `all`, fit into `most` tokens together; 1 if one sentence alone has more. `textOf`: the text of the
+   * first or last `many` sentences.
+   */
   #longest(all: number, most: number, textOf: (many: number) => string): { readonly count: number; readonly tokens: number } {
     if (all === 0) return { count: 0, tokens: 0 }
     let fits = { count: 0, tokens: 0 }
@@ -107,13 +109,13 @@ export class LongText {
   }
 }
 
-// Finds the places at which a long text may be divided: after sentences, semicolons and line ends, which LongBench's splitter also uses.
+// Below: the positions at which a long text may be divided: after sentences, semicolons and line ends. LongBench's splitter uses the same.
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 
 /**
- * Returns the text's sentences. Joined they are the text. Each has the space before it, as in tokenizers. A
- * semicolon or a line end also ends a sentence, because a whole list would otherwise be one sentence.
+ * Returns the text's sentences; joined, they are the text. White space between two sentences belongs to the later one, as in tokenizers. A
+ * semicolon or a line end also ends a sentence, because a whole list would otherwise be one.
  */
 export function sentencesOf(text: string): string[] {
   const ends = Array.from(segmenter.segment(text), ({ index, segment }) => index + segment.trimEnd().length)
@@ -121,10 +123,7 @@ export function sentencesOf(text: string): string[] {
   return cutAt(text, ends)
 }
 
-/**
- * Divides a text in two, before the space that is nearest to the middle; in the middle when it has no space. Returns null for a single
- * character.
- */
+/** Divides a text in two at the white space nearest to its middle, or in the middle if it has none. Returns null for a single character. */
 export function halvesOf(text: string): readonly [string, string] | null {
   const middle = text.length / 2
   let best: number | null = null
@@ -134,7 +133,10 @@ export function halvesOf(text: string): readonly [string, string] | null {
   return at <= 0 || at >= text.length ? null : [text.slice(0, at), text.slice(at)]
 }
 
-/** Divides the text at these places, given in any order. A part of white space alone joins the next part; at the end, the one before. */
+/**
+ * Divides the text at these positions, in any order. White space alone makes no piece: it joins the next piece, at the end the previous
+ * one.
+ */
 function cutAt(text: string, places: readonly number[]): string[] {
   const parts: string[] = []
   let start = 0
@@ -149,18 +151,18 @@ function cutAt(text: string, places: readonly number[]): string[] {
   return parts
 }
 
-/** Returns `at`, or a place next to it that does not divide a character of two code units (a surrogate pair). */
+/** Returns `at`, or an adjacent index if `at` would divide a surrogate pair. */
 function wholeCharacter(text: string, at: number): number {
   const isInside = /[\uD800-\uDBFF]/.test(text[at - 1] ?? '') && /[\uDC00-\uDFFF]/.test(text[at] ?? '')
   if (!isInside) return at
   return at - 1 > 0 ? at - 1 : at + 1
 }
 
-// Chooses how much of a text or of a list goes into a prompt, so that prompt and answer fit into the window.
+// Below: how many items or how much text fits into a prompt whose answer must fit into the window too.
 
 /**
- * Returns the first items of the list, as many as fit into a prompt when `reserve` tokens
- * stay free after it. At most a quarter of the window stays free. Pure.
+ * Returns as many of the first items as fit into a prompt that leaves `reserve` tokens of the window free. The reserve is at most a quarter
+ * of the window.
  * @throws KvfoldError context/full when not even one item fits
  */
 export function fitting<Item>(
@@ -177,17 +179,17 @@ export function fitting<Item>(
 }
 
 export interface PartOptions {
-  /** The most tokens of the part. */
+  /** The most tokens of the chunk. */
   readonly most: number
-  /** Tokens that stay free after the prompt. */
+  /** Tokens of the window that stay free for the answer. */
   readonly reserve: number
   readonly promptOf: (text: string) => readonly ChatMessage[]
 }
 
 /**
- * Returns the next part of the text, from sentence number `at` on. It has at most `most`
- * tokens, fewer when the window lacks room. Returns null at the end of the text.
- * @throws KvfoldError context/full when the window has no room for any part
+ * Returns the next chunk of the text, from sentence index `at` on: at most `most` tokens, fewer if the window lacks room. Returns null at
+ * the end of the text.
+ * @throws KvfoldError context/full when the window has no room for any chunk
  */
 export function nextPart(
   engine: SampleEngine,

@@ -1,4 +1,4 @@
-/** The agents that read a text part by part: MemAgent rewrites one memory, the Mem0-style agent stores facts (Sculptor, D.4). */
+/** The agents that read a text chunk by chunk: MemAgent rewrites one memory, the Mem0-style agent stores facts (Sculptor, D.4). */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { checked, strict } from '../../runtime/core/schema.js'
@@ -18,13 +18,13 @@ import { fitting, LongText, nextPart } from './long-text.js'
 import { END_TOKENS, questionOf } from './rag.js'
 
 const MemAgentOptions = strict({
-  /** The most tokens of text that the agent reads. Of a longer text, it does not read the middle. */
+  /** The most tokens of text that the agent reads. It skips the middle of a longer text. */
   contextTokens: count(120_000),
-  /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
+  /** Tokens of one chunk, which ends with a sentence. Chunks are smaller if the window lacks room. */
   chunkTokens: count(5000),
-  /** The most tokens of a memory. The answer has the same limit unless the task sets a lower one. */
+  /** The most tokens of a memory, and of the answer unless the task sets a lower limit. */
   newTokens: count(1024),
-  /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
+  /** Tokens of the text's beginning and of its end. Together they serve as the question if the sample has none. */
   endTokens: count(END_TOKENS),
 })
 
@@ -64,21 +64,21 @@ export const memAgent: AgentDefinition<typeof MemAgentOptions> = {
   },
 }
 
-// The agent that stores facts of the text, updates them as new facts come, and
-// answers from the facts nearest to the question (Sculptor, D.4, after Mem0).
+// The Mem0-style agent. It stores facts of the text, updates them as it reads on, and answers from the facts nearest to the question
+// (Sculptor, D.4, after Mem0).
 
 const Mem0Options = strict({
-  /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
+  /** Tokens of one chunk, which ends with a sentence. Chunks are smaller if the window lacks room. */
   chunkTokens: count(5000),
-  /** How many stored facts each new fact is compared with. */
+  /** The number of stored facts with which each new fact is compared. */
   nearest: count(5),
-  /** The most stored facts in the prompt that asks for the answer; fewer when the window lacks room. */
+  /** The most stored facts in the final prompt. It has fewer if the window lacks room. */
   retrieved: count(100),
-  /** The most tokens of a list of facts or decisions. */
+  /** The most tokens of a reply with facts or decisions. */
   newTokens: count(1024),
-  /** Whether requests carry the JSON schema, which then forces the reply into it. Set false for endpoints that cannot do this. */
+  /** Whether requests carry a JSON schema that the reply must follow. Set it to false for endpoints without this feature. */
   schema: Type.Boolean({ default: true }),
-  /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
+  /** Tokens of the text's beginning and of its end. Together they serve as the question if the sample has none. */
   endTokens: count(END_TOKENS),
 })
 
@@ -116,7 +116,7 @@ export const mem0: AgentDefinition<typeof Mem0Options> = {
   },
 }
 
-/** The memory that the Mem0-style agent keeps for one sample: facts, with counts of how they changed. */
+/** The facts that the Mem0-style agent has stored for one sample, and counts of their changes. */
 class Mem0 {
   readonly #store = new FactStore()
   readonly #counts = { facts: 0, added: 0, updated: 0, deleted: 0, kept: 0, ignored: 0, unreadable: 0 }
@@ -131,7 +131,7 @@ class Mem0 {
     return { ...this.#counts, stored: this.#store.size, ...this.embedder.details }
   }
 
-  /** Stores the facts of one part of the text. A reply of the model that is not JSON of the schema counts as empty, as in Mem0. */
+  /** Asks the model for the facts of one chunk, and stores them. A reply that does not match the schema counts as empty, as in Mem0. */
   async read(question: string, part: string): Promise<void> {
     const { engine, options } = this
     const { message } = await engine.ask('facts', factsPrompt(question, part), this.#limits(factsSchema))
@@ -142,7 +142,7 @@ class Mem0 {
     const vectors = await this.embedder.embed(facts)
     const near = new Map(vectors.flatMap((vector) => this.#store.nearest(vector, options.nearest)).map((fact) => [fact.id, fact]))
     const stored = [...near.values()]
-    // The prompt has small numbers in place of ids, as in Mem0: a model copies a short number easily.
+    // As in Mem0, the prompt numbers the facts from 0 and does not show their ids: a model copies a short number easily.
     const prompt = decisionsPrompt(
       stored.map(({ text }, number) => ({ id: String(number), text })),
       facts,
@@ -151,14 +151,14 @@ class Mem0 {
     for (const decision of this.#readable(decisionsIn(decided.message.content))) await this.#carryOut(decision, stored)
   }
 
-  /** Returns the stored facts that are most similar to the question, the most similar first. */
+  /** Returns the stored facts nearest to the question, the most similar first. */
   async search(question: string): Promise<readonly StoredFact[]> {
     if (this.#store.size === 0) return []
     const [vector] = await this.embedder.embed([question])
     return this.#store.nearest(vector!, this.options.retrieved)
   }
 
-  /** Carries out a decision of the model. Counts it as ignored when it lacks the text or the stored fact that its event needs. */
+  /** Carries out one decision of the model. Counts it as ignored if it lacks the text, or names no stored fact where one is needed. */
   async #carryOut({ event, id, text }: Decision, stored: readonly StoredFact[]): Promise<void> {
     const known = /^\d+$/.test(id.trim()) ? stored[Number(id)]?.id : undefined
     const fact = text.trim()
@@ -202,35 +202,38 @@ class Mem0 {
   }
 }
 
-// The schemas of the JSON that the Mem0-style agent asks the model for, and the functions that read it from a reply.
+// Below: the JSON schemas of the replies that the Mem0-style agent asks for, and the functions that read the replies.
 
 const facts = { facts: Type.Array(Type.String()) }
 const decision = { event: Type.Enum(['ADD', 'UPDATE', 'DELETE', 'NONE']), id: Type.String(), text: Type.String() }
 
-// For reading a reply. Unlike the strict schemas below, these two accept further properties.
+// For reading replies. Unlike the strict schemas below, these accept additional properties.
 const Facts = Type.Object(facts)
 const Decisions = Type.Object({ decisions: Type.Array(Type.Object(decision)) })
 
 export type Decision = Static<typeof Decisions>['decisions'][number]
 
-/** JSON schemas for engines that can force an answer into one. Every property is required, and no others are allowed. */
+/** For engines that can force an answer into a JSON schema. Every property is required, and no other is allowed. */
 export const factsSchema = strict(facts)
 export const decisionsSchema = strict({ decisions: Type.Array(strict(decision)) })
 
-/** Reads the facts in the model's answer, without blank ones. Returns null when the answer is not JSON of `factsSchema`, or is cut off. */
+/**
+ * Returns the facts in a reply, without blank ones. Returns null if the reply is not JSON that matches `factsSchema`, e.g. because it is
+ * cut off.
+ */
 export function factsIn(said: string): readonly string[] | null {
   const read = checked(Facts, jsonIn(said))
   return read.ok ? read.value.facts.map((fact) => fact.trim()).filter((fact) => fact !== '') : null
 }
 
-/** Reads the decisions in the model's answer, in their order. Returns null when the answer is not JSON of `decisionsSchema`. */
+/** Returns the decisions in a reply, in their order. Returns null if the reply is not JSON that matches `decisionsSchema`. */
 export function decisionsIn(said: string): readonly Decision[] | null {
   const read = checked(Decisions, jsonIn(said))
   return read.ok ? read.value.decisions : null
 }
 
 /**
- * Parses the text from the first to the last brace, because models often put JSON in a code fence. Returns undefined when it is not JSON.
+ * Parses the text from the first `{` to the last `}`, because models often put JSON in a code fence. Returns undefined if it is not JSON.
  */
 function jsonIn(said: string): unknown {
   try {
@@ -239,8 +242,6 @@ function jsonIn(said: string): unknown {
     return undefined
   }
 }
-
-// The store of one sample's facts, with a search by similarity.
 
 export interface StoredFact {
   readonly id: number
@@ -264,19 +265,19 @@ export class FactStore {
     this.#facts.set(id, { id, text, vector })
   }
 
-  /** Replaces the text and the vector of a fact. Returns false when there is no such fact. */
+  /** Replaces a fact's text and vector. Returns false if there is no such fact. */
   update(id: number, text: string, vector: Float32Array): boolean {
     if (!this.#facts.has(id)) return false
     this.#facts.set(id, { id, text, vector })
     return true
   }
 
-  /** Removes the fact. Returns false when there is no such fact. */
+  /** Removes the fact. Returns false if there is no such fact. */
   delete(id: number): boolean {
     return this.#facts.delete(id)
   }
 
-  /** Returns at most `most` facts, the most similar first; of two equally similar facts the older comes first. */
+  /** Returns at most `most` facts, the most similar first. Of two equally similar facts, the older one comes first. */
   nearest(vector: Float32Array, most: number): StoredFact[] {
     return [...this.#facts.values()]
       .map(({ id, text, vector: own }) => ({ id, text, likeness: likeness(vector, own) }))

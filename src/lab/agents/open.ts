@@ -1,6 +1,6 @@
 /**
- * Opens agents by name. Defines `sculptor` (six context tools) and `plain`
- * (no tools), and says which agents the built-in model was trained for.
+ * Opens agents by name, defines `sculptor` (six context tools) and `plain` (no tools), and knows for which agents the built-in model was
+ * trained.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
@@ -24,21 +24,21 @@ import { ragBm25, ragDense } from './rag.js'
 const prompts = Object.keys(systemPrompts) as SystemPrompt[]
 
 const SculptorOptions = strict({
-  /** The system prompt. `task`: the prompt that the task names. */
+  /** The system prompt. `task`: the one that the task names. */
   prompt: Type.Enum(['task', ...prompts], { default: 'task' }),
   /** The most tool calls in the turn. */
   maxCalls: count(MAX_CALLS),
   /** Whether the first step must call a tool (`required`) or may answer at once (`auto`). */
   firstStep: Type.Enum(['required', 'auto'], { default: 'required' }),
-  /** Path of a file with the tools' names and descriptions for the model. Default: the texts that suit the model. */
+  /** Path of a file with names and descriptions of the tools. Default: the texts that suit the model. */
   toolTexts: Type.String({ default: '' }),
-  /** Path of a file with a system prompt that replaces `prompt`. Default: no file. */
+  /** Path of a file with a system prompt in place of `prompt`. Default: none. */
   system: Type.String({ default: '' }),
-  /** Whether the model gets a line of advice when it folds in an order that costs more than necessary. */
+  /** Whether the model gets a line of advice when it folds in a needlessly expensive order. */
   hints: Type.Boolean({ default: false }),
 })
 
-/** What the agent's options of files name. */
+/** The contents of the files that the agent's options name. */
 type SculptorFiles = Pick<SessionOptions, 'system' | 'toolTexts'>
 
 const sculptorAgent = (files: SculptorFiles): AgentDefinition<typeof SculptorOptions> => ({
@@ -65,8 +65,8 @@ const sculptorAgent = (files: SculptorFiles): AgentDefinition<typeof SculptorOpt
 })
 
 /**
- * Opens the agent. Its files are read once, so that all samples have the same texts. Their hashes are among the options: a log continues
- * only with these texts.
+ * Opens the agent. Its files are read once, so all samples get the same texts. The files' hashes become options, so a log can be resumed
+ * only with the same texts.
  */
 function openSculptor(given: unknown): EvalAgent {
   const { system, toolTexts } = optionsOf({ kind: 'sculptor', options: SculptorOptions }, given)
@@ -80,7 +80,7 @@ function openSculptor(given: unknown): EvalAgent {
   return { ...agent, options: { ...agent.options, ...hashes } }
 }
 
-/** Reads the file that an option names; null when the option is empty. @throws KvfoldError eval/bad-agent when it cannot be read */
+/** Reads the file that an option names; null if the option is empty. @throws KvfoldError eval/bad-agent when the file cannot be read */
 function readOption(file: string, option: string): { readonly text: string; readonly sha256: string } | null {
   if (file === '') return null
   try {
@@ -94,7 +94,7 @@ function readOption(file: string, option: string): { readonly text: string; read
   }
 }
 
-// The agent `plain`, which reads the whole sample and answers in one step, without tools and without a system message.
+// The agent `plain`. It shows the whole sample and answers in one step, without tools or a system message.
 
 const PlainOptions = strict({})
 
@@ -123,9 +123,8 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
 }
 
 /**
- * Opens the agent. Options that are left out have the paper's defaults
- * (Sculptor, D.4). The agent may answer any number of samples at once.
- * @throws KvfoldError eval/bad-agent for an unknown kind, or for an option that cannot be used; the message names the option
+ * Opens the agent. Options default to the paper's values (Sculptor, D.4). One agent may answer any number of samples at the same time.
+ * @throws KvfoldError eval/bad-agent for an unknown kind or a bad option, which the message names
  */
 export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {
   if (!Object.hasOwn(makers, kind))
@@ -133,12 +132,14 @@ export function openAgent(kind: AgentKind, options: Readonly<Record<string, unkn
   return makers[kind](options)
 }
 
-/** The agents that search by similarity, and so need an embedder (`AgentSetting.embedder`). */
+/** The agents that search by similarity, and so need `AgentSetting.embedder`. */
 export const embeddingAgents: readonly AgentKind[] = ['rag-dense', 'mem0']
 
 /** The tasks that the built-in model was trained on. */
 const learned: readonly TaskName[] = ['pi-llm', 'needles', 'mrcr']
 
-/** Returns whether the built-in model was trained on this agent's prompts for this task. If not, its results say nothing of the agent. */
+/**
+ * Returns whether the built-in model was trained on this agent's prompts for this task. If not, its results say nothing about the agent.
+ */
 export const isBuiltinTrained = (agent: AgentKind, task: TaskName): boolean =>
   learned.includes(task) && (agent === 'plain' || agent === 'sculptor')

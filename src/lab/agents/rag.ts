@@ -1,4 +1,6 @@
-/** Two agents that search a text for passages and answer from them. One ranks passages by BM25, the other by vectors (Sculptor, D.4). */
+/**
+ * Two agents that search a text for passages and answer from them. One ranks the passages by BM25, the other by embeddings (Sculptor, D.4).
+ */
 import Type from 'typebox'
 import { strict } from '../../runtime/core/schema.js'
 import type { AgentSetting, Answered } from '../agent.js'
@@ -7,18 +9,18 @@ import { type AgentDefinition, answered, count, passagesPrompt, type SampleEngin
 import { CountedEmbedder, likeness } from './embedders.js'
 import { type TextChunk, fitting, LongText } from './long-text.js'
 
-// The common part of both agents. It divides the text into chunks, makes the query, and answers from the best chunks.
+// Below: what both agents share. They divide the text into chunks, make the query, and answer from the best chunks.
 
-/** When the two ends of the text serve as the query, it has this many tokens of each end (Sculptor, D.4). */
+/** Tokens of each end of the text, if both ends together serve as the query (Sculptor, D.4). */
 export const END_TOKENS = 500
 
 export const retrievalOptions = {
   chunkTokens: count(200),
-  /** The agent adds chunks, the best first, until they have this many tokens together. */
+  /** The prompt gets the best chunks until they have this many tokens together. */
   retrievedTokens: count(1500),
   /**
-   * The text that chunks are compared with. `question`: the sample's question. `ends`: the first and the last `endTokens` tokens of the
-   * text, which also serve when the sample has no question.
+   * The query that the chunks are ranked for. `question`: the sample's question. `ends`: the first and the last `endTokens` tokens of the
+   * text. Samples without a question always use `ends`.
    */
   query: Type.Enum(['question', 'ends'], { default: 'question' }),
   endTokens: count(END_TOKENS),
@@ -31,15 +33,15 @@ export interface RetrievalOptions {
   readonly endTokens: number
 }
 
-/** Ranks chunks for a query. `order`: the indexes of the chunks, the best first. `details`: counts for the details of the answer. */
+/** Ranks chunks for a query. `order`: indexes of the chunks, the best first. `details`: counts for the answer's details. */
 export type Rank = (
   query: string,
   chunks: readonly string[],
 ) => Promise<{ readonly order: readonly number[]; readonly details: Answered['details'] }>
 
 /**
- * Answers a sample from the chunks of its text that `rank` finds best.
- * @throws KvfoldError any error of the engine or the ranking; context/full when no chunk fits beside the question
+ * Answers a sample from the chunks of its text that `rank` puts first.
+ * @throws KvfoldError any error of the engine or of `rank`; context/full when no chunk fits beside the question
  */
 export async function answerFromBest(
   engine: SampleEngine,
@@ -74,7 +76,7 @@ export async function answerFromBest(
   })
 }
 
-/** Returns the sample's question; or the two ends of the text when the sample has no question. */
+/** Returns the sample's question, or the text's beginning and end if it has none. */
 export const questionOf = ({ question }: TaskSample, text: LongText, endTokens: number): string =>
   question.trim() === '' ? pseudoQuery(text, endTokens) : question
 
@@ -85,24 +87,24 @@ const pseudoQuery = (text: LongText, each: number): string =>
     .join('\n')
     .trim()
 
-/** Takes chunks from the best on until they have `enough` tokens together. The last one may exceed that number, as in LongBench. */
+/** Returns the best chunks until they have `enough` tokens together. The last chunk may exceed that, as in LongBench. */
 function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextChunk[] {
   let tokens = 0
   const end = ranked.findIndex((chunk) => (tokens += chunk.tokens) >= enough)
   return end < 0 ? ranked : ranked.slice(0, end + 1)
 }
 
-// Ranks texts by the words that they share with a query. It is Okapi BM25 as in the Python package rank_bm25, which LongBench's
-// retrieval uses. Search libraries such as minisearch rank otherwise, because they compute BM25+ with another idf.
+// Below: Okapi BM25, the same as in the Python package rank_bm25, which LongBench's retrieval uses. Libraries such as minisearch compute
+// BM25+ with another idf, and so rank differently.
 
 export interface Bm25Options {
-  /** The larger this number, the more do further occurrences of a term in a text add to its score. Default: 1.5. */
+  /** The larger `k1`, the more each further occurrence of a term in a text counts. Default: 1.5. */
   readonly k1?: number
-  /** How much a long text is scored down for its length, from 0 (not at all) to 1. Default: 0.75. */
+  /** How much long texts are penalised for their length: 0 (not at all) to 1. Default: 0.75. */
   readonly b?: number
-  /** The weight of terms that occur in more than half of the texts, as a share of the mean idf. Default: 0.25. */
+  /** The idf of terms that more than half of the texts contain, as a share of the mean idf. Default: 0.25. */
   readonly epsilon?: number
-  /** Whether a term adds to the score of every text that contains it, however common it is. `epsilon` has no effect then. Default: no. */
+  /** Whether to use an idf that is always above 0, even for common terms. `epsilon` then has no effect. Default: false. */
   readonly positive?: boolean
 }
 
@@ -137,7 +139,7 @@ export class Bm25 {
     this.#commonIdf = (epsilon * idfs.reduce((sum, idf) => sum + idf, 0)) / Math.max(1, idfs.length)
   }
 
-  /** Returns the score of every text. A term that occurs twice in the query counts twice. */
+  /** Returns the score of every text. A term that the query has twice counts twice. */
   scores(query: readonly string[]): Float64Array {
     const scores = new Float64Array(this.#lengths.length)
     for (const [term, times] of frequenciesOf(query)) {
@@ -153,8 +155,8 @@ export class Bm25 {
   }
 
   /**
-   * Returns the idf of a term: the rarer it is, the higher. Unless it is to be positive, it is 0 when half of the texts contain the term,
-   * and negative when more do.
+   * Returns a term's idf: the rarer the term, the higher. Without `positive`, it is 0 for a term in half of the texts, and negative for a
+   * more common one.
    */
   #idf({ length }: readonly Posting[]): number {
     const odds = (this.#lengths.length - length + 0.5) / (length + 0.5)
@@ -162,11 +164,11 @@ export class Bm25 {
   }
 }
 
-/** Returns the words of a text in lower case. Every Chinese character counts as a word. */
+/** Returns the words of a text in lower case. Each Chinese character is a word. */
 export const wordsOf = (text: string): string[] =>
   text.toLowerCase().match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}\p{M}_])+/gu) ?? []
 
-/** Returns the indexes of the scores, the highest score first. Of two equal scores the earlier one comes first. */
+/** Returns the indexes of the scores, the highest score first. Equal scores keep their order. */
 export const bestFirst = (scores: ArrayLike<number>): number[] =>
   Array.from(scores, (_, index) => index).sort((one, other) => scores[other]! - scores[one]! || one - other)
 
@@ -176,11 +178,11 @@ function frequenciesOf(terms: readonly string[]): Map<string, number> {
   return frequencies
 }
 
-// The agent that picks passages by BM25 (Sculptor, D.4, after LongBench's retrieval).
+// The agent that ranks passages by BM25 (Sculptor, D.4, after LongBench's retrieval).
 
 const RagBm25Options = strict({
   ...retrievalOptions,
-  /** The terms that BM25 counts. LongBench's code passes chunks as strings, so it counts characters, probably by mistake. */
+  /** What BM25 counts as a term. LongBench's code passes strings, not lists of words, so it counts characters, probably by mistake. */
   terms: Type.Enum(['words', 'characters'], { default: 'words' }),
   k1: Type.Number({ minimum: 0, default: 1.5 }),
   b: Type.Number({ minimum: 0, maximum: 1, default: 0.75 }),
@@ -200,11 +202,11 @@ export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
   },
 }
 
-// The agent that picks the passages whose vectors are nearest to the question's (Sculptor, D.4).
+// The agent that ranks passages by the similarity of their vectors to the question's vector (Sculptor, D.4).
 
 const DenseOptions = strict({
   ...retrievalOptions,
-  /** A text that is put before the query, for embedders that were trained with an instruction before queries. */
+  /** Text put before the query, for embedders that were trained with an instruction there. */
   queryPrefix: Type.String({ default: '' }),
 })
 

@@ -1,4 +1,4 @@
-/** Four agents for comparison that rewrite their context as they work: ReAct (which drops old turns), ReSum, IterResearch and AgentFold. */
+/** Four agents to compare with, which rewrite their context as they work: ReAct (drops old turns), ReSum, IterResearch and AgentFold. */
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
 import { isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
@@ -11,11 +11,12 @@ import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
  * How an agent handles its context.
- * `react` appends everything. Before a turn that may not fit, it drops the oldest turns until half of the window is free.
- * `resum` replaces everything except the system message by a summary when 0.9 of the window is full. When the request for it does not fit,
- * the oldest turns are dropped until it does.
- * `iterresearch` shows each step only the question, the report of the last step, and that step's call and result.
- * `agentfold` (arXiv 2510.24699) lets each step replace a range of earlier steps by one text. The last step stays whole.
+ * `react` appends everything. If a new turn would fill much of the window, it first drops the oldest turns until half of the window is
+ * free.
+ * `resum` replaces everything but the system message by a summary when 0.9 of the window is full. If the request for the summary does not
+ * fit, it drops the oldest turns until it does.
+ * `iterresearch` shows each step only the question, the last step's report, and the last step's call and result.
+ * `agentfold` (arXiv 2510.24699) lets each step replace a range of earlier steps by one text. The last step stays complete.
  */
 export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
@@ -29,31 +30,31 @@ export interface RoundsOutcome {
   readonly refusedCalls: number
 }
 
-/** The tag that opens a report of IterResearch. The prompt of every step asks for a report between such tags. */
+/** The tag that opens a report of IterResearch. Every step's prompt asks for a report in such tags. */
 export const REPORT = '<report>'
 
-/** The tag that opens AgentFold's directive, by which a step replaces earlier steps. The prompt of every step explains the directive. */
+/** The tag that opens AgentFold's directive to replace earlier steps by a text. Every step's prompt explains the directive. */
 export const COMPRESS = '<compress>'
 
-/** `resum` summarises when this share of the window is full, as WebResummer does. SUMMARY: the most tokens of the summary. */
+/** FULL: `resum` summarises when this share of the window is full, as WebResummer does. SUMMARY: the most tokens of the summary. */
 const FULL = 0.9
 const SUMMARY = 4096
-/** `react` drops old turns when a turn would begin with the share ROOM of the window full. It stops when at most HALF is full. */
+/** `react` drops old turns if a turn would begin with at least the share ROOM of the window full. It stops at HALF. */
 const ROOM = 0.75
 const HALF = 0.5
 
-/** An agent's state between turns. Plain JSON except for sampled tokens (Int32Array). */
+/** An agent's state between two turns. Plain JSON, except that messages may hold sampled tokens (Int32Array). */
 export interface RoundsState {
   readonly shown: readonly ChatMessage[]
   readonly asked: readonly string[]
   readonly report: string
-  /** The steps of AgentFold so far, in order and without gaps. */
+  /** AgentFold's steps so far, in order and without gaps. */
   readonly steps: readonly FoldedStep[]
-  /** How many times the agent has rewritten the context. States of earlier versions lack it. */
+  /** How many times the agent has rewritten the context. Absent in states that older releases wrote. */
   readonly restarts?: number
 }
 
-/** The steps from number `from` to number `to`, both included and counted from 1, which the prompt shows as one text. */
+/** AgentFold's steps `from` to `to` (counted from 1, both included), which the prompt shows as one text. */
 interface FoldedStep {
   readonly from: number
   readonly to: number
@@ -64,7 +65,7 @@ export class BaselineAgent {
   readonly toolbox: Toolbox
   /** The messages of the next prompt, without the system message. */
   #shown: ChatMessage[] = []
-  /** The user's messages so far. */
+  /** The contents of the user's messages so far. */
   #asked: string[] = []
   #report = ''
   #steps: readonly FoldedStep[] = []
@@ -92,7 +93,10 @@ export class BaselineAgent {
     return this.#restarts
   }
 
-  /** Runs one turn. Its events are steps and results. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
+  /**
+   * Runs one turn, and reports its steps and tool results as events. @throws KvfoldError any error of the engine; context/full when one
+   * turn alone does not fit
+   */
   async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<RoundsOutcome> {
     const { kind } = this.options
     this.#asked.push(content)
@@ -161,7 +165,7 @@ export class BaselineAgent {
     return results
   }
 
-  /** Drops the oldest turns when the next turn may not fit. */
+  /** Drops the oldest turns if the prompt with this new message would fill too much of the window. */
   #forgetOldest(content: string): void {
     const next: ChatMessage = { role: 'user', content }
     if (this.#tokens([...this.#messages, next]) < ROOM * this.#window) return
@@ -171,7 +175,7 @@ export class BaselineAgent {
     this.#restarts++
   }
 
-  /** Drops the oldest turn, a whole one, so that no tool result loses its call. Returns false when there is only one. */
+  /** Drops the oldest turn. It goes as a whole, so that no tool result loses its call. Returns false if there is only one turn. */
   #dropOldest(): boolean {
     const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
     if (second !== -1) this.#shown = this.#shown.slice(second)
@@ -179,8 +183,8 @@ export class BaselineAgent {
   }
 
   /**
-   * Replaces all messages by a summary. ReSum's prompt needs a question, but a dialogue
-   * has no single one. So all messages of the user so far serve as the question.
+   * Replaces all messages by a summary. ReSum's prompt needs one question, which a dialogue does not have. So all user messages so far
+   * serve as the question.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
     const question = this.#asked.map((words, at) => `${at + 1}. ${words}`).join('\n')
@@ -217,7 +221,7 @@ export class BaselineAgent {
       }
   }
 
-  /** Makes the message that replaces the dialogue so far in IterResearch and AgentFold. @param steps the steps of AgentFold to show */
+  /** Makes the message that replaces the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
   #question(steps = this.#steps): ChatMessage {
     const words = this.#asked.map((one, at) => `${at + 1}. ${one}`).join('\n')
     const question = `The user's words so far, the last ones to be answered now:\n${words}`
@@ -254,7 +258,7 @@ export class BaselineAgent {
     this.#steps = [...this.#steps, { from: number, to: number, text }]
   }
 
-  /** Carries out AgentFold's directive. Does nothing when it cannot be read, or when its range begins or ends inside a compressed step. */
+  /** Carries out AgentFold's directive. Ignores it if it is malformed, or if its range cuts a compressed step in two. */
   #compress(said: string | undefined): void {
     const directive = directiveIn(said)
     if (directive === null) return
@@ -276,7 +280,7 @@ function directiveIn(said = ''): { readonly range: readonly [number, number]; re
   }
 }
 
-/** For scripts: returns a directive of AgentFold that replaces all steps in the prompt `shown` by `text`; '' when it shows no steps. */
+/** For scripts: returns an AgentFold directive that replaces all steps in the prompt `shown` by `text`; '' if the prompt shows no steps. */
 export function compressed(shown: string, text: string): string {
   const last = Array.from(shown.matchAll(/^\[(?:Compressed )?Step (?:\d+ to )?(\d+)\]/gm)).at(-1)?.[1]
   return last === undefined

@@ -10,7 +10,7 @@ import { commonPrefix } from '../../runtime/kv/prompt.js'
 import type { CallReport } from '../../runtime/agents/tool-loop.js'
 import type { DoneStep } from '../recorder.js'
 
-/** One step of a trajectory: the prompt and its completion. */
+/** One step of a trajectory: the prompt, and the completion that the model wrote. */
 export interface TrajectoryStep {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
@@ -18,29 +18,29 @@ export interface TrajectoryStep {
   /** The message that the model wrote. */
   readonly completion: ChatMessage
   readonly finish: Finish
-  /** The calls in the completion, with the outcome of each. */
+  /** The tool calls in the completion, with their outcomes. */
   readonly calls: readonly TakenCall[]
   /**
-   * Natural logarithms of the probabilities of the completion's tokens. Present when the request
-   * asked for `logprobs`. The end-of-turn token comes last, if the engine reports it.
+   * Natural logarithm of the probability of each token of the completion. Present if the request asked for `logprobs`. The end-of-turn
+   * token comes last, if the engine reports it.
    */
   readonly logprobs?: readonly number[]
-  /** The end-of-turn token that the engine sampled. The template may render another one. */
+  /** The end-of-turn token that the engine sampled. The chat template may render a different one. */
   readonly end?: number
-  /** The texts of the completion's tokens, without the end-of-turn token. */
+  /** The text of each token of the completion, without the end-of-turn token. */
   readonly pieces?: readonly string[]
-  /** The tokens of prompt and completion, if the engine reports them. */
+  /** The token ids of prompt and completion, if the engine reports them. */
   readonly tokens?: ShownTokens
 }
 
-/** A call and its outcome. */
+/** A tool call and its outcome. */
 export type TakenCall = Pick<CallReport, 'call' | 'failed' | 'modifies'>
 
-/** The prompt and the completion of one step, in tokens or in other units (see `Units`). */
+/** One training example: a prompt and its completion, as tokens or as other units (see `Units`). */
 export interface Snapshot {
-  /** The prompt of the snapshot's last step, then that step's completion. */
+  /** The prompt of the last step in the snapshot, followed by that step's completion. */
   readonly tokens: Int32Array
-  /** The completions with loss, including a sampled end of turn. All other tokens have no loss. */
+  /** The completions that are trained on (with loss), including a sampled end of turn. All other tokens have no loss. */
   readonly learned: readonly Learned[]
 }
 
@@ -48,13 +48,13 @@ interface Learned {
   readonly step: number
   readonly span: Span
   /**
-   * Natural logarithm of each token's probability under the model that acted, before
-   * temperature, filters and grammar. Absent when the engine did not report them.
+   * Natural logarithm of each token's probability under the model that acted, before temperature, filters and grammar. Absent if the engine
+   * did not report it.
    */
   readonly logprobs?: readonly number[]
 }
 
-/** Turns messages into tokens, and recognises the token that ends a turn. A loaded model provides both functions. */
+/** Tokenizes messages, and recognises end-of-turn tokens. A loaded model provides both. */
 export interface StepWording {
   readonly format: Pick<ChatFormat, 'render'>
   readonly isEndOfGeneration: (token: number) => boolean
@@ -65,14 +65,17 @@ interface Worded {
   readonly completion: Int32Array
 }
 
-/** Turns a step into numbers, one for each unit (a token or a message). Equal units have equal numbers. `index`: the step's, for errors. */
+/**
+ * Maps a step's prompt and completion to integers, one per unit (token or message). Equal units get equal integers. `index`: the step's
+ * index, for errors.
+ */
 export type Units = (step: TrajectoryStep, index: number) => Worded
 
 /**
  * Makes the snapshots of a trajectory (Sculptor, algorithm 1: conditional trajectory collection with incremental loss).
- * Takes a snapshot after every step that changed the context, and after the last step. Also takes one when the next
- * prompt does not begin with this prompt and completion, for example because the template drops old reasoning.
- * Each completion has loss in one snapshot only, after exactly the tokens that preceded its sampling.
+ * Takes a snapshot after every step that changed the context, and after the last step. Also takes one if the next prompt does not begin
+ * with this prompt and completion, for example because the chat template drops old reasoning.
+ * Each completion has loss in exactly one snapshot, behind exactly the tokens that preceded its sampling.
  *
  * @throws KvfoldError chat/template-failed when the tokens of a completion cannot be found in the rendered template
  */
@@ -85,7 +88,7 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
     learned.push({
       step: index,
       span: span(prompt.length, prompt.length + completion.length),
-      // The probabilities are left out when they are not of these tokens, for example when the tokens are another model's.
+      // Log-probabilities of other tokens are left out, e.g. if another model's tokenizer made `completion`.
       ...(logprobs?.length === completion.length && isOwn(steps[index]!, completion) ? { logprobs } : {}),
     })
     const tokens = joined(prompt, completion)
@@ -98,17 +101,17 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
   return made
 }
 
-/** Returns whether `completion` has the tokens that the acting model sampled, not another model's tokens of the same text. */
+/** Returns whether `completion` holds the tokens that the acting model sampled, and not another tokenizer's tokens of the same text. */
 const isOwn = ({ completion: { sampled }, tokens }: TrajectoryStep, completion: Int32Array): boolean =>
   sampled !== undefined || (tokens !== undefined && beginsWith(completion, tokens.completion))
 
-/** The units are the tokens of a model loaded in this process, by its chat template. If that model acted, they are its sampled tokens. */
+/** Units are tokens of a model loaded in this process, by its chat template. If that model acted, its sampled tokens are used. */
 export const modelTokens =
   (wording: StepWording): Units =>
   (step, index) =>
     wordsOf(step, index, wording)
 
-/** The units are the tokens that the engine reports. Throws engine/bad-request for a step without reported tokens. */
+/** Units are the tokens that the engine reports. @throws KvfoldError engine/bad-request for a step without reported tokens */
 export const engineTokens: Units = ({ tokens }, index) => {
   if (tokens === undefined)
     throw new KvfoldError(
@@ -118,7 +121,7 @@ export const engineTokens: Units = ({ tokens }, index) => {
   return tokens
 }
 
-/** The units are messages, for engines that report no tokens. The first unit of a prompt is its list of tools. */
+/** Units are messages, for engines that report no tokens. The first unit of each prompt is its list of tools. */
 export function messageUnits(): Units {
   const known = new Map<string, number>()
   const unit = (of: unknown): number => {
@@ -133,7 +136,9 @@ export function messageUnits(): Units {
   })
 }
 
-/** A message with its edits applied, in the form of OpenAI's chat API. Arguments are text; malformed ones stay as the model wrote them. */
+/**
+ * A message with its edits applied, in OpenAI's chat format. A call's arguments are a string; malformed ones stay as the model wrote them.
+ */
 export interface ShownMessage {
   readonly role: string
   readonly content: string
@@ -168,7 +173,7 @@ export function shownMessages(messages: readonly ChatMessage[], edits: readonly 
 }
 
 /**
- * Returns JSON as chat templates write it, with a space after every comma and colon. So a template that takes arguments as text renders
+ * Returns JSON with a space after every comma and colon, as chat templates write it. A template that takes arguments as text then renders
  * the same as one that takes an object.
  */
 const spaced = (value: unknown): string =>
@@ -193,7 +198,7 @@ function wordsOf(
     )
   const words = sampled ?? said!.subarray(0, end)
   if (finish !== 'stop' && finish !== 'tool-calls') return { prompt, completion: words }
-  // A model whose step the runtime ended, behind a call or at a stop string, sampled no end of turn.
+  // If the runtime ended the step after a tool call or at a stop string, the model sampled no end-of-turn token.
   if (sampled !== undefined && logprobs !== undefined)
     return { prompt, completion: drawn === undefined ? words : joined(words, Int32Array.of(drawn)) }
   return { prompt, completion: end >= 0 ? joined(words, said!.subarray(end, end + 1)) : words }
@@ -208,7 +213,7 @@ function joined(first: Int32Array, second: Int32Array): Int32Array {
 
 const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPrefix(tokens, start) === start.length
 
-/** Turns recorded steps, summaries included, into steps of a trajectory. `taken`: for each answer, its calls with their outcomes. */
+/** Turns recorded steps, including summaries, into steps of a trajectory. `taken`: for each answer, its calls with their outcomes. */
 export function trajectoryOf(done: readonly DoneStep[], taken: readonly (readonly TakenCall[])[]): TrajectoryStep[] {
   let answers = 0
   return done.map(({ request: { messages, edits, tools, kind }, reply }) => ({

@@ -1,6 +1,6 @@
 /**
- * U-Fold as the paper prints it, with three prompts that are built anew at every message of the user. It is here to measure how much the
- * order of the prompts' parts costs on a cache.
+ * U-Fold exactly as the paper prints it: three prompts that are built anew at every user message. It measures what the order of a prompt's
+ * sections costs with a prefix cache.
  */
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { Conversation } from '../../runtime/context/conversation.js'
@@ -27,8 +27,8 @@ import {
 import { linesOf, numbered, textOf } from '../../runtime/agents/u-fold/view.js'
 
 /**
- * The order of the parts of a prompt. `printed`: changing parts before fixed ones, as in the paper.
- * `stable`: rules and log first, notes and the user's message last.
+ * The order of a prompt's sections. `printed`: as in the paper, changing sections come before fixed ones. `stable`: rules and log first,
+ * notes and the user's message last.
  */
 export type PromptOrder = 'printed' | 'stable'
 
@@ -37,22 +37,22 @@ export interface PaperFoldOptions extends Pick<SessionOptions, 'engine' | 'id' |
   readonly principles?: boolean
 }
 
-/** The most tokens of a helper's reply. */
+/** The most tokens of a reply of the helper (the model that writes notes and chooses lines). */
 const HELPER_TOKENS = 1024
 
-/** The agent's state between turns. Plain JSON except for sampled tokens (Int32Array). */
+/** The agent's state between two turns. Plain JSON, except that messages may hold sampled tokens (Int32Array). */
 export interface PaperState {
   readonly messages: readonly ChatMessage[]
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly seen: number
-  /** Numbers so far: of helper replies that could not be used, and of chosen ranges that name no lines of the log. */
+  /** Counts so far: helper replies that could not be used, and chosen ranges that name no lines of the log. */
   readonly bad: { readonly outputs: number; readonly ranges: number }
 }
 
-/** The agent U-Fold. Of the dialogue, its model sees only the notes, the chosen lines, the user's message and this turn's steps. */
+/** The agent U-Fold. Its model sees of the dialogue only the notes, the chosen lines, the user's message and this turn's steps. */
 export class PaperFold {
-  /** The whole dialogue. */
+  /** The whole dialogue, including what the model does not see. */
   readonly messages: ChatMessage[] = []
   readonly toolbox: Toolbox
   #memory: Memory | null = null
@@ -77,7 +77,7 @@ export class PaperFold {
     return { messages: this.messages, memory: this.#memory, blocks: this.#blocks, seen: this.#seen, bad: this.#bad }
   }
 
-  /** Folds the dialogue so far, then runs one turn. @throws KvfoldError any error of the engine */
+  /** Updates the notes and the chosen lines, then runs one turn. @throws KvfoldError any error of the engine */
   async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
     const { engine, generation = {} } = this.options
     if (this.messages.length > 0) await this.#fold(content, signal)
@@ -99,7 +99,9 @@ export class PaperFold {
     return outcome
   }
 
-  /** Makes the agent's prompt from rules, context (notes and chosen lines) and the caller's instructions, ordered by `options.order`. */
+  /**
+   * Makes the agent's prompt from the rules, the notes and chosen lines, and the caller's instructions, in the order of `options.order`.
+   */
   #prompt(query: string): ChatMessage[] {
     const { system = '', order } = this.options
     const context = this.#context()
@@ -125,7 +127,7 @@ export class PaperFold {
     return ['From the conversation so far:', notesText(this.#memory, this.#blocks), ...chosen].join('\n\n')
   }
 
-  /** Asks the helper for new notes, then for chosen lines. If a reply cannot be used, the old notes or lines stay. */
+  /** Asks the helper for new notes, then for chosen lines. A reply that cannot be used leaves the old notes or lines in place. */
   async #fold(query: string, signal?: AbortSignal): Promise<void> {
     const { order, principles = false } = this.options
     const memory = memoryOf(await this.#ask('summariser', this.#summariser(query), memorySchema, signal))

@@ -24,7 +24,9 @@ import type { EpisodeRecord, EpisodeStep, PromptRecord } from './records.js'
 
 const EQUAL = { stroke: FAINT, strokeDasharray: '5 4' } as const
 
-/** Draws every pair as a point, by its weight in the complete and in the folded prompt. `findings`: the findings under `contract`. */
+/**
+ * Draws each pair as a point: x is its weight in the complete prompt, y its weight in the folded one. `findings`: those under `contract`.
+ */
 export function scatter(records: readonly PromptRecord[], contract: Contract, findings: readonly Finding[]): string {
   const panels = findings.map(({ from, pairs, seeds, improved, r2 }): Panel => {
     const points = pairsOf(records, contract).flatMap(({ seed, pair }) => {
@@ -58,7 +60,10 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
   return figure({ title, columns: 2, panels })
 }
 
-/** Draws how much a fold changes the weight on current values, what softmax arithmetic makes of it, and what is left beyond controls. */
+/**
+ * Draws by how much a fold changes the weight on current values, how much of that softmax arithmetic explains, and what remains beyond the
+ * controls.
+ */
 export function controls(findings: readonly Finding[]): string {
   const groups = findings.map((finding) => {
     const { contract, from, pairs, seeds } = finding
@@ -95,7 +100,7 @@ export function controls(findings: readonly Finding[]): string {
 
 const capital = (text: string): string => text.slice(0, 1).toUpperCase() + text.slice(1)
 
-/** Returns the prompts' comparisons under the contract. Prompts that did not keep it are left out, as in the findings. */
+/** Returns the comparisons under the contract. Leaves out prompts whose step fell back to another contract, as the findings do. */
 const comparisonsOf = (records: readonly PromptRecord[], contract: Contract) =>
   records.flatMap((record) =>
     kept(record, contract)
@@ -107,12 +112,15 @@ const pairsOf = (records: readonly PromptRecord[], contract: Contract): { readon
   comparisonsOf(records, contract).flatMap(({ seed, pairs }) => pairs.map((pair) => ({ seed, pair })))
 
 const BINS = 24
-/** The share of the changes that may lie outside the histogram's bins, on each side. */
+/** The share of the changes that may lie outside the histogram, on each side. */
 const BEYOND = 0.03
-/** The bins reach at most this far from 0, in percent. No weight can lose more; the figure counts larger gains beside the bins. */
+/**
+ * The histogram reaches at most this far from 0, in percent. A weight cannot lose more than 100 %. Larger gains are counted beside the
+ * bins.
+ */
 const WIDEST = 100
 
-/** Draws a histogram of the pairs' changes by the fold, in percent. */
+/** Draws a histogram of how much the fold changes each pair's weight, in percent. */
 export function changes(records: readonly PromptRecord[], contract: Contract, findings: readonly Finding[]): string {
   const panels = findings.map(({ from, pairs, seeds, meanChange, medianChange }): Panel => {
     const values = pairsOf(records, contract)
@@ -125,7 +133,7 @@ export function changes(records: readonly PromptRecord[], contract: Contract, fi
     const edge = rounded(Math.min(WIDEST, outer))
     const size = (2 * edge) / BINS
     const [left, right] = [values.filter((value) => value < -edge).length, values.filter((value) => value > edge).length]
-    // The number of bins is even, so 0 lies between two of them.
+    // The number of bins is even, so 0 is a border between two bins.
     const bins = Array.from({ length: BINS }, (_, index) => {
       const start = (index - BINS / 2) * size
       const own = values.filter((value) => value >= start && (value < start + size || (index === BINS - 1 && value === edge)))
@@ -164,7 +172,7 @@ const beyond = (count: number, side: 'left' | 'right'): Plot.Markish =>
     ...{ frameAnchor: `top-${side}`, dx: side === 'left' ? 4 : -4, fill: FAINT },
   })
 
-/** Rounds a number up for the end of an axis: to 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten. */
+/** Rounds the end of an axis up to 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten. */
 function rounded(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value))
   return [1, 2, 3, 4, 5, 6, 8, 10].map((factor) => factor * power).find((size) => size >= value * (1 - 1e-9)) ?? value
@@ -173,7 +181,10 @@ function rounded(value: number): number {
 const quantile = (sorted: readonly number[], share: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
 
-/** Draws how attention to a key's earlier and current values depends on the number of updates. Returns '' when `points` has only one. */
+/**
+ * Draws how attention to a key's earlier and current values depends on the number of updates per key. Returns '' if `points` has only one
+ * such number.
+ */
 export function interference(points: readonly InterferencePoint[]): string {
   const sizes = [...new Set(points.map(({ n }) => n))].sort((a, b) => a - b)
   if (sizes.length < 2) return ''
@@ -210,14 +221,14 @@ export function interference(points: readonly InterferencePoint[]): string {
   })
 }
 
-/** A map with up to this many layers and heads shows its numbers in the cells. */
+/** Up to this many layers and heads, a map shows the numbers in its cells. */
 const WRITTEN = 8
-/** A cell shows ≈0 for a number below this share of the map's largest number. */
+/** A number below this share of the map's largest number is shown as ≈0. */
 const NOTHING = 1e-4
 
 /**
- * Draws maps of the attention to current values by layer and head: in the complete prompt, in the folded one, and the difference. Draws
- * these maps for both kinds of looking tokens. Returns '' when nothing was measured.
+ * Draws maps by layer and head of the attention to current values: complete prompt, folded prompt, and the difference. There is one set of
+ * maps for the value's tokens as queries, and one for the token before them. Returns '' if nothing was measured.
  */
 export function headMaps(records: readonly PromptRecord[], contract: Contract): string {
   const own = comparisonsOf(records, contract)
@@ -238,7 +249,7 @@ const SCORE_TITLES: Readonly<Record<HeadScoreName, string>> = {
   retrieval: 'Retrieval: copied tokens looked at most',
 }
 
-/** Draws one map by layer and head for every kind of score of attention heads. */
+/** Draws one map by layer and head for each kind of head score. */
 export function headFigure(scores: readonly HeadScores[]): string {
   const panels = HEAD_SCORES.map((name) =>
     map(
@@ -331,14 +342,14 @@ const ROLES: Readonly<Record<string, string>> = {
 }
 const MARKER = '#facc15'
 const OWN = '#9333ea'
-/** A part of a bar shows its name from this share of the attention on, in percent. A smaller part has no room for it. */
+/** A segment of a bar shows its name only from this percentage of the attention on; a smaller one has no room. */
 const NAMED = 3
 
-/** Draws an agent's turn. Each step has its calls, and a bar that shows how its tokens divide their attention among the messages. */
+/** Draws an agent's turn: for each step its tool calls, and a bar that divides the attention of its generated tokens among the messages. */
 export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string {
   const parts = steps.flatMap(partsOf)
   const said = (step: EpisodeStep) => `step ${step.step + 1}: ${calls(step.calls)}`
-  // The y axis counts steps downwards. The text of a step is centred at 0.35 below its beginning, and the bar is below the text.
+  // The y axis counts steps downwards. A step's text is centred 0.35 below the start of its row, and its bar is below the text.
   const place = { y: ({ step }: EpisodeStep) => step + 0.35 } as const
   type TurnPart = (typeof parts)[number]
   return figure({
@@ -405,7 +416,7 @@ function partsOf({ step, shares, own }: EpisodeStep) {
   }))
 }
 
-/** Names the tools that a step called, and how often it called each. A step without calls gave the answer. */
+/** Names the tools that a step called, and how often. A step without calls gave the answer. */
 function calls(all: readonly string[]): string {
   const names = [...new Set(all)]
   if (names.length === 0) return 'the answer'

@@ -1,6 +1,6 @@
 /**
- * Computes the findings of an attention study. They are the paper's statistics on how the attention to each key's value changes by folding,
- * with intervals over seeds. They also say how interference grows with the number of updates.
+ * Computes the findings of an attention study: the paper's statistics on how a fold changes the attention to each key's value, with
+ * intervals over seeds. Also how interference grows with the number of updates.
  */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
@@ -33,73 +33,85 @@ import {
   wilson,
 } from './statistics.js'
 
-/** A number with its 95 % interval over seeds, nearly always a bootstrap. `interval` is null for a single seed. */
+/** A number with its 95 % interval over seeds, mostly a bootstrap. `interval` is null for a single seed. */
 export interface FindingFigure {
   readonly value: number
   readonly interval: Interval | null
 }
 
-/** The folded prompts compared with the complete ones, under one contract. `from`: the tokens that look. Changes are in percent. */
+/**
+ * Compares the folded with the complete prompts, under one contract. `from`: which tokens of the answer are the queries. Changes are in
+ * percent.
+ */
 export interface Finding {
   readonly contract: Contract
   readonly from: From
   readonly seeds: number
-  /** Number of pairs by status. */
+  /** Number of pairs with each status. */
   readonly counts: Readonly<Record<PairStatus, number>>
-  /** Number of pairs measured in both prompts. The fields below are about these pairs, and null when there are none. */
+  /** Number of pairs that were measured in both prompts. The fields below are about these pairs, and null without any. */
   readonly pairs: number
   readonly improved: number
   readonly improvedShare: FindingFigure | null
   readonly meanChange: FindingFigure | null
   readonly medianChange: FindingFigure | null
-  /** The change of the mean weight of all pairs. Unlike the mean of their changes, pairs with little weight count little in it. */
+  /**
+   * The change of the mean weight of all pairs. In the mean of the single changes every pair counts alike; here pairs with little weight
+   * count little.
+   */
   readonly changeOfMean: FindingFigure | null
-  /** The change by softmax arithmetic alone: each weight divided by the attention that the folded text leaves over (Pair.baseline). */
+  /**
+   * The change that softmax arithmetic alone would make: each weight divided by the share of attention outside the folded text
+   * (`Pair.baseline`).
+   */
   readonly baselineMeanChange: FindingFigure | null
-  /** The observed change less the change by softmax arithmetic, pair by pair. Only this part can come from folding. */
+  /** The observed change less the change by softmax arithmetic, pair by pair. Only this remainder can be an effect of folding itself. */
   readonly excessMeanChange: FindingFigure | null
   /** Squared Pearson correlation, over pairs, of the observed change and the change by softmax arithmetic. */
   readonly baselineR2: FindingFigure | null
-  /** The change when made-up words of as many tokens replace the older updates and are folded. */
+  /** The change in a control: made-up words with as many tokens replace the older updates, and are folded. */
   readonly placeboMeanChange: FindingFigure | null
-  /** The change with these made-up words by softmax arithmetic alone. */
+  /** The change by softmax arithmetic alone in the control with made-up words. */
   readonly placeboBaselineMeanChange: FindingFigure | null
-  /** The change when the same updates under made-up keys, which the question does not ask for, replace the older updates and are folded. */
+  /**
+   * The change in a second control: the older updates, under made-up keys that the question does not ask for, replace the originals and are
+   * folded.
+   */
   readonly unaskedMeanChange: FindingFigure | null
   readonly unaskedBaselineMeanChange: FindingFigure | null
-  /** The excess less that with made-up words, pair by pair: what the older updates add to the fold of any text. */
+  /** The excess less that of the control with made-up words, pair by pair: what a fold of real updates adds to a fold of any text. */
   readonly beyondPlacebo: FindingFigure | null
-  /** The excess less that with updates of unasked keys, pair by pair: what it adds that the hidden text is about the asked keys. */
+  /** The excess less that of the control with unasked keys, pair by pair: what it adds that the folded text is about the asked keys. */
   readonly beyondUnasked: FindingFigure | null
-  /** Mean change of the attention to the stream's other visible tokens: all that no fold hides, except the key's current value. */
+  /** Mean change of the attention to the stream's other visible tokens: those that no fold hides, without the key's current value. */
   readonly othersMeanChange: FindingFigure | null
   readonly range: readonly [least: number, most: number] | null
   readonly deviation: number | null
-  /** Squared Pearson correlation, over pairs, of the weight in the complete prompt and the weight in the folded one. */
+  /** Squared Pearson correlation, over pairs, of the weights in the complete and in the folded prompt. */
   readonly r2: FindingFigure | null
-  /** Tests as in the paper, which treats all pairs as independent. */
+  /** Tests over all pairs as if they were independent, as in the paper. */
   readonly overPairs: Tests
-  /** Tests on the mean change of each seed: seeds are independent, pairs of one prompt are not. */
+  /** Tests over one value per seed, its mean change. Seeds are independent; pairs of one prompt are not. */
   readonly overSeeds: Tests
-  /** Tests on the mean excess of each seed: the observed change less the change by softmax arithmetic. */
+  /** Tests over each seed's mean excess: the observed change less the change by softmax arithmetic. */
   readonly excessOverSeeds: Tests
-  /** Tests on the mean of `beyondUnasked` of each seed. */
+  /** Tests over each seed's mean of `beyondUnasked`. */
   readonly beyondUnaskedOverSeeds: Tests
-  /** Number of prompts whose step did not keep the contract. They count in no other field. */
+  /** Number of prompts whose step fell back to another contract. They count in no other field. */
   readonly fellBack: number
-  /** Findings by the distance of a key's value from the end of the stream. */
+  /** Findings by the number of updates between a key's current value and the end of the stream. */
   readonly byDistance: readonly DistanceRow[]
-  /** Mean attention over the measured pairs, in the complete prompt; `folded`: in the folded one. */
+  /** Mean attention over the measured pairs: `complete` in the complete prompts, `folded` in the folded ones. */
   readonly complete: Masses | null
   readonly folded: Masses | null
   /**
-   * Number of pairs whose value gets less attention in the complete prompt than an equal share for every shown token. For these pairs the
-   * model does not look for the value.
+   * Number of pairs whose value gets less attention in the complete prompt than if all shown tokens got the same. For these pairs the model
+   * does not look for the value.
    */
   readonly belowEven: number
 }
 
-/** The changes of a finding that tables show, each with its title. */
+/** The changes that tables show: the column's title, and the field of the finding. */
 export const CHANGES = [
   ['arithmetic alone', 'baselineMeanChange'],
   ['excess', 'excessMeanChange'],
@@ -108,18 +120,18 @@ export const CHANGES = [
   ['others', 'othersMeanChange'],
 ] as const satisfies readonly (readonly [title: string, of: keyof Finding])[]
 
-/** The findings on pairs with `from` to `to` updates after their current value. `to` is null for `from` or more updates. */
+/** The findings about pairs with `from` to `to` updates after their current value. `to` null: no upper limit. */
 export interface DistanceRow {
   readonly from: number
   readonly to: number | null
   readonly pairs: number
-  /** Number of pairs whose value is missing from the answer. They are errors only when the model itself generated the answer. */
+  /** Number of pairs whose value the answer does not give. They are the model's errors only if the model generated the answer. */
   readonly unanswered: number
   readonly meanChange: FindingFigure | null
   readonly excessMeanChange: FindingFigure | null
 }
 
-/** The first distance of each range, in updates from the end of the stream. The interference bench has the same ranges. */
+/** The first distance of each range, in updates from the end of the stream. The benchmark `interference` uses the same ranges. */
 const DISTANCES = [0, 15, 30, 60] as const
 
 export interface Tests {
@@ -128,8 +140,8 @@ export interface Tests {
 }
 
 /**
- * One point of a curve that shows how much attention goes to outdated values. In the prompt, every key of the stream (a name such as
- * `island`) gets a new value `n` times. `contract`: how the outdated values were folded; null for the prompt without folds.
+ * One point of the interference curve. In its prompt, every key of the stream (a name such as `island`) gets a new value `n` times.
+ * `contract`: the contract under which the outdated values were folded; null for the complete prompt.
  */
 export interface InterferencePoint {
   readonly n: number
@@ -137,12 +149,12 @@ export interface InterferencePoint {
   readonly from: From
   readonly seeds: number
   readonly pairs: number
-  /** The share of the attention on the key's earlier values. `current`: the share on its current value. */
+  /** `older`: share of the attention on the key's earlier values. `current`: share on its current value. */
   readonly older: FindingFigure
   readonly current: FindingFigure
 }
 
-/** Returns the finding for one contract and one kind of looking tokens. All records must have the same number of updates per key. */
+/** Returns the finding for one contract and one kind of query tokens. All records must have the same number of updates per key. */
 export function findingOf(all: readonly PromptRecord[], contract: Contract, from: From): Finding {
   const records = all.filter((record) => kept(record, contract))
   const everyone = records.map((record) => pairsUnder(record.comparisons, contract))
@@ -217,8 +229,8 @@ export function findingOf(all: readonly PromptRecord[], contract: Contract, from
 }
 
 /**
- * Returns one point of an interference curve; null when no pair was measured. `contract` null: the attention in the complete prompt. All
- * curves are of the pairs that are measured under every contract. A contract that none of the prompts kept has no point and does not count.
+ * Returns one point of an interference curve; null if no pair was measured. `contract` null: the complete prompt. All curves use the same
+ * pairs: those that were measured under every contract. A contract that every prompt fell back from has no point and does not count.
  */
 export function interferenceOf(
   n: number,
@@ -265,20 +277,23 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
     : [{ key: pair.key, change, alone, before, after, shown, distance: pair.distance }]
 }
 
-/** Returns for each pair whether it was measured under all the contracts. Comparisons of one prompt have the same pairs in the same order. */
+/**
+ * Returns for each pair whether it was measured under all the contracts. The comparisons of one prompt list the same pairs in the same
+ * order.
+ */
 const measuredUnder = (contracts: readonly Contract[], { comparisons }: PromptRecord): readonly boolean[] =>
   (comparisons[0]?.pairs ?? []).map((_, at) =>
     comparisons.every((one) => !contracts.includes(one.contract) || isMeasured(one.pairs[at]!)),
   )
 
-/** Whether the prompt's steps kept the contract, those of its controls included. */
+/** Whether no step of the prompt fell back from the contract, including the controls. */
 export const kept = ({ comparisons, placebo, unasked }: PromptRecord, contract: Contract): boolean =>
   [...comparisons, ...(placebo ?? []), ...(unasked ?? [])].every((one) => one.contract !== contract || one.fallback === null)
 
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
 
-/** Computes `of` from all groups, and its bootstrap interval. Null without groups, or when `of` returns null. No group may be empty. */
+/** Computes `of` over all groups, with its bootstrap interval. Null without groups, or if `of` returns null. No group may be empty. */
 function figureOf<Group>(groups: readonly Group[], of: (drawn: readonly Group[]) => number | null): FindingFigure | null {
   const value = groups.length === 0 ? null : of(groups)
   return value === null ? null : { value, interval: bootstrap(groups, of) }
@@ -300,8 +315,8 @@ function meanOf(groups: readonly (readonly number[])[]): FindingFigure | null {
 }
 
 /**
- * Returns the share of pairs that are true. Where all or none are, a bootstrap is a single point. Their interval is then Wilson's, with each
- * prompt as one question, which is wide.
+ * Returns the share of true values. If all are true or all false, a bootstrap interval has no width. Then the interval is Wilson's, with
+ * one question per prompt, which is wide.
  */
 function shareOf(groups: readonly (readonly boolean[])[]): FindingFigure | null {
   const share = meanOf(groups.map((items) => items.map(Number)))
@@ -340,12 +355,12 @@ function correlationOf(groups: readonly (readonly (readonly [number, number])[])
 
 const testsOf = (values: readonly number[]): Tests => ({ t: tTest(values), wilcoxon: wilcoxon(values) })
 
-// The summary of a study as plain data: its findings beside the paper's numbers.
+// Below: the summary of a study as plain data, with the paper's numbers beside its findings.
 
-/** The name and version of the summary's format. Increase the number at its end when a field changes its meaning. */
+/** Name and version of the summary's format. Increase the version when a field changes its meaning. */
 export const SCHEMA = 'kvfold.attention/1'
 
-/** The paper's numbers (Sculptor, section 4.3 and figure 5): the paper's own model, one prompt with 46 pairs, changes in percent. */
+/** The paper's numbers (Sculptor, section 4.3 and figure 5) for its own model and one prompt with 46 pairs; changes in percent. */
 export const PAPER = {
   source: 'Sculptor, section 4.3 (their model, their prompt)',
   pairs: 46,
@@ -366,7 +381,7 @@ export interface SummaryInput {
   /** The command that repeats the study. */
   readonly command: string
   readonly options: Readonly<Record<string, unknown>>
-  /** Number of updates of every key in the prompts that `findings` are about. */
+  /** Updates per key in the prompts that `findings` are about. */
   readonly n: number
   readonly contracts: readonly Contract[]
   readonly records: readonly StudyRecord[]
@@ -374,7 +389,7 @@ export interface SummaryInput {
 
 export interface StudySummary extends Omit<SummaryInput, 'records'> {
   readonly schema: typeof SCHEMA
-  /** Two findings for each contract. In the first the value's tokens look, as in the paper; in the second the token before them. */
+  /** Two findings per contract. In the first, the value's tokens are the queries, as in the paper; in the second, the token before them. */
   readonly findings: readonly Finding[]
   readonly interference: readonly InterferencePoint[]
   readonly paper: typeof PAPER

@@ -1,4 +1,4 @@
-/** Makes the heat map of one value, which shows the attention weight on every token, and its part of the report. */
+/** Makes the heat map of one value, which shows the attention weight on every token, and its section of the report. */
 import type { Measurement } from '../../runtime/attention/measurement.js'
 import type { Span } from '../../runtime/core/span.js'
 import { escaped } from '../figures/page.js'
@@ -6,9 +6,9 @@ import type { From } from './pairs.js'
 import type { HeatMapRecord, HeatMapToken } from './records.js'
 
 /**
- * Returns the tokens up to the last one that looks, each with the weight that the looking tokens give it. The value of the key `name` in
- * the answer looks, or the token before it (`from`). Weights are averaged over the captured layers, the heads and the looking tokens.
- * Returns an empty list when the measurement has no rows or the answer does not give the value.
+ * Returns the tokens up to the last query token, each with the attention weight that the query tokens give it. The queries are the tokens
+ * of the value of key `name` in the answer, or the token before them (`from`). Weights are means over the captured layers, their heads and
+ * the queries. Returns an empty list if the measurement has no rows, or if the answer does not give the value.
  */
 export function heatMapOf(
   { pattern, prompt, said, sets }: Measurement,
@@ -48,12 +48,12 @@ export function heatMapOf(
   }))
 }
 
-// Draws the heat map on the page. The more weight a token has, the darker it is. Its weight appears when a pointer rests on it.
+// Below: the HTML of the heat map. The more weight a token has, the darker it is. Its weight appears when the pointer is on it.
 
-/** Tokens below this share of the largest weight look alike. Adjacent tokens of this sort and of the same kind become one element. */
+/** Tokens below this share of the largest weight get the same colour. Adjacent ones of the same kind become one HTML element. */
 const FAINT = 0.004
 
-/** Returns the HTML of the heat maps of all prompts (complete and folded), on the same scale. */
+/** Returns the HTML of the heat maps of all prompts (complete and folded), on the same colour scale. */
 export function heatMapPart({ key, value, n, seed, sides, layers }: HeatMapRecord): { readonly html: string } {
   const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
   const html = `<section><h2>One value, token by token</h2>
@@ -105,5 +105,5 @@ document.addEventListener('pointerover', (event) => {
 })
 `
 
-/** The style and the script that the page needs for heat maps. */
+/** The style and the script that a page with heat maps needs. */
 export const HEAT_MAP = { style: STYLE, script: SCRIPT } as const

@@ -1,4 +1,4 @@
-/** Writes the report of an attention study: its tables, figures and sentences, and the heat map of one value. */
+/** Writes the report of an attention study: tables, figures, sentences, and the heat map of one value. */
 import type { Picture } from '../figures/figure.js'
 import { probability, signed } from '../../runtime/figures/numbers.js'
 import { publishReport, type Report, reportPage } from '../figures/report.js'
@@ -56,7 +56,7 @@ const NOTES = [
   "The paper's row is quoted from Sculptor, section 4.3. It has another model and one prompt.",
 ]
 
-/** Says in words what the study found under the first contract. */
+/** Returns sentences on what the study found under the first contract. */
 function verdict({ findings }: StudySummary): string {
   const sentences = findings.slice(0, 2).map((finding) => {
     const { from, contract, pairs, improved, medianChange, meanChange, belowEven } = finding
@@ -70,7 +70,10 @@ function verdict({ findings }: StudySummary): string {
   return sentences.join(' ')
 }
 
-/** Says how much of the mean change softmax arithmetic explains, how much remains, and how much of that the fold of other text makes. */
+/**
+ * Returns a sentence on the mean change: how much of it softmax arithmetic explains, and how much remains. Of the remainder, it gives the
+ * amount beyond a fold of unasked keys.
+ */
 function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, beyondUnasked: beyond }: Finding): string {
   if (alone === null || excess === null) return ''
   const said = ({ value, interval: ends }: FindingFigure) =>
@@ -79,7 +82,7 @@ function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, beyondUn
   return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${said(excess)} remains${control}.`
 }
 
-/** A row of the table of findings. Null stands for the row with the paper's numbers. */
+/** A row of the findings table. Null: the row with the paper's numbers. */
 type FindingRow = Finding | null
 
 function tables({ findings, paper }: StudySummary): Table[] {
@@ -153,9 +156,7 @@ const arrow = (before: number | undefined, after: number | undefined): string =>
     ? '–'
     : [before, after].map((value) => (value < 0.001 ? value.toExponential(2) : value.toFixed(4))).join(' → ')
 
-// The figures of a study and the names of their files.
-
-/** Returns the figures in the order of the report, without those that have no data. */
+/** Returns the figures, with their file names, in the report's order. Leaves out figures without data. */
 export function picturesOf(
   { contracts, findings, interference: points, n }: StudySummary,
   records: readonly StudyRecord[],
@@ -181,7 +182,7 @@ export function picturesOf(
   return all.filter(({ svg }) => svg !== '')
 }
 
-/** Returns the page on watched spans: a bar for every span, complete and folded, and the answers. */
+/** Returns the page about watched spans: a bar per span, complete and folded, and the answers. */
 export const spanReport = (model: string, study: SpanStudy): string =>
   reportPage({
     title: `Attention under folding: ${model}`,
@@ -196,9 +197,10 @@ export const spanReport = (model: string, study: SpanStudy): string =>
     ],
   })
 
-// Writes the results of a study into its folder: the summary, the tables, the figures and the report.
-
-/** Writes all result files of a study into the folder, over those of an earlier run. Returns the summary and the path of the report. */
+/**
+ * Writes all result files of a study into the folder: summary, tables, figures and report. Overwrites those of an earlier run. Returns the
+ * summary and the report's path.
+ */
 export function publish(folder: string, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
   const { records } = input
   const summary = summarise(input)

@@ -16,13 +16,13 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import type { StudyRow, StudyTable } from './tables.js'
 
-/** A span of a message. The study measures how much attention the answer gives to it. */
+/** A span of a message to which the answer's attention is measured. */
 export interface WatchedSpan extends MessageSpan {
   readonly name: string
   readonly text: string
 }
 
-/** The attention that the whole answer gives to one span, under one contract. Averaged over the answer's tokens, layers and heads. */
+/** The attention of the whole answer to one span, under one contract: mean over the answer's tokens, layers and heads. */
 export interface SpanRow {
   readonly name: string
   readonly contract: Contract
@@ -30,20 +30,20 @@ export interface SpanRow {
   /** Number of tokens of the span in the complete prompt. */
   readonly tokens: number
   readonly complete: number
-  /** The attention in the folded prompt. Null when that prompt does not show the whole span. */
+  /** The attention in the folded prompt; null if that prompt does not show the whole span. */
   readonly folded: number | null
-  /** The change from `complete` to `folded`, in percent. Null when `folded` is null or `complete` is 0. */
+  /** The change from `complete` to `folded` in percent; null if `folded` is null or `complete` is 0. */
   readonly change: number | null
   /**
-   * The attention from only those tokens of the answer that repeat the span's text. Null when the complete prompt's answer does not repeat
-   * it. `folded` is null when the folded prompt's answer does not repeat it, or when that prompt does not show the whole span.
+   * The attention from only those answer tokens that repeat the span's text. Null if the answer to the complete prompt does not repeat it.
+   * `folded` is null if the answer to the folded prompt does not repeat it, or if that prompt does not show the whole span.
    */
   readonly said: { readonly complete: number; readonly folded: number | null } | null
 }
 
 export interface SpanStudy {
   readonly rows: readonly SpanRow[]
-  /** The answer in the complete prompt, then the answer under each contract. `shown`: the number of tokens in the prompt. */
+  /** The answer to the complete prompt, then the answer under each contract. `shown`: number of tokens of the prompt. */
   readonly answers: readonly {
     readonly side: Contract | 'complete'
     readonly answer: string
@@ -54,7 +54,6 @@ export interface SpanStudy {
 
 export interface SpanStudyOptions {
   readonly engine: LlamaEngine
-  /** The messages before the answer. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits: readonly Edit[]
@@ -68,11 +67,11 @@ export interface SpanStudyOptions {
 }
 
 const WHOLE = 'the whole answer'
-/** The name of a watched span in a measurement, where it cannot be that of a message, of the markers or of the whole answer. */
+/** Returns a span's name in a measurement. The prefix keeps it apart from the sets for messages, markers and the whole answer. */
 const watchedName = (name: string): string => `span ${name}`
 
 /**
- * Measures the spans in the complete prompt and once more under each contract.
+ * Measures the spans in the complete prompt, and again under each contract.
  * @throws KvfoldError attention/bad-request when a generated answer is empty; engine/cancelled; the errors of `measureAttention`
  */
 export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy> {
@@ -108,7 +107,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
       onProgress?.(index + 1, total, `folded, ${contract}`)
       const conversation = freshConversation()
       try {
-        // First the engine computes the complete prompt. So the fold finds cells in the cache, as in a conversation.
+        // Compute the complete prompt first, so that the fold finds cells in the cache, as in a conversation.
         await engine.respond({
           conversation,
           messages,
@@ -131,7 +130,10 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
   }
 }
 
-/** Returns the spans of the answer to look from: the whole answer without blanks around it, and each last repetition of a span's text. */
+/**
+ * Returns the answer's spans whose tokens are the queries. They are the whole answer without surrounding white space, and the last
+ * occurrence of each watched span's text.
+ */
 function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<string, Span> {
   const start = answer.length - answer.trimStart().length
   const end = answer.trimEnd().length
@@ -172,7 +174,7 @@ function massFrom({ pattern, said, sets }: Measurement, from: string, on: string
   return map === null ? null : overall(map)
 }
 
-/** Returns a table with one row for each span and contract. */
+/** Returns a table with one row per span and contract. */
 export function spanTable(rows: readonly SpanRow[]): StudyTable {
   return {
     columns: {

@@ -1,9 +1,7 @@
-/** The statistics of the study: descriptions of a sample, intervals by bootstrap over seeds, and tests whether values differ from 0. */
+/** The study's statistics: descriptions of a sample, bootstrap intervals over seeds, and tests whether values differ from 0. */
 import { mean } from '../../runtime/core/mean.js'
 import { createRequire } from 'node:module'
 import { Random } from '../../runtime/core/random.js'
-
-// Descriptions of a sample: mean, median, range, and the correlation of two samples.
 
 export interface Description {
   readonly count: number
@@ -15,7 +13,7 @@ export interface Description {
   readonly deviation: number
 }
 
-/** Describes the values by their mean, median, range and deviation. Returns null when there are no values. */
+/** Returns the values' mean, median, range and deviation; null without values. */
 export function describe(values: readonly number[]): Description | null {
   if (values.length === 0) return null
   const sorted = Float64Array.from(values).sort()
@@ -29,7 +27,7 @@ export function describe(values: readonly number[]): Description | null {
   }
 }
 
-/** Returns the median. Precondition: at least one value. */
+/** Returns the median. There must be at least one value. */
 export const median = (values: ArrayLike<number>): number => middleOf(Float64Array.from(values).sort())
 
 /** Returns the sample standard deviation; 0 for a single value. */
@@ -41,7 +39,7 @@ export function deviation(values: ArrayLike<number>): number {
   return Math.sqrt(sum / (values.length - 1))
 }
 
-/** The sums from which a correlation is computed. Sums of several groups of pairs can be added. */
+/** The sums from which a correlation is computed. The sums of several groups of pairs can be added up. */
 export interface PairSums {
   readonly count: number
   readonly x: number
@@ -51,7 +49,9 @@ export interface PairSums {
   readonly xy: number
 }
 
-/** Sums one group of pairs, after `centre` is subtracted from each. A centre near the middle of all groups keeps the sums precise. */
+/**
+ * Sums one group of pairs, less `centre` each. All groups need the same centre; one near the middle of all pairs keeps the sums precise.
+ */
 export function pairSums(pairs: readonly (readonly [number, number])[], centre: readonly [number, number]): PairSums {
   let [x, y, xx, yy, xy] = [0, 0, 0, 0, 0]
   for (const [left, right] of pairs) {
@@ -65,7 +65,7 @@ export function pairSums(pairs: readonly (readonly [number, number])[], centre: 
   return { count: pairs.length, x, y, xx, yy, xy }
 }
 
-/** Returns the squared Pearson correlation of all summed pairs. Null for fewer than two pairs, or when one side never changes. */
+/** Returns the squared Pearson correlation of all summed pairs. Null for fewer than two pairs, or if one side is constant. */
 export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   let [count, x, y, xx, yy, xy] = [0, 0, 0, 0, 0, 0]
   for (const sum of sums) {
@@ -81,7 +81,7 @@ export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   return sx <= 0 || sy <= 0 ? null : Math.min(1, s ** 2 / (sx * sy))
 }
 
-/** Returns the squared Pearson correlation of the pairs. Null for fewer than two pairs, or when one side never changes. */
+/** Returns the squared Pearson correlation of the pairs. Null for fewer than two pairs, or if one side is constant. */
 export function squaredCorrelation(pairs: readonly (readonly [number, number])[]): number | null {
   if (pairs.length < 2) return null
   return squaredCorrelationOf([pairSums(pairs, [mean(pairs.map(([x]) => x)), mean(pairs.map(([, y]) => y))])])
@@ -92,11 +92,9 @@ function middleOf(sorted: Float64Array): number {
   return sorted.length % 2 === 1 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2
 }
 
-// The interval of a share.
-
 /**
- * Returns the 95 % Wilson score interval of the proportion `right / asked`; [0, 1] when `asked` is 0. `right` may be a sum of points
- * between 0 and 1. They vary less than right and wrong, so the interval is then rather too wide.
+ * Returns the 95 % Wilson score interval of the proportion `right / asked`; [0, 1] if `asked` is 0. `right` may be a sum of points between
+ * 0 and 1. Such points vary less than right-or-wrong answers, so the interval is then too wide rather than too narrow.
  */
 export function wilson(right: number, asked: number): [low: number, high: number] {
   if (asked === 0) return [0, 1]
@@ -104,24 +102,24 @@ export function wilson(right: number, asked: number): [low: number, high: number
   const share = right / asked
   const scale = 1 + (z * z) / asked
   const middle = (share + (z * z) / (2 * asked)) / scale
-  // Rounding may make `right` slightly larger than `asked`, and the product negative.
+  // Rounding may make `right` slightly larger than `asked`, and so the product negative.
   const variance = Math.max(0, share * (1 - share)) / asked
   const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
   return [Math.max(0, middle - half), Math.min(1, middle + half)]
 }
 
-// Intervals by bootstrap over seeds. Pairs of one seed share a prompt, so whole seeds are drawn, never single pairs.
+// Below: bootstrap intervals. Pairs of one seed come from one prompt, so whole seeds are drawn, never single pairs.
 
-/** An interval that includes both ends. */
+/** An interval; both ends belong to it. */
 export type Interval = readonly [low: number, high: number]
 
 export const RESAMPLES = 2000
 const LEVEL = 0.95
 
 /**
- * Draws groups again and again, and computes `figure` from each draw. Returns the interval that holds the middle 95 % of the results.
- * Returns null for fewer than two groups, or when `figure` returns null for more than half of the resamples.
- * With few groups the interval is a little too narrow. The same groups, figure and seed give the same interval.
+ * Draws as many groups as there are, with replacement, RESAMPLES times, and computes `figure` from each draw. Returns the interval of the
+ * middle 95 % of the results. Null for fewer than two groups, or if `figure` returns null for more than half of the draws.
+ * With few groups the interval is a little too narrow. Equal groups, figure and seed give the same interval.
  */
 export function bootstrap<Group>(
   groups: readonly Group[],
@@ -141,15 +139,15 @@ export function bootstrap<Group>(
   return [sorted[cut]!, sorted[sorted.length - 1 - cut]!]
 }
 
-// Student's one-sample t-test. The distributions come from Cephes, as in SciPy.
+// Below: Student's one-sample t-test. The distribution functions come from Cephes, as in SciPy.
 
 const require = createRequire(import.meta.url)
-/** Loads Cephes when the first p value is computed. It takes the CommonJS build, because the other build must be awaited. */
+/** Loads Cephes at the first p value. We take its CommonJS build, because the other build has to be awaited. */
 const cephes = () =>
   require('cephes') as {
     /** The regularised incomplete beta function I_x(a, b). */
     incbet(a: number, b: number, x: number): number
-    /** The chance of a standard normal value below `x`. */
+    /** The probability that a standard normal value is below `x`. */
     ndtr(x: number): number
   }
 
@@ -161,7 +159,7 @@ export interface TTest {
   readonly p: number
 }
 
-/** Tests whether the mean of independent values differs from 0. Returns null for fewer than two values or when all are equal. */
+/** Tests whether the mean of independent values differs from 0. Null for fewer than two values, or if all are equal. */
 export function tTest(values: readonly number[]): TTest | null {
   const spread = deviation(values)
   if (values.length < 2 || spread === 0) return null
@@ -170,26 +168,29 @@ export function tTest(values: readonly number[]): TTest | null {
   return { t, df, p: twoSided(t, df) }
 }
 
-/** Returns the chance that a t with `df` degrees of freedom is at least as far from 0 as `t`. */
+/** Returns the probability that |T| ≥ |t| for a T with `df` degrees of freedom. */
 export const twoSided = (t: number, df: number): number => cephes().incbet(df / 2, 0.5, df / (df + t * t))
 
-// Wilcoxon's signed-rank test: do values lie to one side of 0? It assumes no particular distribution.
+// Below: Wilcoxon's signed-rank test, whether values lie to one side of 0. It assumes only a symmetric distribution.
 
 export interface Wilcoxon {
-  /** The rank sum of the positive or of the negative values, whichever is smaller. */
+  /** The smaller one of the rank sums of positive and of negative values. */
   readonly w: number
-  /** Number of values other than 0. The test leaves zeros out. */
+  /** Number of values that are not 0. The test ignores zeros. */
   readonly count: number
   /** The two-sided p value. */
   readonly p: number
-  /** How p was computed. `exact`: counted over all signs. `normal`: by the normal approximation, with its variance corrected for ties. */
+  /**
+   * How p was computed. `exact`: by counting all combinations of signs. `normal`: by the normal approximation, with a variance corrected
+   * for ties.
+   */
   readonly method: 'exact' | 'normal'
 }
 
-/** With up to this many values, the test counts the exact distribution, ties included. We found no package that does this. */
+/** Up to this many values, p is exact, with ties too. We found no package that does this. */
 const EXACT = 25
 
-/** Tests whether the values lie to one side of 0. Returns null when there are no values other than 0. */
+/** Tests whether the values lie to one side of 0. Null if there are no values other than 0. */
 export function wilcoxon(values: readonly number[]): Wilcoxon | null {
   const ranked = ranks(values.filter((value) => value !== 0))
   if (ranked.length === 0) return null
@@ -207,7 +208,7 @@ export function wilcoxon(values: readonly number[]): Wilcoxon | null {
 
 interface Ranked {
   readonly value: number
-  /** The rank by absolute value, from 1. Equal values share the mean of their ranks. */
+  /** The rank by absolute value, from 1. Equal absolute values share the mean of their ranks. */
   readonly rank: number
 }
 
@@ -221,7 +222,10 @@ function ranks(values: readonly number[]): Ranked[] {
   })
 }
 
-/** Returns the exact p: the share of all signs whose rank sum is at least as far from the middle as `w`. Doubled ranks are whole. */
+/**
+ * Returns the exact p: the share of sign combinations whose rank sum is at least as far from the middle as `w`. Ranks are doubled, which
+ * makes tied ranks integers.
+ */
 function counted(w: number, ranked: readonly Ranked[], all: number): number {
   let ways = new Float64Array(2 * all + 1)
   ways[0] = 1
@@ -235,7 +239,7 @@ function counted(w: number, ranked: readonly Ranked[], all: number): number {
 }
 
 function approximated(w: number, ranked: readonly Ranked[], all: number): number {
-  // The variance is a quarter of the sum of squared ranks, also with ties.
+  // The variance is a quarter of the sum of the squared ranks; this holds with ties too.
   const variance = ranked.reduce((sum, { rank }) => sum + rank ** 2, 0) / 4
   return Math.min(1, 2 * cephes().ndtr((w - all / 2) / Math.sqrt(variance)))
 }

@@ -1,17 +1,17 @@
-/** Builds the data of an attention study for notebooks: its tables, and the Parquet files of the tables. */
+/** Makes an attention study's data for notebooks: tables, and Parquet files of them. */
 import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
 import type { InterferencePoint } from './findings.js'
 import { baselineChangeOf, changeOf, type ValueAttention } from './pairs.js'
 import type { StudyRecord } from './records.js'
 
-// The tables of a study: their columns, and their rows, which are made from the records.
+// Below: the tables, whose rows are made from the records.
 
 export interface StudyTable {
   readonly columns: Readonly<Record<string, ColumnType>>
   readonly rows: readonly StudyRow[]
 }
 
-/** Makes a table with one row for each pair, prompt and contract. Weights are means over layers, heads and tokens; changes in percent. */
+/** Returns one row per pair, prompt and contract. Weights are means over layers, heads and tokens; changes are in percent. */
 export function pairTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -64,7 +64,7 @@ const masses = (side: string, glance: ValueAttention | null): StudyRow => ({
   [`${side}_reading_older_mass`]: glance?.reading?.older ?? null,
 })
 
-/** Makes a table with one row for each layer, head, prompt and contract. The numbers are means over the prompt's measured pairs. */
+/** Returns one row per layer, head, prompt and contract. The numbers are means over the prompt's measured pairs. */
 export function headTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -89,7 +89,7 @@ export function headTable(records: readonly StudyRecord[]): StudyTable {
   }
 }
 
-/** Makes a table with one row for each point of the interference curve. A null contract stands for the complete prompt. */
+/** Returns one row per point of the interference curve. A null contract means the complete prompt. */
 export function interferenceTable(points: readonly InterferencePoint[]): StudyTable {
   return {
     columns: {
@@ -113,7 +113,7 @@ export function interferenceTable(points: readonly InterferencePoint[]): StudyTa
   }
 }
 
-/** Makes a table with one row for each step of an episode and each message that the step's tokens look at. */
+/** Returns one row per step of an episode and message that was in the step's prompt. */
 export function episodeTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -143,7 +143,7 @@ export function episodeTable(records: readonly StudyRecord[]): StudyTable {
 
 const prompts = (records: readonly StudyRecord[]) => records.flatMap((record) => (record.part === 'prompt' ? [record] : []))
 
-// Writes tables as Parquet files, which pandas, Polars, DuckDB and Arrow can read.
+// Below: writes tables as Parquet files, which pandas, Polars, DuckDB and Arrow read.
 
 type StudyCell = string | number | null
 export type StudyRow = Readonly<Record<string, StudyCell>>
@@ -153,7 +153,7 @@ export type ColumnType = 'text' | 'integer' | 'real'
 
 const TYPES: Readonly<Record<ColumnType, BasicType>> = { text: 'STRING', integer: 'INT32', real: 'DOUBLE' }
 
-/** Returns the contents of a Parquet file with these rows. `about`: a text for the file's metadata. */
+/** Returns a Parquet file with these rows. `about`: a text for the file's metadata. */
 export function parquet(columns: Readonly<Record<string, ColumnType>>, rows: readonly StudyRow[], about: string): Uint8Array {
   const buffer = parquetWriteBuffer({
     columnData: Object.entries(columns).map(([name, type]) => ({

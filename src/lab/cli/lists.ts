@@ -1,8 +1,8 @@
-/** Parses options of several commands: lists of names, such as `--contract`, and the number of MemTool's tools. */
+/** Parsers for options of several commands: lists of names, such as `--contract`, and the number of MemTool's tools. */
 import { type Command, InvalidArgumentError } from 'commander'
 import { integer } from '../../runtime/cli/options.js'
 
-/** Returns a parser for an option that is a list of names. It keeps their order and drops repetitions. `all`: the word for all names. */
+/** Returns a parser for a comma-separated list of names. It keeps their order and drops repetitions. `all`: the word for all names. */
 export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
   return (text) => {
     if (text === all) return names
@@ -16,7 +16,7 @@ export function oneOf<Name extends string>(names: readonly Name[], all?: string)
   }
 }
 
-/** Lets the option `--contract` of a command take a list of names. @param standard the names when the user does not give the option */
+/** Makes a command's option `--contract` take a list. @param standard its default */
 export function listContracts<Name extends string>(
   command: Command,
   about: string,
@@ -30,7 +30,7 @@ export function listContracts<Name extends string>(
   command.setOptionValueWithSource('contract', standard, 'default')
 }
 
-/** Parses the number of tools in MemTool's catalogue: five for each company, and enough for a turn that asks for ten figures. */
+/** Parses the number of tools in MemTool's catalogue: five per company, and at least ten, because a turn may ask for ten figures. */
 export function toolCount(text: string): number {
   const count = integer(10, 50_000)(text)
   if (count % 5 !== 0) throw new InvalidArgumentError('It must be a multiple of 5, because each company has five tools.')

@@ -1,19 +1,19 @@
-/** Prints the line that shows the progress of a long command, such as `kvfold eval`. */
+/** The progress line of a long command, such as `kvfold eval`. */
 import { duration, percent, plural } from '../../runtime/figures/numbers.js'
 import type { Terminal } from '../../runtime/cli/terminal.js'
 
-/** The milliseconds between two progress lines when the output is not a terminal, where the line could be redrawn. */
+/** Milliseconds between two progress lines if the output is not a terminal, where a line could be redrawn. */
 const EVERY = 10_000
 
 export interface ProgressNews {
-  /** The estimated milliseconds that the work still takes; null without an estimate. Default: a guess from the parts done so far. */
+  /** Estimated milliseconds that the work still takes; null: unknown. Default: an estimate from the time for the parts done so far. */
   readonly left?: number | null
   readonly errors?: number
-  /** The name of the part that was done last, or that begins now. */
+  /** The name of the part that was done last, or that begins. */
   readonly what?: string
 }
 
-/** Shows the progress of a command. In a terminal it redraws one line; elsewhere it prints a line now and then, or nothing if `quiet`. */
+/** Shows a command's progress. In a terminal it redraws one line. Elsewhere it prints a line from time to time, or nothing if `quiet`. */
 export class ProgressLine {
   #said = -Infinity
   #begun: { readonly at: number; readonly done: number } | null = null
@@ -37,7 +37,7 @@ export class ProgressLine {
       this.notes.frame([text])
       return
     }
-    // The first finished part gets a line at once, because it gives the first estimate.
+    // Print a line at once after the first finished part, because it gives the first estimate.
     if (this.quiet || (now - this.#said < EVERY && worked !== 1 && done < total)) return
     this.#said = now
     this.notes.print(text)

@@ -1,6 +1,6 @@
 /**
- * Collects trajectories. A trajectory is one try at a prompt of a source, divided into snapshots for training.
- * Appends each complete trajectory to a file. A later run with the same options resumes from this file.
+ * Collects trajectories: each is one try at a prompt of a source, divided into snapshots for training. Complete trajectories are appended
+ * to a file, from which a later run with the same options resumes.
  */
 import { existsSync, rmSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
@@ -17,27 +17,30 @@ interface CollectOptions {
   readonly source: TrajectorySource
   readonly acting: Acting
   readonly format: Format
-  /** Where the tokens of the snapshots come from: a model loaded here, or the engine's reports (`engine`) if the format needs tokens. */
+  /** What provides the snapshots' tokens, if the format needs tokens: a model loaded here, or the engine's reports (`engine`). */
   readonly tokens: StepWording | 'engine'
   readonly model: TrajectoryFacts['model']
-  /** Number of tries at every sample. A script acts the same way every time. */
+  /** Number of tries per sample. A script acts the same way in every try. */
   readonly rollouts: number
   readonly signal?: AbortSignal
 }
 
-/** One try at one sample. `number` counts the tries: all tries at the first sample, then all tries at the second, and so on. */
+/**
+ * One try at one sample. `number`: its index over all tries, from 0: first all tries at the first sample, then all tries at the second, and
+ * so on.
+ */
 export interface Collected {
   readonly number: number
-  /** One row for each snapshot, in order; each becomes a line of the file. */
+  /** One row per snapshot, in order. Each becomes a line of the file. */
   readonly rows: readonly object[]
   readonly points: number
-  /** Number of tokens in all snapshots. `learned`: the tokens with loss among them. Both are 0 when the units are messages. */
+  /** `tokens`: tokens in all snapshots. `learned`: those of them with loss. Both are 0 if the units are messages. */
   readonly tokens: number
   readonly learned: number
 }
 
 /**
- * Yields trajectories from number `from` on, each made on demand.
+ * Yields the trajectories from index `from` on. Each is made when it is asked for.
  * @throws KvfoldError any error of source, teacher and engine; engine/cancelled
  */
 export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
@@ -92,7 +95,7 @@ async function trajectory(options: CollectOptions, number: number): Promise<Coll
   }
 }
 
-/** Returns the acting of one trajectory: every trajectory of a model has a seed of its own. */
+/** Returns `acting` for one trajectory. A model gets another seed for each trajectory. */
 function seeded(acting: Acting, number: number): Acting {
   if (acting.teacher === 'script') return acting
   return { ...acting, sampling: { ...acting.sampling, seed: ((acting.sampling.seed ?? 0) + number) % 2 ** 32 } }
@@ -112,7 +115,7 @@ function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number
   return counts
 }
 
-/** The facts that must be the same in a run and in the file that it resumes. */
+/** The facts that a run must share with the file from which it resumes. */
 interface FileTerms {
   readonly source: TrajectorySource
   readonly rollouts: number
@@ -123,18 +126,18 @@ interface FileTerms {
 
 export class TrajectoryFile {
   private constructor(
-    /** The file with the rows as JSON, one row a line. */
+    /** The file that gets the rows as lines of JSON. */
     private readonly lines: JsonLines,
-    /** The path of the Parquet file that replaces the lines at the end; null when the lines stay. */
+    /** The path of the Parquet file that replaces the lines at the end; null for formats that stay JSON Lines. */
     private readonly parquet: string | null,
-    /** Number of complete trajectories that the file had when it was opened. The run resumes after them. */
+    /** Number of complete trajectories in the file when it was opened. The run resumes after them. */
     readonly begun: number,
   ) {}
 
   /**
-   * Creates the file, or opens it to resume. Removes an incomplete last trajectory of a stopped run; the
-   * run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
-   * @throws KvfoldError eval/bad-log when the file has other rows than this run's, or is a finished Parquet file; eval/log-busy
+   * Creates the file, or opens it to resume. Removes an incomplete last trajectory, which the run makes again. For Parquet, the rows are in
+   * `<path>.jsonl` until the run is finished.
+   * @throws KvfoldError eval/bad-log when the file has rows of another run, or is a finished Parquet file; eval/log-busy
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
     const parquet = terms.format === 'verl' ? path : null
@@ -161,7 +164,7 @@ export class TrajectoryFile {
   }
 
   /**
-   * Closes the file. Call this when all trajectories are added. For Parquet it writes the final file and removes the lines.
+   * Closes the file after the last trajectory. For Parquet, writes the final file and removes the lines.
    * @throws KvfoldError eval/bad-log when the Parquet file cannot be written; the lines then stay
    */
   async finish(): Promise<void> {

@@ -1,4 +1,4 @@
-/** Writes the snapshots of collected trajectories as rows: as tokens, as messages, as prompt and completion, or as Parquet for verl. */
+/** Writes the snapshots of collected trajectories as rows: tokens, messages, prompt and completion, or Parquet for verl. */
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileWriter, ParquetWriter } from 'hyparquet-writer'
@@ -10,31 +10,30 @@ import { writeWhole } from '../../runtime/core/whole-file.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { TrajectoryFacts } from './trajectory.js'
 
-/** `verl` is Parquet; the others are JSON Lines. */
+/** `verl` is Parquet; the rest are JSON Lines. */
 export const formats = ['tokens', 'messages', 'prompt-completion', 'verl'] as const
 export type Format = (typeof formats)[number]
 
-/** Returns whether a format needs the tokens of prompts and completions. */
 export const needsTokens = (format: Format): boolean => format === 'tokens' || format === 'verl'
 
 /** A snapshot of one trajectory before it is written. */
 export interface UnwrittenSnapshot {
   readonly facts: TrajectoryFacts
-  /** The snapshot in tokens; in messages when no model or engine provides tokens. */
+  /** The snapshot in tokens; in messages if neither a model nor the engine provides tokens. */
   readonly snapshot: Snapshot
   /** All steps of the trajectory. */
   readonly steps: readonly TrajectoryStep[]
-  /** The right answer in the form that the task's scorer uses. */
+  /** The right answer, in the form that the task's scorer uses. */
   readonly truth: unknown
 }
 
-// The format `tokens`, which kvfold's own trainer reads.
+// Below: the format `tokens`, which kvfold's own trainer reads.
 
 const Stretch = Type.Tuple([Type.Number(), Type.Number()])
 
 /**
- * One list for each completion with loss: the natural logarithms of its tokens' probabilities. They are those of the model that acted,
- * before temperature, filters and grammar.
+ * For each completion with loss, the natural logarithms of its tokens' probabilities under the model that acted, before temperature,
+ * filters and grammar.
  */
 const Logprobs = Type.Optional(Type.Array(Type.Array(Type.Number())))
 
@@ -42,11 +41,11 @@ export const TrajectoryRecord = Type.Object({
   ...TrajectoryFacts.properties,
   tokens: Type.Array(Type.Number()),
   /**
-   * Half-open spans of `tokens` with loss, in order, one for each completion.
-   * Over all snapshots of a trajectory, each completion has loss once.
+   * Half-open spans of `tokens` with loss, in order, one per completion. Each completion has loss in exactly one snapshot of its
+   * trajectory.
    */
   loss: Type.Array(Stretch),
-  /** Probabilities, one list for each span of `loss`. Absent when a script acted, or when the probabilities of any span are unknown. */
+  /** Log-probabilities, one list per span of `loss`. Absent if a script acted, or if the log-probabilities of any span are unknown. */
   logprobs: Logprobs,
 })
 export type TrajectoryRecord = Static<typeof TrajectoryRecord>
@@ -57,29 +56,29 @@ function tokensRow({ facts, snapshot: { tokens, learned } }: UnwrittenSnapshot):
     ...facts,
     tokens: [...tokens],
     loss: learned.map(({ span: { start, end } }) => [start, end]),
-    // The probabilities of all spans or none: a trainer cannot distinguish a missing probability from a certain one (logarithm 0).
+    // All spans or none: a trainer could not tell a missing log-probability from 0, which is certainty.
     ...(known.length === learned.length ? { logprobs: known.map(rounded) } : {}),
   }
 }
 
-/** Rounds logarithms to six decimals, that is to 1e-6 nats. */
+/** Rounds log-probabilities to six decimals (1e-6 nats). */
 const rounded = (logprobs: readonly number[]): number[] => logprobs.map((each) => Number(each.toFixed(6)))
 
-// The formats `messages` and `prompt-completion`, for trainers with their own tokenizer, such as TRL and ms-swift.
+// Below: the formats `messages` and `prompt-completion`, for trainers with their own tokenizer, such as TRL and ms-swift.
 
 type Flagged = ShownMessage & { readonly loss?: boolean }
 
 interface RowFields {
-  /** The definitions of the tools as JSON text, in the form of OpenAI's chat API. An empty text when there are no tools. */
+  /** The tool definitions as JSON text in OpenAI's chat format; an empty text without tools. */
   readonly tools: string
   readonly logprobs?: readonly (readonly number[])[]
-  /** The texts of the tokens in `logprobs`. Present when the engine reports no token ids. */
+  /** The text of each token in `logprobs`. Present if the engine reports no token ids. */
   readonly pieces?: readonly (readonly string[])[]
-  /** The right answer in the form that the task's scorer uses, as JSON text. */
+  /** The right answer as JSON text, in the form that the task's scorer uses. */
   readonly truth: string
 }
 
-/** Returns the messages that a snapshot's last step showed, with its completion. `first`: the index of the first message with loss. */
+/** Returns the messages of the prompt of a snapshot's last step, and its completion. `first`: index of the first message with loss. */
 function conversationOf({ snapshot: { learned }, steps }: UnwrittenSnapshot): {
   messages: Flagged[]
   first: number
@@ -117,20 +116,22 @@ function saidOf(cut: UnwrittenSnapshot, tools: readonly ToolDefinition[]): RowFi
   }
 }
 
-/** Makes a row of the format `messages`. `loss` on an assistant's message says whether it has loss in this snapshot. */
+/** Makes a row of the format `messages`. `loss` of an assistant message says whether it has loss in this snapshot. */
 function messagesRow(cut: UnwrittenSnapshot) {
   const { messages, tools } = conversationOf(cut)
   return { ...cut.facts, messages, ...saidOf(cut, tools) }
 }
 
-/** Makes a row of `prompt-completion`. `completion` begins with the first message that has loss; all assistant messages in it have loss. */
+/**
+ * Makes a row of `prompt-completion`. `completion` begins with the first message that has loss, and all its assistant messages have loss.
+ */
 function promptRow(cut: UnwrittenSnapshot) {
   const { messages, first, tools } = conversationOf(cut)
   const bare = messages.map(({ loss: _, ...message }) => message)
   return { ...cut.facts, prompt: bare.slice(0, first), completion: bare.slice(first), ...saidOf(cut, tools) }
 }
 
-/** Makes the row of a snapshot, to be written as a line of JSON. At the end of the run, rows of `verl` are converted to Parquet. */
+/** Makes a snapshot's row, which becomes a line of JSON. At the end of the run, rows of `verl` are converted to Parquet. */
 export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   if (format === 'tokens') return tokensRow(cut)
   if (format === 'messages') return messagesRow(cut)
@@ -138,24 +139,24 @@ export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   return { ...unscored(promptRow(cut)), ...tokensRow(cut) }
 }
 
-/** Returns the row without the probabilities of pieces of text. Beside tokens, only those of the tokens have a place. */
+/** Returns the row without the log-probabilities of text pieces, because a row with tokens has those of its tokens. */
 const unscored = ({ logprobs: _, pieces: __, ...row }: ReturnType<typeof promptRow>) => row
 
-/** Returns the format of an existing row; null when it has none of the formats. */
+/** Returns the format of an existing row; null if it has none of the formats. */
 export function formatOf(row: object): Format | null {
   if ('prompt' in row) return 'tokens' in row ? 'verl' : 'prompt-completion'
   return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
 }
 
-// The format `verl`, a Parquet file. verl's loader for RL reads `prompt`, `data_source`, `reward_model`
-// and `extra_info`. The columns of tokens, labels and mask are for a loader that reads tokens.
+// Below: the format `verl`, a Parquet file. verl's RL loader reads `prompt`, `data_source`, `reward_model` and `extra_info`. The columns
+// for tokens, labels and mask are for a loader that reads tokens.
 
 type VerlRow = TrajectoryRecord &
   RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }
 
 /** The label of a token without loss. PyTorch's cross entropy ignores it by default (`ignore_index`). */
 const IGNORED = -100
-/** Number of rows in a Parquet row group. This many rows are in memory at once. */
+/** Rows in a Parquet row group, all of which are in memory at the same time. */
 const GROUP = 256
 
 const leaf = (name: string, type: object, repetition = 'REQUIRED') => [{ name, repetition_type: repetition, ...type }]
@@ -179,7 +180,7 @@ const MESSAGE = struct('element', [
 const integers = (name: string) => list(name, leaf('element', { type: 'INT32' }))
 const small = (name: string) => leaf(name, { type: 'INT32' })
 
-/** The Parquet columns: for each, its schema and a function that returns its value in a row. `index`: the row's place in the file. */
+/** The Parquet columns: the schema of each, and a function that returns its value in a row. `index`: the row's index in the file. */
 const COLUMNS: Readonly<Record<string, readonly [schema: readonly object[], of: (row: VerlRow, index: number) => unknown]>> = {
   data_source: [text('data_source'), ({ task }) => `kvfold/${task}`],
   ability: [text('ability'), () => 'context'],
@@ -231,7 +232,7 @@ const messageOf = ({
 })
 type Nullable<T> = { readonly [Key in keyof T]: T[Key] | null }
 
-/** Returns one value for each token: `value` in the spans with loss, else `outside`. `which`: the index of a span; `from`: its start. */
+/** Returns one value per token: `value` inside the spans with loss, else `outside`. `which`: the span's index; `from`: its first token. */
 function spread<Value>(
   length: number,
   loss: TrajectoryRecord['loss'],
@@ -246,7 +247,7 @@ function spread<Value>(
 }
 
 /**
- * Converts the file `from`, JSON rows of `verl`, to the Parquet file `to`. The new file appears only when it is complete.
+ * Converts the file `from` (rows of `verl` as JSON lines) to the Parquet file `to`, which appears only when it is complete.
  * @throws KvfoldError eval/bad-log when it cannot be written
  */
 export async function writeParquet(from: string, to: string): Promise<void> {

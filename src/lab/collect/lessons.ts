@@ -1,4 +1,4 @@
-/** The scripts that act as teachers, one for each task. A script knows the answer and uses the context tools well; models learn from it. */
+/** The scripted teachers, one per task. A script knows the right answer and uses the context tools well; models are trained on it. */
 import type { ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
@@ -11,7 +11,7 @@ import type { NeedlesTruth } from '../tasks/needles.js'
 import type { TaughtAgent } from './trajectory.js'
 
 /**
- * Returns a teacher that knows the answer of this sample.
+ * Returns a teacher that knows the sample's right answer.
  * @throws KvfoldError eval/bad-data when the task or the sample has no scripted teacher
  */
 export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {
@@ -20,33 +20,33 @@ export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample
   return agent === 'plain' ? () => ({ content: lesson.answer }) : lesson.teacher
 }
 
-/** The right answer of a sample, and the teacher that reaches it with tools. */
+/** A sample's right answer, and the teacher that reaches it with tools. */
 interface Lesson {
   readonly answer: string
   readonly teacher: Teacher
 }
 
-/** The functions that make lessons, by task. They return null when the script cannot solve the sample, for example a published one. */
+/** Makes the lesson for a sample, by task. Returns null if the script cannot solve the sample, e.g. some of the published ones. */
 const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson } satisfies Partial<
   Record<TaskName, (sample: TaskSample) => Lesson | null>
 >
 
-/** About how many updates of each key the script leaves open. With fewer, some keys would not be shown; with more, old values interfere. */
+/** About how many updates per key the script leaves unfolded. With fewer, some keys would be hidden; with more, old values interfere. */
 const OPEN = 6
-/** In a stream with up to this many updates of each key, the script folds nothing. */
+/** The script folds nothing in a stream with up to this many updates per key. */
 const SHORT = 8
 /** The most fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
 /**
- * The most fragments that the script makes when it may have to go back to the first one. A turn allows 20 calls. The
- * script needs one call to make fragments, one to fold each except the last, and two for each fragment that it goes back.
+ * The most fragments the script makes if it may have to go back to the first one. A turn allows 20 calls: one makes the fragments, one
+ * folds each fragment but the last, and going back takes two per fragment.
  */
 const MOST_TO_GO_BACK = 7
 
 /**
- * The lesson for PI-LLM. The script divides the stream so that the newest fragment holds the last few updates of every key. It folds all
- * other fragments in one step and answers. When the requested updates are elsewhere, it first restores earlier fragments one by one, until
- * all requested keys are shown.
+ * The lesson for PI-LLM. The script cuts the stream so that the last fragment has the last few updates of every key. It folds all earlier
+ * fragments in one step, and answers. If some requested updates are elsewhere, it first restores earlier fragments one by one, until every
+ * requested key is shown.
  */
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
@@ -72,10 +72,10 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
 }
 
 /**
- * Returns the calls that restore the fragment before the oldest open one. They also fold the open fragments if these show none of the
- * requested keys. Returns null when all requested keys are shown, or no earlier fragment exists.
- * So the last shown update of a requested key is always its last update in the stream.
- * @param missingIn returns the requested keys that have no update in this text
+ * Returns the calls that restore the fragment before the first open one, and that fold the open fragments if they show no requested key.
+ * Returns null if all requested keys are shown, or if there is no earlier fragment. So the last shown update of a requested key is always
+ * its last update in the stream.
+ * @param missingIn returns the requested keys without an update in this text
  * @param count the number of requested keys
  */
 function stepBack(
@@ -92,7 +92,7 @@ function stepBack(
   return { calls: [restore(before), ...(missing.length === count ? open.map(fold) : [])] }
 }
 
-/** Returns the parts of the first user message that no edit hides, each on a line of its own. */
+/** Returns the text of the first user message that no edit hides, with a line break in place of each edit. */
 function shownText({ messages, edits = [] }: EngineRequest): string {
   const message = messages.findIndex(({ role }) => role === 'user')
   const text = messages[message]?.content ?? ''
@@ -106,8 +106,8 @@ function shownText({ messages, edits = [] }: EngineRequest): string {
 }
 
 /**
- * The arguments of a search for a person's name. A name occurs at most 3 times in the text, and 50 characters on each side
- * show the other name in its sentence. The arguments come in the schema's order, because engines force calls into that order.
+ * The arguments of a search for a person's name. A name occurs at most 3 times in the text, and 50 characters on each side show the second
+ * name in the sentence. The arguments are in the schema's order, because engines force calls into that order.
  */
 const SENTENCE = { max_results: 3, context_size: 50 }
 
@@ -125,21 +125,21 @@ function chainLesson({ truth }: TaskSample): Lesson {
   return { answer, teacher }
 }
 
-/** Number of characters around a match that suffice to see whether it is the title of a text. */
+/** Characters of context around a match that show whether it is the title of a text. */
 const TITLE = 50
-/** Number of matches that a search shows by default. */
+/** Matches that a search shows by default. */
 const SHOWN = 10
 
 /**
  * The lesson for MRCR. The script searches for the title that several texts share, opens the requested text, and repeats it as the answer.
- * Returns null when one of the texts with this title does not begin with it, or contains it twice.
+ * Returns null if a text with this title does not begin with it, or contains it twice.
  */
 function textLesson({ messages, truth }: TaskSample): Lesson | null {
   const { prefix, answer } = truth as MrcrTruth
   const text = answer.slice(prefix.length)
   const title = text.slice(0, text.indexOf('\n\n'))
   const written = messages.filter(({ role }) => role === 'assistant')
-  // "Poem about wind" also begins a poem about windows: the search finds both.
+  // The search for "Poem about wind" also finds "Poem about windows", so such texts count too.
   const alike = written.filter(({ content }) => content.includes(title))
   if (title === '' || alike.some(({ content }) => !content.startsWith(title) || content.includes(title, 1))) return null
   const which = alike.findIndex(({ content }) => content === text)
@@ -156,7 +156,10 @@ function textLesson({ messages, truth }: TaskSample): Lesson | null {
   return { answer, teacher }
 }
 
-/** Returns the number of the script's step: the assistant messages so far, without a failed call put before the script's first step. */
+/**
+ * Returns the index of the script's step: the number of assistant messages so far, without the stumble (a failed call before the script's
+ * first step).
+ */
 const stepOf = ({ messages }: EngineRequest): number =>
   messages.filter(({ role, toolCalls = [] }) => role === 'assistant' && !toolCalls.some(isStumble)).length
 
@@ -169,7 +172,7 @@ const cutInto = (fragments: number, start: string, end: string): ScriptedReply =
 const fold = (id: string) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })
 const restore = (id: string) => ({ name: 'restore_fragment', arguments: { fragment_id: id } })
 
-/** Returns the ids of the fragments, in the order of the text. */
+/** Returns the fragments' ids, in the order of the text. */
 const fragmentsIn = ({ messages }: EngineRequest): readonly string[] =>
   messages.find(({ name }) => name === 'fragment_context')?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
 

@@ -1,5 +1,5 @@
 /**
- * The sources of trajectories: a task's samples and chats (of one turn), MemTool sessions and dialogues at the order desk (of many turns).
+ * The sources of trajectories: samples of a task and chats (one turn each), MemTool sessions and dialogues at the order desk (many turns).
  */
 import { createHash } from 'node:crypto'
 import Type from 'typebox'
@@ -38,18 +38,18 @@ import {
 } from './trajectory.js'
 
 /**
- * The teacher that acts in a trajectory: our script, written in the chat format of `model`, or the model of `engine`. A model that is
- * loaded in this process is also in `model`.
+ * The teacher that acts in a trajectory: our script, written in the chat format of `model`, or the model of `engine`. If that model is
+ * loaded in this process, it is also in `model`.
  */
 export type Acting =
   | { readonly teacher: 'script'; readonly model: TaughtModel }
   | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling; readonly model?: TaughtModel }
 
-/** The fields that every row of the same prompt shares. */
+/** The fields that all rows of one prompt share. */
 export interface PromptFacts {
   readonly id: string
   readonly cell: Record<string, number | string>
-  /** A hash that all tries at the same prompt share. It covers the agent, and whether the trajectory begins with a stumble (`stumble`). */
+  /** A hash that all tries at the same prompt share. It also covers the agent, and whether the trajectory begins with a stumble. */
   readonly group: string
 }
 
@@ -70,11 +70,11 @@ export interface TrajectorySource {
   readonly agent: string
   /** Number of prompts. */
   readonly size: number
-  /** Returns the facts of a prompt by its index. */
+  /** Returns the facts of the prompt with this index. */
   about(index: number): Promise<PromptFacts>
   /**
-   * Plays one try at a prompt.
-   * @param name the try's name, unique among the engine's conversations
+   * Runs one try at a prompt.
+   * @param name the try's name, which no other conversation of the engine has
    * @throws KvfoldError any error of teacher and engine; engine/cancelled
    */
   play(index: number, acting: Acting, name: string, signal?: AbortSignal): Promise<Played>
@@ -83,9 +83,9 @@ export interface TrajectorySource {
 const hashed = (of: unknown): string => createHash('sha256').update(JSON.stringify(of)).digest('hex').slice(0, 16)
 export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
 
-// The source whose prompts are the samples of a task. Each sample is one turn.
+// Below: the source whose prompts are a task's samples. Each sample is one turn.
 
-/** A system prompt of the sculptor agent, or `none`. A server whose clients send no system message shows none. */
+/** A system prompt of the agent `sculptor`. `none`: no system message, as with a server whose clients send none. */
 export type TaughtPrompt = SystemPrompt | 'none'
 
 const withContextTools = (options: Omit<SculptorOptions, 'prompt'>, prompt: TaughtPrompt): Session =>
@@ -94,15 +94,15 @@ const withContextTools = (options: Omit<SculptorOptions, 'prompt'>, prompt: Taug
 export interface TaskSourceOptions {
   readonly task: Task
   readonly agent: TaughtAgent
-  /** The system prompt of the sculptor agent. Default: the task's. */
+  /** The system prompt of the agent `sculptor`. Default: the task's. */
   readonly prompt?: TaughtPrompt
   /** The most tokens that a step may generate. Default: the task's. */
   readonly maxTokens?: number
-  /** The most calls in a turn. Default: 20. */
+  /** The most tool calls in a turn. Default: 20. */
   readonly maxCalls?: number
   /**
-   * Whether every trajectory begins with a failed call, made in the model's
-   * place: the task's first tool without arguments. Default: false.
+   * Whether every trajectory begins with a stumble: a failed call in the model's name, to the task's first tool without arguments. Default:
+   * false.
    */
   readonly stumble?: boolean
 }
@@ -132,7 +132,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         for (const message of sample.messages) session.conversation.add(message)
         const taken = new TakenCalls()
         const outcome = await session.resume({ onEvent: taken.onEvent, ...definedFields({ signal }) }).catch((error: unknown) => {
-          // A model that fills the context after its first step has failed. An error would end the collection here for good.
+          // A model that overflows the context after its first step has failed the sample. Throwing would end the whole collection here.
           if (acting.teacher === 'script' || tape.done.length === 0 || !isContextFull(error)) throw error
           return { ...taken.overflowed, contextAfter: tape.cost().tokens.after }
         })
@@ -153,7 +153,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
   }
 }
 
-/** Gathers the calls of a turn from its events, so that they are known after an error, too. */
+/** Collects a turn's calls from its events, so that they are known even if the turn ends with an error. */
 class TakenCalls {
   readonly #steps: TakenCall[][] = []
   #refused = 0
@@ -165,14 +165,14 @@ class TakenCalls {
     if (event.refused) this.#refused++
   }
 
-  /** The outcome of a turn whose prompt no longer fitted into the context: its steps so far, cut off without an answer. */
+  /** The outcome of a turn whose prompt no longer fitted into the context: the steps so far, without an answer. */
   get overflowed() {
     const steps = this.#steps.map((calls) => ({ calls, finish: 'tool-calls' as const }))
     return { answer: '', end: 'length' as const, steps, refusedCalls: this.#refused }
   }
 }
 
-/** Returns the sampling and the logprobs to request from a model that acts. For a script it requests nothing. */
+/** Returns the sampling and the log-probabilities to request from a model that acts; nothing for a script. */
 const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
   acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
 
@@ -180,7 +180,7 @@ const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
 const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
 
 const NO_STUMBLE = '--stumble makes a call in place of a model that is loaded here; leave it out.'
-/** For each system prompt, the tool that a stumble calls. It calls it without arguments, so that the call fails. */
+/** For each system prompt, the tool that a stumble calls. Without arguments, the call fails. */
 const STUMBLES = {
   general: 'search_context',
   'pi-llm': 'fragment_context',
@@ -188,13 +188,13 @@ const STUMBLES = {
   similar: 'search_context',
 } as const satisfies Record<SystemPrompt, string>
 
-/** Returns the model that is loaded in this process. @throws KvfoldError eval/bad-data with the message `otherwise` when none is */
+/** Returns the model that is loaded in this process. @throws KvfoldError eval/bad-data with the message `otherwise` if there is none */
 function loaded({ model }: Acting, otherwise: string): TaughtModel {
   if (model === undefined) throw new KvfoldError('eval/bad-data', otherwise)
   return model
 }
 
-/** An engine that begins with a stumble. It answers the first request with a call without arguments, and passes later ones to the model. */
+/** An engine that stumbles once: it answers the first request with a call without arguments, and passes later requests to the model. */
 class StumblingEngine extends EngineAround {
   #stumbled = false
 
@@ -213,25 +213,25 @@ class StumblingEngine extends EngineAround {
   }
 }
 
-// The source whose prompts are chats that need no context tools. A model learns from them to leave the tools alone.
+// Below: the source whose prompts are chats that need no context tools. A model trained on them learns to leave the tools alone.
 
 const Chat = Type.Object({ messages: Type.Array(RowMessage, { minItems: 1 }) })
 
 export interface ChatSourceOptions {
-  /** The file of the chats, as `openRows` takes it. The field `messages` of a row is a chat. */
+  /** The data file, as `openRows` takes it. The field `messages` of a row is a chat. */
   readonly data: string
   readonly agent: TaughtAgent
-  /** The system prompt of the sculptor agent. Default: `general`. */
+  /** The system prompt of the agent `sculptor`. Default: `general`. */
   readonly prompt?: TaughtPrompt
-  /** The most tokens of a model's answer. A longer answer is learned as far as it came, without an end. */
+  /** The most tokens of a model's answer. A longer answer is cut there, and its row has no end of turn. */
   readonly maxTokens: number
-  /** Use only this many first rows. */
+  /** Use only this many rows from the start of the file. */
   readonly limit?: number
 }
 
 /**
- * Opens a source of chats. A trajectory is a chat with the context tools and an answer without a call. A script takes the answer from the
- * last message of the row. A model answers without having seen the tools, in its own words.
+ * Opens a source of chats. A trajectory is a chat with the context tools in its prompt, and an answer without a call. A script takes the
+ * answer from the row's last message. A model writes the answer itself, without seeing the tools.
  * @throws KvfoldError eval/bad-data when the file cannot be read
  */
 export async function openChatSource(
@@ -293,7 +293,8 @@ export async function openChatSource(
   }
 }
 
-// The sources whose prompts are sessions of many turns. A session is one trajectory; its points are the mean of its turns' points.
+// Below: the sources whose prompts are sessions of many turns. A session is one trajectory, and its points are the mean of its turns'
+// points.
 
 export interface MemToolSourceOptions {
   readonly world: World
@@ -301,7 +302,7 @@ export interface MemToolSourceOptions {
   readonly way: MemToolRun['way']
   readonly turns: number
   readonly relation: MemToolRun['relation']
-  /** Number of sessions, with consecutive seeds from `seed` on. */
+  /** Number of sessions. Their seeds count up from `seed`. */
   readonly samples: number
   readonly seed: number
   /** The contract of the sessions' folds. Default: exact. */
@@ -332,7 +333,7 @@ export function memToolSource(options: MemToolSourceOptions): TrajectorySource {
   }
 }
 
-/** Options of a MemTool source that makes its own world and catalogue. `tools`: the number of tools in them. */
+/** Options of a MemTool source that makes its own world and catalogue. `tools`: the number of tools in the catalogue. */
 export interface OwnMemToolOptions extends Omit<MemToolSourceOptions, 'world' | 'catalogue'> {
   readonly tools: number
 }
@@ -354,7 +355,7 @@ export async function openMemToolSource(
 }
 
 export interface DeskSourceOptions {
-  /** The dialogues. Each scenario's own teacher decides whether a script or the model speaks. */
+  /** The dialogues. In each, the scenario's own teacher decides whether a script or the model speaks. */
   readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
@@ -382,10 +383,10 @@ export function deskSource({ scenarios, framework, maxTokens, contract = 'exact'
   }
 }
 
-/** The engine of a session and its requests' sampling and logprobs. For a script it is an engine that computes nothing. */
+/** A session's engine, and the sampling and log-probabilities of its requests. For a script, the engine computes nothing. */
 type Taping = Pick<PlayOptions, 'engine' | 'asks'>
 
-/** Plays a session and returns its record as one try. */
+/** Runs a session, and returns its record as one try. */
 async function session(acting: Acting, play: (taping: Taping) => ReturnType<typeof playEpisode>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
   const { turns, recorder } = await play({ engine, asks: asksOf(acting) })
@@ -403,7 +404,7 @@ async function session(acting: Acting, play: (taping: Taping) => ReturnType<type
   const parts = partsOfTurns(
     turns.map(({ score, refusedCalls, end }, turn) => rewardParts(score, { refusedCalls, end, steps: taken[turn]! })),
   )
-  // Only a later call of the same turn can recover a failed one.
+  // A failed call counts as recovered only through a later call of the same turn.
   const outcomes = taken.flatMap(outcomesOf)
   let answers = 0
   return {
@@ -420,8 +421,8 @@ async function session(acting: Acting, play: (taping: Taping) => ReturnType<type
 }
 
 /**
- * Assigns the calls that a turn's record lists, with their outcomes, to the turn's answers in
- * order. `said`: the calls of each answer. An answer whose calls were not carried out gets an empty list.
+ * Divides a turn's recorded calls, with their outcomes, among the turn's answers in order. `said`: the calls of each answer. An answer
+ * whose calls were not carried out gets an empty list.
  */
 function matched(said: readonly (readonly TakenCall['call'][])[], listed: TurnRecord['calls']): TakenCall[][] {
   let at = 0

@@ -6,23 +6,24 @@ import type { Finish } from '../../runtime/engine/engine.js'
 import { type Score, taskNames } from '../task.js'
 
 const RewardParts = Type.Object({
-  /** Whether the answer is completely right. In a session, the answers of all turns must be. */
+  /** Whether the answer is completely right. In a session, whether the answers of all turns are. */
   right: Type.Boolean(),
-  /** Number of failed calls, for any reason, without those that were refused. */
+  /** Number of failed calls, without refused ones. */
   failed: Type.Number(),
   /** Number of failed calls whose arguments were not a JSON object. */
   malformed: Type.Number(),
-  /** Number of failed calls after which, in a later step, a call of the same tool succeeded. */
+  /** Number of failed calls after which a later step called the same tool with success. */
   recovered: Type.Number(),
   /**
-   * Number of calls beyond the limit of the turn. They were refused, or they are failed calls of one step, of which the turn itself counts
-   * only the first.
+   * Number of calls beyond the turn's limit. The turn refuses such calls, except further failed calls of one step, because it counts only
+   * the first of these.
    */
   refused: Type.Number(),
-  /** Whether the answer, or a step before it, reached its limit of tokens. */
+  /** Whether the answer or an earlier step reached its token limit. */
   cutOff: Type.Boolean(),
   /**
-   * Present when the trajectory began with a failed call made in the model's place: whether the model later called that tool with success.
+   * Present if the trajectory began with a stumble, a failed call in the model's name: whether the model later called that tool with
+   * success.
    */
   stumbled: Type.Optional(Type.Boolean()),
 })
@@ -30,7 +31,7 @@ export type RewardParts = Static<typeof RewardParts>
 
 export type Reward = 1 | 0 | -1
 
-/** The part of a turn that the reward depends on: the calls of each step and their outcomes. */
+/** What the reward depends on: the calls of each step and their outcomes, and how the turn ended. */
 export interface RewardedTurn extends Pick<TurnOutcome, 'refusedCalls' | 'end'> {
   readonly steps: readonly (CallsOfStep & { readonly finish: Finish })[]
 }
@@ -40,9 +41,9 @@ interface CallsOfStep {
 }
 
 /**
- * Computes the parts of the reward of one turn. Pure.
- * @param before a first step that the collector made in the model's place, if any
- * @param maxCalls the most calls of the turn, failed ones included; default: as many as the turn carried out
+ * Computes the reward's parts for one turn. Pure.
+ * @param before the stumble that the collector made in the model's name before the first step, if any
+ * @param maxCalls the most calls of the turn, failed ones included; default: no limit
  */
 export function rewardParts(
   { outcome }: Pick<Score, 'outcome'>,
@@ -50,7 +51,7 @@ export function rewardParts(
   { before, maxCalls = Infinity }: { readonly before?: CallsOfStep; readonly maxCalls?: number } = {},
 ): RewardParts {
   const calls = steps.flatMap((step, at) => step.calls.map((report) => ({ ...report, at })))
-  // Refused calls are also reported as failed; `refused` counts them, so `failed` leaves them out.
+  // Refused calls are reported as failed too. They count in `refused` and not in `failed`.
   const failed = calls.filter((report) => report.failed)
   const stumbles = before?.calls.filter((report) => report.failed) ?? []
   return {
@@ -64,11 +65,13 @@ export function rewardParts(
   }
 }
 
-/** Returns whether a call of the tool succeeds in a step after step `at`. */
+/** Returns whether a step after the one with index `at` calls the tool with success. */
 const isRecovered = (tool: string, at: number, steps: readonly CallsOfStep[]): boolean =>
   steps.slice(at + 1).some(({ calls }) => calls.some(({ call, failed }) => !failed && call.name === tool))
 
-/** Combines the parts of a session's turns and sums their counts. `right` when all turns are right, `cutOff` when one is cut off. Pure. */
+/**
+ * Combines the parts of a session's turns. Counts are summed; `right` needs all turns to be right, `cutOff` only one to be cut off. Pure.
+ */
 export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
   const sum = (key: 'failed' | 'malformed' | 'recovered' | 'refused') => turns.reduce((all, parts) => all + parts[key], 0)
   return {
@@ -79,8 +82,8 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 }
 
 /**
- * Returns the outcome of each call of a turn, step by step. A call whose arguments were not a JSON object
- * is `malformed`; any other failed call is `failed`. `recovered` marks a failed call whose tool a later step called with success. Pure.
+ * Returns the outcome of each call of a turn, step by step. A failed call is `malformed` if its arguments were not a JSON object, else
+ * `failed`. It has `recovered` if a later step called the same tool with success. Pure.
  */
 export const outcomesOf = (steps: readonly CallsOfStep[]): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
@@ -91,9 +94,9 @@ export const outcomesOf = (steps: readonly CallsOfStep[]): readonly (readonly Ca
   )
 
 /**
- * Returns the reward: -1 for a failed call that no later call made good, for too many calls, or for a
- * cut-off answer. Otherwise 1 for a right answer and 0 for any other. Formula 4 of Sculptor's appendix F has -1 for
- * a format error, too many calls and too long a trajectory. That any failed call needs a later success is our own rule. Pure.
+ * Returns the reward. -1: a failed call that no later call made good, too many calls, or an answer that was cut off. Otherwise 1 for a
+ * right answer, and 0 for any other. Sculptor's formula 4 (appendix F) gives -1 for a format error, too many calls, or too long a
+ * trajectory. That any failed call needs a later success is our own rule. Pure.
  */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
@@ -104,18 +107,18 @@ const CallOutcome = Type.Object({
   name: Type.String(),
   /** `failed`: the call returned an error or was refused. `malformed`: its arguments were not a JSON object. */
   outcome: Type.Enum(['done', 'failed', 'malformed']),
-  /** Present when a call of the same tool succeeded in a later step of the turn. */
+  /** Present if a later step of the turn called the same tool with success. */
   recovered: Type.Optional(Type.Literal(true)),
 })
 export type CallOutcome = Static<typeof CallOutcome>
 
-/** The agents that a teacher can speak for: `sculptor` with the context tools, `plain` without tools. */
+/** The agents for which a teacher can speak: `sculptor` with the context tools, `plain` without tools. */
 export const taughtAgents = ['sculptor', 'plain'] as const
 export type TaughtAgent = (typeof taughtAgents)[number]
 
-// A row of a collected file is one snapshot of a trajectory. These fields are the same in every format; formats.ts has the others.
+// Below: a row of a collected file, which is one snapshot of a trajectory. These fields are the same in every format; formats.ts adds more.
 
-/** The version of a row. Increase it with every change that an older reader would misread. */
+/** The version of the rows. Increase it with every change that older readers would misread. */
 export const TRAJECTORY_VERSION = 2
 
 export const collectedTasks = [...taskNames, 'chat', 'memtool', 'service'] as const
@@ -124,20 +127,22 @@ export type CollectedTask = (typeof collectedTasks)[number]
 export const TrajectoryFacts = Type.Object({
   version: Type.Literal(TRAJECTORY_VERSION),
   task: Type.Enum([...collectedTasks]),
-  /** The sample's id in the task; together with `rollout` it identifies the trajectory. */
+  /** The sample's id in its task. Together with `rollout` it identifies the trajectory. */
   id: Type.String(),
   cell: Type.Record(Type.String(), Type.Union([Type.Number(), Type.String()])),
-  /** The teacher may try a sample several times; this is the number of the try, from 0. */
+  /** The index, from 0, of the try at the sample. */
   rollout: Type.Number(),
-  /** An id of the prompt: the same for all tries at it, in every file. */
+  /** An id of the prompt, the same for all tries at it, in every file. */
   group: Type.String(),
-  /** The agent: `sculptor` has the context tools, `plain` has none. In memtool, its way to manage tools; in service, the framework. */
+  /**
+   * The agent: `sculptor` has the context tools, `plain` has none. For the task memtool, the way of managing tools; for service, the
+   * framework.
+   */
   agent: Type.String({ default: 'sculptor' }),
   /** The teacher that acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
   /**
-   * How the model sampled; absent when a script acted. Filters that were not set have
-   * llama.cpp's neutral values (top-k 0, top-p 1, min-p 0), so they change nothing.
+   * How the model sampled; absent if a script acted. A filter that was not set has llama.cpp's neutral value (top-k 0, top-p 1, min-p 0).
    */
   sampling: Type.Optional(
     Type.Object({
@@ -149,28 +154,28 @@ export const TrajectoryFacts = Type.Object({
     }),
   ),
   /**
-   * The model that the row's tokens belong to. For a GGUF file: its name and hash. For an endpoint: the
-   * endpoint's name of the model, and a hash of that name and the endpoint's release. `settings`: what else changes the trajectory and is
-   * not the default, such as a contract, a limit of tokens, or the endpoint whose text stands in the tokens of another model.
+   * The model whose tokens the row has. For a GGUF file: its name and hash. For an endpoint: its name for the model, and a hash of that
+   * name and the endpoint's release. `settings`: everything else that changes the trajectory and is not the default, such as a contract, a
+   * token limit, or the endpoint whose text was tokenized by another model.
    */
   model: Type.Object({
     name: Type.String(),
     fingerprint: Type.String(),
     settings: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
   }),
-  /** The index of this snapshot in its trajectory, from 0. `snapshots`: the number of snapshots in the trajectory. */
+  /** `snapshot`: index of this snapshot in its trajectory, from 0. `snapshots`: number of snapshots in the trajectory. */
   snapshot: Type.Number(),
   snapshots: Type.Number(),
   /** The score of the whole trajectory, the same in all its snapshots. */
   points: Type.Number(),
-  /** The reward of the whole trajectory, as `rewardOf` computes it (after Sculptor, appendix F). */
+  /** The reward of the whole trajectory, by `rewardOf` (after Sculptor, appendix F). */
   reward: Type.Union([Type.Literal(1), Type.Literal(0), Type.Literal(-1)]),
   parts: RewardParts,
-  /** Number of calls by tool, failed ones included. */
+  /** Number of calls per tool, failed ones included. */
   calls: Type.Record(Type.String(), Type.Number()),
   /** Tokens in the context at the end of the last step. */
   context: Type.Number(),
-  /** For each completion that training has a loss on, the index of its step in the trajectory, from 0. */
+  /** For each completion with loss, the index of its step in the trajectory, from 0. */
   steps: Type.Array(Type.Number()),
   /** For each completion in `steps`, the outcomes of its calls. */
   outcomes: Type.Optional(Type.Array(Type.Array(CallOutcome))),

@@ -1,16 +1,16 @@
-/** Reads a JSON file that the user names, or that the package has. */
+/** Reads JSON files that the user names or that the package contains. */
 import { readFileSync } from 'node:fs'
 import type { Static, TSchema } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { allInWords, checked } from '../../runtime/core/schema.js'
 
-/** Makes the error for a file that cannot be used. @param what names the file's contents, for example `words` */
+/** Returns the error for a file that cannot be used. @param what the file's contents in a word, for example `words` */
 export const unreadable = (what: string, path: string | URL, why: string, cause?: unknown): KvfoldError =>
   new KvfoldError('eval/bad-data', `The ${what} in ${path instanceof URL ? path.pathname : path} cannot be read: ${why}`, {
     cause,
   })
 
-/** Returns the contents of a JSON file, checked against the schema. @throws KvfoldError eval/bad-data that names what is wrong */
+/** Returns the contents of a JSON file that match the schema. @throws KvfoldError eval/bad-data that says what is wrong */
 export function jsonIn<T extends TSchema>(path: string | URL, schema: T, what: string): Static<T> {
   let value: unknown
   try {

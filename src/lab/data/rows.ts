@@ -1,6 +1,6 @@
 /**
- * Reads data sets row by row. Their files are JSON Lines, a JSON array, TSV, CSV or Parquet. A file is on disk, or is downloaded once from
- * the Hugging Face hub.
+ * Reads data sets row by row, from JSON Lines, a JSON array, TSV, CSV or Parquet. A file is on disk, or is downloaded once from the Hugging
+ * Face hub.
  */
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, stat } from 'node:fs/promises'
@@ -14,7 +14,7 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import { length, type Span } from '../../runtime/core/span.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 
-/** The function that reads a file, by the ending of its name. Names with `hf:` have the same endings. */
+/** The function that opens a file, by the extension of its name. `hf:` names have the same extensions. */
 const readers: Readonly<Record<string, (file: string, name: string) => Promise<Rows>>> = {
   '.jsonl': openJsonRows,
   '.ndjson': openJsonRows,
@@ -26,13 +26,13 @@ const readers: Readonly<Record<string, (file: string, name: string) => Promise<R
 
 const endOf = (source: string): string => extname(source.replace(/#.*$/u, '')).toLowerCase()
 
-/** Returns whether `openRows` can open a file of this name. */
+/** Returns whether `openRows` can open a file with this name. */
 export const isRowsFile = (source: string): boolean => Object.hasOwn(readers, endOf(source))
 
 /**
- * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`. `#revision` may follow an `hf:` name; without
- * it, the revision is `main`.
- * @throws KvfoldError eval/bad-data when the file has another form, cannot be read or cannot be downloaded; engine/cancelled
+ * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`, optionally followed by `#revision` (default
+ * `main`).
+ * @throws KvfoldError eval/bad-data when the file has an unknown format, or cannot be read or downloaded; engine/cancelled
  */
 export async function openRows(source: string, options: SourceOptions = {}): Promise<Rows> {
   const read = readers[endOf(source)]
@@ -56,9 +56,9 @@ export async function openRows(source: string, options: SourceOptions = {}): Pro
   }
 }
 
-// Rows of a text table: values between tabs or commas, with the names of the columns in the first line.
+// Below: rows of a text table. Values are separated by tabs or commas, and the first line names the columns.
 
-/** Opens a text table. The whole table stays in memory, because such tables are small. All values are text. */
+/** Opens a text table. All values are text. The whole table stays in memory, because such tables are small. */
 async function openTable(file: string, name: string, delimiter: '\t' | ','): Promise<Rows> {
   const records = recordsOf(await readFile(file, 'utf8'), name, delimiter)
   const where = (index: number) => `${name}, line ${records[index]?.line ?? 0}`
@@ -91,14 +91,14 @@ function recordsOf(text: string, name: string, delimiter: string): { row: Row; l
   }
 }
 
-// Rows of Parquet files. A file is read by row groups, and the latest group stays in memory.
+// Below: rows of Parquet files. A file is read by row groups, and the last group that was read stays in memory.
 
-/** Opens a Parquet file, uncompressed or compressed with Snappy. hyparquet reads these two without another package. */
+/** Opens a Parquet file, uncompressed or with Snappy: the two that hyparquet reads without another package. */
 async function openParquet(file: string, name: string): Promise<Rows> {
   const buffer = await asyncBufferFromFile(file)
   const metadata = await parquetMetadataAsync(buffer)
   let counted = 0
-  // For each row group, the number of rows up to its end.
+  // For each row group, the number of rows up to and including it.
   const ends = metadata.row_groups.map((group) => (counted += Number(group.num_rows)))
   const size = ends.at(-1) ?? 0
   let kept: { start: number; rows: Promise<Row[]> } | undefined
@@ -128,14 +128,14 @@ async function openParquet(file: string, name: string): Promise<Rows> {
   }
 }
 
-/** Returns the row with its 64-bit integers as plain numbers, as JSON would have them. */
+/** Returns the row with 64-bit integers as plain numbers, as JSON would have them. */
 const plain = (row: Row): Row =>
   Object.fromEntries(Object.entries(row).map(([key, value]) => [key, typeof value === 'bigint' ? Number(value) : value]))
 
 export interface SourceOptions {
-  /** The folder for downloads. Default: node-llama-cpp's folder for models. */
+  /** The folder for downloads. Default: node-llama-cpp's model folder. */
   readonly folder?: string
-  /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
+  /** The hub's address. Default: HF_ENDPOINT, else https://huggingface.co. */
   readonly endpoint?: string
   readonly signal?: AbortSignal
 }
@@ -150,12 +150,11 @@ interface HubFile {
 const FORM = 'hf:datasets/owner/name/path/of/file.parquet'
 const SCHEME = /^(?:hf|huggingface):/iu
 
-/** Returns node-llama-cpp's folder for models. */
 const downloads = (): string => join(homedir(), '.node-llama-cpp', 'models')
 
 /**
- * Returns the path of a file that can be read. Downloads `hf:datasets/owner/name/path#revision` unless the folder has that file. HF_TOKEN
- * gives access to private data sets.
+ * Returns the path of a local file. Downloads `hf:datasets/owner/name/path#revision` unless the download folder has that file already.
+ * HF_TOKEN gives access to private data sets.
  * @throws KvfoldError eval/bad-data when neither disk nor hub has the file, or the hub cannot be reached; engine/cancelled on `signal`
  */
 export async function fileOf(source: string, options: SourceOptions = {}): Promise<string> {
@@ -195,7 +194,7 @@ function hubFile(source: string): HubFile | null {
 const keptAt = ({ repository, path, revision }: HubFile, folder: string): string =>
   join(folder, `datasets--${repository.replace('/', '--')}`, revision, ...path.split('/'))
 
-/** Downloads a file of the hub. The file appears at `to` complete or not at all. */
+/** Downloads a file from the hub. It appears at `to` complete or not at all. */
 async function download({ repository, path, revision }: HubFile, to: string, { endpoint, signal }: SourceOptions): Promise<void> {
   const { downloadFile } = await import('@huggingface/hub')
   const hubUrl = endpoint ?? process.env['HF_ENDPOINT']
@@ -217,15 +216,16 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
   )
 }
 
-// Rows of JSON, one on each line or all in an array. One pass finds the places of all rows; a row is read from disk when it is needed.
+// Below: rows of JSON, one per line or all in an array. One pass finds the byte spans of all rows; a row is read from disk when it is
+// needed.
 
-/** The place of a row in its file: its bytes, and the line (from 1) on which it begins. */
+/** Where a row is in its file: its byte span, and the line (from 1) on which it begins. */
 interface DataRowPlace {
   readonly bytes: Span
   readonly line: number
 }
 
-/** Opens rows of JSON. A file that begins with a bracket is an array; any other is JSON Lines, where blank lines do not count. */
+/** Opens rows of JSON. A file that begins with `[` is an array. Any other is JSON Lines, in which blank lines do not count. */
 async function openJsonRows(file: string, name: string): Promise<Rows> {
   const places = await placesIn(file)
   const where = (index: number) => `${name}, line ${places[index]?.line ?? 0}`
@@ -268,7 +268,7 @@ const [newline, quote, backslash, comma] = [0x0a, 0x22, 0x5c, 0x2c]
 const [openBracket, closeBracket, openBrace, closeBrace] = [0x5b, 0x5d, 0x7b, 0x7d]
 const isBlank = (byte: number): boolean => byte === 0x20 || (byte >= 0x09 && byte <= 0x0d)
 
-/** Finds the places of the rows while the bytes of a file pass through `take`. */
+/** Finds the positions of the rows while a file's bytes pass through `take`. */
 abstract class Scan {
   readonly #places: DataRowPlace[] = []
   #start: DataRowPlace | null = null
@@ -276,13 +276,13 @@ abstract class Scan {
 
   abstract take(byte: number, at: number, line: number): void
 
-  /** Returns the places of all rows, also of an incomplete last row. A reader of that row gets the error that it is not JSON. */
+  /** Returns the positions of all rows, including an incomplete last row. Reading that row throws that it is not JSON. */
   end(): DataRowPlace[] {
     this.close()
     return this.#places
   }
 
-  /** Adds the byte at `at` to the current row; begins a row when there is none. */
+  /** Adds the byte at offset `at` to the current row; begins a row if there is none. */
   protected grow(at: number, line: number): void {
     this.#start ??= { bytes: { start: at, end: at }, line }
     this.#last = at + 1
@@ -320,7 +320,7 @@ class LineScan extends Scan {
   }
 }
 
-/** Finds the elements of the outermost array, whether they are objects or not. */
+/** Finds the elements of the outermost array, objects or not. */
 class ArrayScan extends Scan {
   #depth = 0
   #inText: 'no' | 'yes' | 'escaped' = 'no'
@@ -342,15 +342,15 @@ class ArrayScan extends Scan {
   }
 }
 
-// A row of a data set, and rows that can be read in any order.
+// Below: a row of a data set, and rows that can be read in any order.
 
 export type Row = Readonly<Record<string, unknown>>
 
 /** The rows of one file. The file is not kept open between calls. */
 interface Rows {
   readonly size: number
-  /** Reads the row. @throws KvfoldError eval/bad-data that says where the row is */
+  /** Reads the row with this index, from 0. @throws KvfoldError eval/bad-data that says where the row is */
   row(index: number): Promise<Row>
-  /** Returns the name of the file and the row's line or number, for error messages. */
+  /** Returns the file's name and the row's line or index, for error messages. */
   where(index: number): string
 }

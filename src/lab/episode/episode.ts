@@ -1,6 +1,6 @@
 /**
- * Runs episodes: sessions of many turns in an environment, with a record of
- * each turn. Keeps the records in a file from which a stopped episode resumes.
+ * Runs episodes: sessions of many turns in an environment, with a record of each turn. The records go to a file, from which a stopped
+ * episode resumes.
  */
 import { existsSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
@@ -20,53 +20,53 @@ import { SpokenEngine, type Teacher } from '../taught-engine.js'
 import type { Score } from '../task.js'
 import { type HeldPrompt, HoldingEngine } from './held-prompts.js'
 
-/** The messages that begin a turn; the last one is the user's. */
+/** The messages that begin a turn. The last one is the user's. */
 export interface TurnAsk {
   readonly messages: readonly ChatMessage[]
 }
 
 /**
- * The user who talks to the agent, and the world that the agent works in. The environment owns the tools that act on
- * its world; pass them to the actor when you make it. The same environment and the same answers give the same episode.
+ * The user who talks to the agent, and the world in which the agent works. The environment owns the tools that act on this world; give them
+ * to the actor when you make it. The same environment and the same answers give the same episode.
  */
 export interface Environment {
-  /** Begins the next turn; returns null when the session is over. `before` is the outcome of the previous turn, null at the start. */
+  /** Begins the next turn. `before`: the outcome of the previous turn, null at the start. Returns null when the session is over. */
   ask(before: Pick<Answered, 'answer' | 'end'> | null): TurnAsk | null
   /** Scores a turn. The runner calls it once after each turn. */
   score(turn: Answered): Score | Promise<Score>
   /**
-   * Everything that later turns depend on, as plain JSON (Int32Array allowed). A new environment made from this state continues after the
-   * last turn.
+   * Everything on which later turns depend, as plain JSON (Int32Array allowed). A new environment made from it continues after the last
+   * turn.
    */
   readonly state: unknown
 }
 
-/** The agent in an episode. It must compute only on the episode's recorder, so that the records hold all its costs. */
+/** The agent in an episode. It may compute only on the episode's recorder, so that the records include all its costs. */
 export interface Actor {
-  /** Takes one turn. @throws KvfoldError any error of the engine */
+  /** Runs one turn. @throws KvfoldError any error of the engine */
   act(ask: TurnAsk, signal?: AbortSignal): Promise<Answered>
-  /** Everything that later turns depend on, in the same form as the environment's state. */
+  /** Everything on which later turns depend, in the same form as the environment's state. */
   readonly state: unknown
 }
 
-/** The states of environment, actor and cache after a turn: enough to resume the episode. */
+/** The states of environment, actor and cache after a turn, from which the episode can resume. */
 export interface Checkpoint {
   /** Number of finished turns. */
   readonly turns: number
   readonly environment: unknown
   readonly actor: unknown
-  /** What the engine's cache holds. Default: unknown, so the next turn begins with an empty cache. */
+  /** The prompts whose cells are in the engine's cache. Absent: unknown, so the next turn begins with an empty cache. */
   readonly held?: readonly HeldPrompt[]
 }
 
 export interface EpisodeOptions {
   readonly environment: Environment
   readonly actor: Actor
-  /** The engine that the actor computes on. */
+  /** The engine on which the actor computes. */
   readonly recorder: Recorder
-  /** Finished turns of an earlier run; environment and actor must have the states after the last of them. Default: none. */
+  /** The finished turns of an earlier run. Environment and actor must have their states after the last of them. Default: none. */
   readonly before?: readonly TurnRecord[]
-  /** Called after every turn; the next turn begins when its promise resolves. */
+  /** Called after every turn. The next turn begins when the returned promise resolves. */
   readonly onTurn?: (turn: TurnRecord, checkpoint: Checkpoint) => Promise<void> | void
   readonly signal?: AbortSignal
 }
@@ -74,7 +74,7 @@ export interface EpisodeOptions {
 /**
  * Runs the episode to its end.
  * @returns all turns, including `before`
- * @throws KvfoldError any error of the actor; engine/cancelled when `signal` stopped it (every turn passed to `onTurn` is complete)
+ * @throws KvfoldError any error of the actor; engine/cancelled when `signal` stopped it (each turn passed to `onTurn` is complete)
  */
 export async function runEpisode(options: EpisodeOptions): Promise<readonly TurnRecord[]> {
   const { environment, actor, recorder, before = [], onTurn, signal } = options
@@ -109,17 +109,17 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
 export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' | 'before'>, RecorderOptions {
   /** The engine that all episodes share. */
   readonly engine: Engine
-  /** A name that no other tenant of the engine has. So the episode shares no cells, and its cost does not depend on other episodes. */
+  /** A name that no other tenant of the engine has. The episode then shares no cells, and its cost does not depend on other episodes. */
   readonly name: string
   /** The script that speaks for the model. Default: the model itself answers. */
   readonly teacher?: Teacher | null
-  /** Makes the actor. Its engine must be the recorder. */
+  /** Makes the actor, which must compute on the recorder. */
   readonly cast: (recorder: Recorder) => Actor | Promise<Actor>
-  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins with its first turn. */
+  /** The finished turns of an earlier run, and the checkpoint after them. Default: the episode begins with its first turn. */
   readonly start?: EpisodeStart
 }
 
-/** The point from which an episode continues. An `EpisodeFile` holds it. */
+/** Where an episode continues; an `EpisodeFile` provides it. */
 export interface EpisodeStart {
   readonly before: readonly TurnRecord[]
   readonly checkpoint: Checkpoint | null
@@ -137,7 +137,7 @@ export async function playEpisode(
   return { turns: await runEpisode({ ...episode, onTurn, actor, recorder, before: start?.before ?? [] }), recorder }
 }
 
-/** The engine of one episode: its conversations share cells with each other, and with no other episode's. */
+/** The engine of one episode. Its conversations share cells among themselves, and with no other episode. */
 class IsolatedEngine extends EngineAround {
   constructor(
     engine: Engine,
@@ -151,7 +151,7 @@ class IsolatedEngine extends EngineAround {
   }
 }
 
-/** Makes an environment of one turn, for example from the sample of a task. */
+/** Makes an environment with one turn, for example from a task's sample. */
 export function singleTurn(messages: readonly ChatMessage[], score: Environment['score']): Environment {
   return {
     ask: (before) => (before === null ? { messages } : null),
@@ -160,7 +160,7 @@ export function singleTurn(messages: readonly ChatMessage[], score: Environment[
   }
 }
 
-// The two files of an episode: its log, and the checkpoint after its last turn. A stopped process loses one turn at most.
+// Below: the two files of an episode: its log, and the checkpoint after its last turn. A killed process loses at most one turn.
 
 export class EpisodeFile {
   private constructor(
@@ -171,8 +171,8 @@ export class EpisodeFile {
 
   /**
    * Creates the files, or opens those of the same episode to continue it. Removes turns after the checkpoint.
-   * @throws KvfoldError eval/other-run when the log belongs to another episode; eval/log-busy;
-   * eval/bad-log when a file cannot be read or does not hold an episode
+   * @throws KvfoldError eval/other-run when the log belongs to another episode; eval/log-busy; eval/bad-log when a file cannot be read or
+   * holds no episode
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
     const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about: { ...about } } as const
@@ -184,7 +184,7 @@ export class EpisodeFile {
     throw bad(path, `has ${log.before.length} turns, but its checkpoint has ${turns}; delete both to begin again`)
   }
 
-  /** The finished turns that the log held when it was opened, up to the checkpoint. */
+  /** The finished turns, up to the checkpoint, that the log held when it was opened. */
   get before(): readonly TurnRecord[] {
     return this.log.before
   }
@@ -223,26 +223,26 @@ async function checkpointAt(path: string): Promise<Checkpoint | null> {
   }
 }
 
-// A loop that plays several episodes, each of which keeps its turns in a file.
+// Below: a loop that runs several episodes, each with its turns in a file.
 
 export interface KeptEpisode<Result> {
   readonly path: string
-  /** The facts that identify the episode. A file with other facts belongs to another episode. */
+  /** The facts that identify the episode. A file with different facts belongs to another episode. */
   readonly about: Readonly<Record<string, unknown>>
   readonly play: (setting: Required<Pick<PlayOptions, 'start' | 'onTurn' | 'signal'>>) => Promise<Result>
 }
 
 export interface KeptOptions<Episode> {
-  /** The command that the logs name as their origin. */
+  /** The command line that the logs record as their origin. */
   readonly command: string
   readonly signal: AbortSignal
-  /** Called when an episode resumes from its file. `turns`: the number of turns that the file has. */
+  /** Called when an episode resumes from its file. `turns`: the number of turns in the file. */
   readonly onResumed?: (episode: Episode, turns: number) => void
   readonly onTurn?: (episode: Episode, turn: TurnRecord) => void
 }
 
 /**
- * Plays the episodes one after another. Each continues after the last turn in its file.
+ * Runs the episodes one after another. Each continues after the last turn in its file.
  * @throws KvfoldError any error of the engine or the files; engine/cancelled when `signal` stopped it (the files keep all finished turns)
  */
 export async function playKept<Result, Episode extends KeptEpisode<Result>>(
@@ -271,7 +271,7 @@ export async function playKept<Result, Episode extends KeptEpisode<Result>>(
   return results
 }
 
-// Sampled tokens (Int32Array) are the only values in a state that JSON cannot hold; the file has them as { int32: [...] }.
+// Of the values in a state, JSON cannot hold only sampled tokens (Int32Array). The file has them as { int32: [...] }.
 
 const outgoing = (value: unknown): unknown => (value instanceof Int32Array ? { int32: [...value] } : value)
 

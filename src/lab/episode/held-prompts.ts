@@ -1,4 +1,4 @@
-/** Knows what the cache holds of an episode's conversations, so that a resumed episode finds a cache as it was. */
+/** Tracks which prompts of an episode the cache holds, so that a resumed episode can fill its cache again. */
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { isContextFull } from '../../runtime/core/errors.js'
 import { definedFields } from '../../runtime/core/json.js'
@@ -11,30 +11,30 @@ import {
   generationOf,
 } from '../../runtime/engine/engine.js'
 
-/** What a conversation showed at the end of its last step, the answer included. Plain JSON except for sampled tokens (Int32Array). */
+/** What a conversation showed at the end of its last step, including the answer. Plain JSON except for sampled tokens (Int32Array). */
 export type HeldPrompt = Pick<
   EngineRequest,
   'conversation' | 'messages' | 'edits' | 'tools' | 'variables' | 'lora' | 'continues' | 'contract' | 'blend'
 >
 
 /**
- * The engine of one episode. A resumed episode has `before`: the prompts that the cache held when it stopped. The engine computes them
- * before the first step, so this step costs what it would have cost then. What the cache kept beside them is not computed again. So a step
- * after folds may cost a few tokens more or less, under `blend` up to a quarter.
+ * The engine of one episode. `before`: the prompts whose cells were in the cache when the episode stopped. The engine computes them before
+ * the first step, so this step costs what it would have cost without the stop. Cells that the cache held beyond these prompts are not
+ * computed again. So a step after folds may cost a few tokens more or less, under `blend` up to a quarter.
  */
 export class HoldingEngine extends EngineAround {
-  /** By conversation, the one that was used last at the end. */
+  /** The prompt of each conversation, least recently used first. */
   readonly #held: Map<ConversationId, HeldPrompt>
   #warmed: Promise<void> | null
 
   constructor(engine: Engine, before: readonly HeldPrompt[] = []) {
     super(engine)
     this.#held = new Map(before.map((prompt) => [prompt.conversation, prompt]))
-    // A remote engine has a cache that outlives this process, and may not take a request for no token.
+    // A remote engine's cache outlives this process, and it may refuse a request for 0 tokens. So it is not filled.
     this.#warmed = before.length > 0 && engine.estimates !== true ? null : Promise.resolve()
   }
 
-  /** What the cache holds now. */
+  /** The prompts whose cells the cache holds. */
   get held(): readonly HeldPrompt[] {
     return [...this.#held.values()]
   }
@@ -63,13 +63,16 @@ export class HoldingEngine extends EngineAround {
         try {
           await this.engine.respond({ ...shown, toolChoice: 'none', maxTokens: 0, ...definedFields({ signal }) }).reply
         } catch (error) {
-          // The whole text, or the prompt of an answer that the full context ended, may have no room.
+          // There may be no room for the prompt without folds, or for the prompt of an answer that had filled the context.
           if (!isContextFull(error)) throw error
         }
   }
 }
 
-/** Under the approximate contracts the cache also holds the hidden text, which shows up again in the questions to helpers. */
+/**
+ * Returns the prompts to compute. Under the approximate contracts the cache also holds the hidden text, which helpers are shown again, so
+ * the unfolded prompt comes first.
+ */
 function versionsOf(prompt: HeldPrompt): readonly HeldPrompt[] {
   const { contract = 'exact', edits = [] } = prompt
   const forgotten = edits.filter(({ forget }) => forget)
@@ -82,7 +85,7 @@ function heldAfter(request: EngineRequest, { message, timing }: EngineReply): He
   if (timing.generatedTokens === 0) return { messages: [...messages], ...same, ...definedFields({ continues }) }
   const before = continues === true ? messages.slice(0, -1) : messages
   const { content, toolCalls, reasoning } = message
-  // Templates show calls only with their results. The cells of such an answer are computed again.
+  // Templates show a call only together with its result, so the cells of an answer with calls are computed again.
   if (toolCalls !== undefined) return { messages: [...before], ...same }
   const isText = content !== '' && reasoning === undefined
   return { messages: [...before, message], ...same, ...(isText ? { continues: true } : {}) }

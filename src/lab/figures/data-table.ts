@@ -1,20 +1,20 @@
-/** Makes the tables of reports, each in two forms: for people, and as CSV with all digits for programs. */
+/** Makes the tables of reports, each in two versions: for people, and as CSV with all digits for programs. */
 import { inMarkdown, markdown, type Marks, table, type Table } from '../../runtime/figures/table.js'
 
 export type CellValue = string | number | boolean | null
 
-/** A column of a table: its names, and the functions that make its value and its text from a row. */
+/** A column of a table: its names, and functions that return its value and its text for a row. */
 export interface DataColumn<Row> {
-  /** The name in CSV: short, without blanks. */
+  /** The column's name in CSV: short, without blanks. */
   readonly name: string
-  /** The title for people; null when the column is in CSV only. */
+  /** The title for people; null if only the CSV has the column. */
   readonly title: string | null
-  /** Returns the value in CSV, with all its digits. */
+  /** Returns the value for the CSV, with all digits. */
   readonly value: (row: Row) => CellValue
   /** Returns the text for people. Default: the value. */
   readonly text?: (row: Row) => string
   readonly align?: 'left' | 'right'
-  /** Null when the CSV leaves the column out, because it is only for people. */
+  /** Null if only the table for people has the column. */
   readonly csv?: null
 }
 
@@ -26,24 +26,23 @@ export const amount = <Row>(
   text?: (row: Row) => string,
 ): DataColumn<Row> => ({ name, title, align: 'right', value, ...(text === undefined ? {} : { text }) })
 
-/** Makes a column that only the CSV has. */
 export const inCsv = <Row>(name: string, value: (row: Row) => CellValue): DataColumn<Row> => ({ name, title: null, value })
 
-/** Makes a column that only the table for people has, aligned right. */
+/** Makes a column, aligned right, that only the table for people has. */
 export const onPaper = <Row>(title: string, text: (row: Row) => string): DataColumn<Row> => ({
   ...{ name: '', title, align: 'right', csv: null, value: () => null, text },
 })
 
-/** A table of a report. The inherited fields are the form for people; `names` and `values` are the CSV for programs. */
+/** A table of a report. The inherited fields are the version for people; `names` and `values` are the CSV. */
 export interface DataTable extends Table {
   /** File name without extension. */
   readonly name: string
   readonly title: string
-  /** The facts that a reader needs to judge the numbers, one sentence each. */
+  /** What a reader must know to judge the numbers, one sentence each. */
   readonly notes: readonly string[]
-  /** The notes that the page shows, without the notes that another table above has already given. */
+  /** The notes for the page. They leave out what the notes of an earlier table on the page have said. */
   readonly brief: readonly string[]
-  /** Whether the page shows the table; otherwise the page only links to its files. */
+  /** Whether the page shows the table. If not, the page only links to its files. */
   readonly onPage: boolean
   readonly names: readonly string[]
   readonly values: readonly (readonly CellValue[])[]
@@ -67,12 +66,12 @@ export function dataTable<Row>(
   }
 }
 
-/** The text that tables for people show in place of a missing value. */
+/** Shown to people in place of a missing value. */
 export const NONE = '–'
 
 const plain = (value: CellValue): string => (value === null ? NONE : String(value))
 
-/** Returns the table as CSV (RFC 4180), with CRLF at the end of lines. Null becomes an empty field. */
+/** Returns the table as CSV (RFC 4180), with lines that end in CRLF. Null becomes an empty field. */
 export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
   [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
 

@@ -1,15 +1,18 @@
 /**
- * Draws a figure as one SVG that suits light and dark pages. A figure has panels, drawn by Observable Plot, under a title and a legend.
- * Also defines the colours of all figures.
+ * Draws a figure as one SVG that suits light and dark pages: panels by Observable Plot, under a title and a legend. Also defines the
+ * colours of all figures.
  */
 import * as Plot from '@observablehq/plot'
 import { DOMParser } from 'linkedom/worker'
 import type { Contract } from '../../runtime/core/contract.js'
 import { escaped, printable } from './page.js'
 
-// The look of all figures: the colours of contracts, tools and texts, for light and dark pages.
+// Below: the look of all figures: the colours of contracts, tools and texts, for light and dark pages.
 
-/** The colours of contracts and of the complete prompt, readable on white and on black. Most colour-blind readers can distinguish them. */
+/**
+ * The colours of the contracts and of the complete prompt. They are readable on white and black, and most colour-blind readers can tell
+ * them apart.
+ */
 export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
   complete: '#8b8b94',
   exact: '#0d9488',
@@ -20,7 +23,7 @@ export const MORE = '#0d9488'
 export const LESS = '#ea580c'
 /** The colour of numbers quoted from the paper. */
 export const THEIRS = '#8b8b94'
-/** Colours for series without a fixed colour, such as tools. */
+/** Colours for series that have no fixed colour, such as tools. */
 export const PALETTE: readonly string[] = ['#3b82f6', '#0d9488', '#ca8a04', '#a855f7', '#ea580c', '#db2777', '#65a30d', '#71717a']
 
 const INK = '#27272a'
@@ -28,31 +31,30 @@ export const PAPER = '#ffffff'
 export const FAINT = '#6f6f78'
 export const RULE = '#e4e4e7'
 
-/** The SVG itself has the colours for light pages, which every program shows. In dark mode this style replaces a few of them. */
+/** The SVG's own colours suit light pages, and every viewer shows them. In dark mode this style replaces some of them. */
 const STYLE = `
 .kf text { white-space: pre; font-variant-numeric: tabular-nums }
 @media (prefers-color-scheme: dark) { @media not print { .kf { color: #e4e4e7 } .kf [fill="${PAPER}"] { fill: #0d1117 } .kf [fill="${FAINT}"] { fill: #a1a1aa } .kf [stroke="${FAINT}"] { stroke: #a1a1aa } .kf [stroke="${RULE}"] { stroke: #30363d } } }
 `
 
 export interface Panel {
-  /** The text above the panel. `below`: a line of faint text under it. */
+  /** The title above the panel. `below`: a line of faint text under the title. */
   readonly title?: string
   readonly below?: string
-  /** The height of the panel with its axes, in the figure's own units. The figure is `WIDTH` units wide. */
+  /** The panel's height with its axes, in SVG units. The figure is `WIDTH` units wide. */
   readonly height: number
   readonly plot: Plot.PlotOptions
-  /** The axis whose ticks get grid lines; null for no grid lines. Default: y. */
+  /** The axis whose ticks get grid lines; null: no grid lines. Default: y. */
   readonly rules?: 'x' | 'y' | null
 }
 
-/** A figure and the name of its file. */
 export interface Picture {
   /** File name without extension. */
   readonly name: string
   readonly svg: string
 }
 
-/** An entry of the legend. With a dash pattern it shows a line ('' is a solid one), without one a square. */
+/** An entry of the legend. With `dash` it shows a line ('' is a solid one), without it a square. */
 export interface LegendEntry {
   readonly label: string
   readonly colour: string
@@ -63,7 +65,7 @@ export interface FigureOptions {
   readonly title: string
   readonly below?: string
   readonly key?: readonly LegendEntry[]
-  /** Number of panels beside each other. Default: 1. */
+  /** Number of panels in a row. Default: 1. */
   readonly columns?: number
   readonly panels: readonly Panel[]
 }
@@ -74,9 +76,9 @@ const TITLE = 28
 const LINE = 20
 const HEAD = 18
 const GAP = 10
-/** The approximate width of a letter in the legend. It is a guess, because no program measures the text before the file is shown. */
+/** An estimated width of a letter in the legend, in SVG units. The text cannot be measured, because no browser is involved. */
 const LETTER = 7
-/** The number of pixels in an em, the unit in which Plot limits a text's width. More than the font size, because fonts differ. */
+/** Pixels per em, the unit in which Plot limits a text's width. It exceeds the font size, because fonts vary. */
 const EM = 14
 
 interface FigureText {
@@ -84,11 +86,13 @@ interface FigureText {
   readonly y: number
   readonly text: string
   readonly look: 'title' | 'faint' | 'key'
-  /** Width in pixels at which the text is cut. */
+  /** Width in pixels at which the text is cut off. */
   readonly wide: number
 }
 
-/** Returns the figure as SVG; '' without panels. Texts may contain anything: they are escaped, and characters that XML forbids replaced. */
+/**
+ * Returns the figure as SVG; '' without panels. Texts may contain anything: they are escaped, and characters that XML forbids are replaced.
+ */
 export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
   if (panels.length === 0) return ''
   const wide = WIDTH - 2 * EDGE
@@ -135,10 +139,10 @@ const NAMES = { labelAnchor: 'center', labelArrow: 'none', tickSize: 0, tickPadd
 
 const document = new DOMParser().parseFromString('<svg xmlns="http://www.w3.org/2000/svg"/>', 'image/svg+xml')
 
-/** Returns Plot's drawing without the svg element and the style around it. */
+/** Returns Plot's drawing without its svg element and style. */
 function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string {
   const axes = { x: { ...NAMES, labelOffset: 42, ...options.x }, y: { ...NAMES, labelOffset: 56, ...options.y } }
-  // Plot has the types of a browser, which this project lacks. `DrawnNode` has the members of Plot's result that are used here.
+  // Plot's types need the browser's, which this project lacks. `DrawnNode` has the members that are used here.
   const ruler = { ticks: ruled === null ? [] : axes[ruled].ticks, stroke: RULE, strokeOpacity: 1 } as Plot.GridXOptions &
     Plot.GridYOptions
   const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]
@@ -153,7 +157,7 @@ interface DrawnNode {
   querySelector(name: string): { remove(): void } | null
 }
 
-/** Places the entries of the legend side by side, and begins a new line when the figure's width is used up. */
+/** Places the legend's entries side by side, and starts a new line where the figure's width ends. */
 function keyed(entries: readonly LegendEntry[], top: number) {
   let [x, y] = [EDGE, top]
   return entries.map((entry) => {
@@ -201,8 +205,8 @@ const textMark = ({ text, look, x, y, wide }: FigureText): Plot.Markish =>
   })
 
 /**
- * Returns a scale for an axis that holds all values. It begins at 0, or is logarithmic when the largest value is more than `far` times the
- * smallest above 0. The scale also reaches up to the values of `more`, but a logarithmic one does not reach down to them.
+ * Returns a scale for an axis that covers all values. It begins at 0. It is logarithmic if the largest value is more than `far` times the
+ * smallest one above 0. It also reaches up to the values of `more`; a logarithmic one does not reach down to them.
  */
 export function fitting(values: readonly number[], more: readonly number[] = [], far = 1000): Plot.ScaleOptions {
   const least = values.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), Infinity)

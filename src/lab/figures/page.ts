@@ -1,7 +1,7 @@
 /** Builds the HTML page of a report: one self-contained file, in light or dark colours, for screen and paper. */
 import type { Table } from '../../runtime/figures/table.js'
 
-/** Returns the page. `body`, `style` and `script` go into it as they are (HTML, CSS, JavaScript); only the title is escaped. */
+/** Returns the page. `body`, `style` and `script` are inserted unchanged as HTML, CSS and JavaScript; only the title is escaped. */
 export const page = (
   title: string,
   body: string,
@@ -24,24 +24,24 @@ ${more === null ? '' : `<script>${more.script}</script>\n`}</body>
 </html>
 `
 
-/** Returns a link to a file beside the page. */
+/** Returns a link to a file in the page's folder. */
 export const fileLink = (name: string): string => `<a href="${escaped(encodeURIComponent(name))}">${escaped(name)}</a>`
 
-/** Escapes untrusted text for XML or HTML. */
+/** Escapes untrusted text for XML and HTML. */
 export const escaped = (content: string): string =>
   printable(content).replace(/[&<>"]/gu, (character) => `&#${character.charCodeAt(0)};`)
 
-/** Replaces the characters that XML cannot hold, such as most control characters, by U+FFFD. */
+/** Replaces characters that XML cannot hold, such as most control characters, by U+FFFD. */
 export const printable = (content: string): string =>
   // eslint-disable-next-line no-control-regex -- the function replaces control characters
   content.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/gu, '\ufffd')
 
-/** A table with at most this many rows is printed on one page, not across two. */
+/** A table with at most this many rows is printed on one page. */
 const SHORT = 16
 /** Tables with at least this many columns are printed smaller. */
 const MANY = 13
 
-/** Returns the HTML of a table. A table that is wider than the page can be scrolled. */
+/** Returns the HTML of a table. If it is wider than the page, it can be scrolled. */
 export function html({ columns, rows }: Table): string {
   const side = (at: number): string => (columns[at]!.align === 'right' ? ' class="right"' : '')
   const head = columns.map(({ title }, at) => `<th scope="col"${side(at)}>${escaped(title).replaceAll('_', '_<wbr>')}</th>`)
@@ -58,14 +58,12 @@ ${body.join('\n')}
 `
 }
 
-/** Returns the HTML of a cell's text. A line never breaks inside a number, but an interval in brackets may go to the next line. */
+/** Returns the HTML of a cell's text. A line may break before an interval in brackets, but not inside a number. */
 const cell = (text: string): string =>
   text
     .split(/ (?=\[)/u)
     .map((part) => (/^[[\d+−]/u.test(part) ? `<span>${escaped(part)}</span>` : escaped(part)))
     .join(' ')
-
-// How the page looks.
 
 const STYLE = `
 :root { color-scheme: light dark; --paper: #fff; --ink: #27272a; --faint: #62626b; --rule: #e4e4e7; --soft: #f4f4f5; --link: #0f766e; --mark: #b45309 }

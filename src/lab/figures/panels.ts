@@ -1,20 +1,20 @@
 /**
- * Builds two kinds of panels for figures. In a panel of rows, each row shows a bar of several parts, a dot with its interval, or an arrow
- * between two numbers. A panel of curves shows values at several sizes, with their intervals.
+ * Builds two kinds of panels for figures. A panel of rows has in each row a bar with several segments, a dot with its interval, or an arrow
+ * between two numbers. A panel of curves has values at several sizes, with their intervals.
  */
 import * as Plot from '@observablehq/plot'
 import { FAINT, fitting, type Panel, PAPER } from './figure.js'
 
-/** A row of a panel. With `parts` it shows a bar, with one of `values` a dot, with two of them an arrow. */
+/** A row of a panel: a bar if it has `parts`, a dot if `values` has one number, an arrow if it has two. */
 export interface PanelRow {
   readonly label: string
-  /** The parts of a bar that starts at 0. */
+  /** The segments of a bar that starts at 0. */
   readonly parts?: readonly BarPart[]
-  /** One number, or the start and the end of an arrow. */
+  /** One number, or the start and end of an arrow. */
   readonly values?: readonly [number] | readonly [from: number, to: number]
   readonly interval?: readonly [low: number, high: number]
   readonly colour?: string
-  /** The text at the end of the bar; at the right edge when the row has no bar. */
+  /** The text behind the bar; at the right edge if the row has no bar. */
   readonly text: string
   /** Whether the numbers are quoted from the paper. Such a row is drawn hollow. */
   readonly theirs?: boolean
@@ -27,7 +27,7 @@ export interface BarPart {
 }
 
 export interface RowGroup {
-  /** The line above the rows; '' for none. */
+  /** The heading above the rows; '' for none. */
   readonly title: string
   readonly rows: readonly PanelRow[]
 }
@@ -36,8 +36,8 @@ const ROW = 24
 const AXIS = 50
 
 /**
- * Returns one panel with all rows; an empty list when there are no rows. `unit`: the label of the axis. The axis begins at 0, or at the
- * least number when that is negative. `most`: the end of the axis. Default: the largest number of all rows and intervals.
+ * Returns one panel with all rows; an empty list without rows. `unit`: the axis label. The axis begins at 0, or at the smallest number if
+ * that is negative. `most`: the end of the axis; default: the largest number of all rows and intervals.
  */
 export function rows(groups: readonly RowGroup[], unit: string, most?: number): Panel[] {
   const lines = groups
@@ -157,20 +157,21 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
   ]
 }
 
-// Panels of curves. A curve has values at several sizes, each with its interval. Points of different curves at one size are side by side.
+// Below: panels of curves. A curve has values at several sizes, each with its interval. At one size, the points of different curves are
+// side by side.
 
 export interface PanelPoint {
-  /** The size at which the point lies; one of the panel's `sizes`. */
+  /** The size at which the point is drawn; one of the panel's `sizes`. */
   readonly x: number
   readonly value: number
   readonly interval: readonly [low: number, high: number] | null
-  /** The text that appears when a pointer rests on the point. */
+  /** The text that appears when the pointer is on the point. */
   readonly says: string
 }
 
 export interface Curve {
   readonly colour: string
-  /** The dash pattern; '' for a solid line, null for points without a line. */
+  /** The SVG dash pattern; '' for a solid line, null for points without a line. */
   readonly dash?: string | null
   readonly points: readonly PanelPoint[]
 }
@@ -179,13 +180,13 @@ export interface Curves {
   readonly title: string
   readonly below?: string
   readonly height?: number
-  /** The sizes of the x axis. They are evenly spaced, regardless of their differences. */
+  /** The sizes on the x axis. They are evenly spaced, whatever their values. */
   readonly sizes: readonly number[]
   readonly names: { readonly x: string; readonly y: string }
-  /** The scale of the y axis. Default: from 0 to beyond all points, or logarithmic when the values span a wide range. */
+  /** The scale of the y axis. Default: from 0 to beyond all points; logarithmic if the values span a wide range. */
   readonly y?: Plot.ScaleOptions
   readonly curves: readonly Curve[]
-  /** The distance between the points of adjacent curves at one size, in pixels. Default: 6. */
+  /** Pixels between the points of adjacent curves at one size. Default: 6. */
   readonly apart?: number
 }
 
@@ -249,5 +250,5 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
   }
 }
 
-/** Returns the short form of a size, such as `512` or `64K`. */
+/** Returns a size in short, such as `512` or `64K`. */
 export const size = (value: number): string => (value >= 1000 && value % 1000 === 0 ? `${value / 1000}K` : String(value))

@@ -1,6 +1,6 @@
 /**
- * Describes a report as data: sentences, tables and figures under headings. Writes it as one self-contained page. Figures and tables of
- * data also get files of their own.
+ * Describes a report as data (sentences, tables and figures under headings), and writes it as one self-contained page. Figures and data
+ * tables also get files of their own.
  */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,14 +10,13 @@ import type { Picture } from './figure.js'
 import { escaped, fileLink, html, page } from './page.js'
 
 export interface Report {
-  /** The title of the page. */
   readonly title: string
   /** The heading at the top of the page. Default: the title. */
   readonly heading?: string
-  /** Short facts under the heading at the top, such as the date. */
+  /** Short facts under the top heading, such as the date. */
   readonly facts: readonly string[]
   readonly parts: readonly ReportPart[]
-  /** CSS and JavaScript for a part that needs its own. */
+  /** CSS and JavaScript that a part of the page needs. */
   readonly more?: { readonly style: string; readonly script: string }
 }
 
@@ -25,21 +24,21 @@ export type ReportPart = Section | Picture | Pick<Picture, 'svg'> | DataTable | 
 
 export interface Section {
   readonly heading: string
-  /** The id by which links on the page find the section. Default: no id. */
+  /** The id for links from the same page. Default: none. */
   readonly id?: string
   readonly parts: readonly ReportPart[]
 }
 
 /**
- * Sentences, one paragraph each, or in the form that `look` names. `faint`: paragraphs in faint colour. `list`: one bullet each. `notes`:
- * small bullets. `mind`: bullets in a box with a warning above. `code`: one block of code each.
+ * Sentences. By default each is a paragraph. `faint`: paragraphs in a faint colour. `list`: bullets. `notes`: small bullets. `mind`:
+ * bullets in a box with a warning above. `code`: one code block each.
  */
 export interface Prose {
   readonly says: readonly string[]
   readonly look?: 'faint' | 'list' | 'notes' | 'mind' | 'code'
 }
 
-/** A list of names with values. Each pair takes one line. */
+/** A list of names with values, one pair per line. */
 export interface Pairs {
   readonly pairs: readonly (readonly [name: string, value: string])[]
 }
@@ -49,12 +48,11 @@ export interface Contents {
   readonly contents: readonly { readonly id?: string; readonly heading: string }[]
 }
 
-/** HTML that goes into the page as it is. */
+/** HTML that is inserted unchanged. */
 export interface Raw {
   readonly html: string
 }
 
-/** Returns the HTML page of a report. */
 export const reportPage = ({ title, heading = title, facts, parts, more }: Report): string =>
   page(
     title,
@@ -63,8 +61,8 @@ export const reportPage = ({ title, heading = title, facts, parts, more }: Repor
   )
 
 /**
- * Writes the page, the files of its figures and tables, and `files` into the folder. Replaces the files of an earlier report. Creates the
- * folder when it is missing.
+ * Writes the page, the files of its figures and tables, and `files` into the folder, over those of an earlier report. Creates a missing
+ * folder.
  * @returns the path of the page
  */
 export function publishReport(folder: string, report: Report, files: Readonly<Record<string, string | Uint8Array>> = {}): string {
@@ -110,7 +108,7 @@ function drawn(part: ReportPart, level: number): string {
   return 'html' in part ? part.html : prose(part)
 }
 
-/** Returns the HTML of a table with its title, its notes and links to its files. Returns only the links if the page does not show it. */
+/** Returns a table's HTML with its title, notes and links to its files. Returns only the links if the page does not show the table. */
 function dataHtml(table: DataTable, level: number): string {
   const { name, title, brief, onPage } = table
   const files = `<p class="files">${onPage ? '' : `${escaped(title)}: `}${fileLink(`${name}.csv`)} · ${fileLink(`${name}.md`)}</p>`

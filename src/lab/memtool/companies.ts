@@ -1,6 +1,6 @@
 /**
- * The world of the MemTool task: invented companies, and a tool for each of their figures,
- * such as the revenue. Computes the values that tools return, and the requests of a session.
+ * The world of the MemTool task: invented companies, and one tool for each of their figures, such as the revenue. Computes the values that
+ * the tools return, and a session's requests.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
@@ -17,7 +17,7 @@ export interface Company {
   readonly symbol: string
 }
 
-/** Identifies one value: a company, a metric and perhaps a year. */
+/** Identifies one value: a company, a metric, and for some metrics a year. */
 export interface CompanyFigure {
   readonly company: Company
   readonly metric: Metric
@@ -27,13 +27,13 @@ export interface CompanyFigure {
 
 export const YEARS = [2021, 2022, 2023, 2024] as const
 
-/** Metrics whose tools take a year, in a world with `arguments`. */
+/** The metrics whose tools take a year, in a world with `arguments`. */
 const yearly: readonly Metric[] = ['revenue', 'net income']
 
 const ONSETS = 'b br c cr d dr f g gr h k l m n p pr qu r s st t tr v w z'.split(' ')
 const VOWELS = ['a', 'e', 'i', 'o', 'u', 'ai', 'ea', 'io']
 const ENDS = ['l', 'n', 'r', 's', 'x', 'nd', 'rk', 'lt', 'm', 'st']
-/** The last words of company names. Companies whose names differ only in this word make a search for one of them harder. */
+/** The last words of company names. Companies that differ only in this word make the search for one of them harder. */
 const TRADES = ['Foods', 'Metals', 'Energy', 'Systems', 'Freight', 'Pharma', 'Textiles', 'Capital', 'Robotics', 'Paper']
 
 const ABOUT: Readonly<Record<Metric, string>> = {
@@ -46,7 +46,7 @@ const ABOUT: Readonly<Record<Metric, string>> = {
 
 export interface WorldOptions {
   readonly seed: number
-  /** Number of tools. A multiple of the number of metrics gives every company all its tools. */
+  /** Number of tools. If it is not a multiple of the number of metrics, the last company lacks some of its tools. */
   readonly tools: number
   /** Whether the tools of some metrics take a year. */
   readonly arguments: boolean
@@ -67,7 +67,6 @@ export class World {
     })
   }
 
-  /** Returns whether the tools of a metric take a year. */
   takesYear(metric: Metric): boolean {
     return this.options.arguments && yearly.includes(metric)
   }
@@ -80,7 +79,7 @@ export class World {
     return { name: toolName(company, metric), arguments: year === undefined ? {} : { year } }
   }
 
-  /** Carries out a call and returns the value. @throws Error that says what is wrong with the call, for the model */
+  /** Carries out a call and returns the value. @throws Error whose message tells the model what is wrong with the call */
   answer({ name, arguments: given }: { readonly name: string; readonly arguments: Readonly<Record<string, unknown>> }): string {
     const tool = this.#byTool.get(name)
     if (tool === undefined) throw new Error('there is no such tool.')
@@ -93,8 +92,7 @@ export class World {
   }
 
   /**
-   * Returns a figure's value, which depends only on the seed and the
-   * figure. It has six random digits, so that figures rarely share a value.
+   * Returns a figure's value, which depends only on the seed and the figure. It has six random digits, so two figures rarely share a value.
    */
   value({ company, metric, year = 0 }: CompanyFigure): string {
     const drawn = new Random(this.options.seed, hashOf(company.symbol), metrics.indexOf(metric), year)
@@ -146,9 +144,9 @@ function hashOf(text: string): number {
   return hash >>> 0
 }
 
-// A session of the MemTool task: the request of every turn, the calls that it needs, and the score of its answer.
+// Below: a session of the MemTool task: the request of each turn, the calls that it needs, and the score of its answer.
 
-/** How the request of a turn relates to the one before: same companies, same metrics, or unrelated. `mixed`: the three in rotation. */
+/** How a turn's request relates to the one before: same company, same metric, or unrelated. `mixed`: these three in rotation. */
 export const relations = ['mixed', 'same-company', 'same-metric', 'unrelated'] as const
 export type Relation = (typeof relations)[number]
 
@@ -164,10 +162,10 @@ export interface Request {
   readonly figures: readonly CompanyFigure[]
 }
 
-/** The numbers of calls that the turns of a session need, repeated for longer sessions and then shuffled. Their mean is 5. */
+/** The numbers of calls that a session's turns need. Longer sessions repeat the list; then it is shuffled. The mean is 5. */
 const CALLS = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 10, 1, 4, 5]
 
-/** Returns the requests of a session. Pure: the same world and options give the same requests. */
+/** Returns a session's requests. Pure: the same world and options give the same requests. */
 export function requestsOf(world: World, { seed, turns, relation }: ToolSessionOptions): Request[] {
   const random = new Random(seed, 2)
   const counts = random.shuffled(Array.from({ length: turns }, (_, turn) => CALLS[turn % CALLS.length]!))
@@ -191,7 +189,7 @@ function figuresOf(
   const known = [...new Set(before.map(({ company }) => company))]
   const asked = [...new Set(before.map(({ metric }) => metric))]
   for (let tries = 0; figures.size < count; tries++) {
-    // The related companies or metrics may have too few figures. After 40 tries, figures of any company and metric count.
+    // The related companies or metrics may have too few figures. After 40 tries, any company and metric will do.
     const related = tries < 40
     const companies = relation === 'same-company' && related && known.length > 0 ? known : world.companies
     const kinds = relation === 'same-metric' && related && asked.length > 0 ? asked : metrics
@@ -208,19 +206,19 @@ const nameOf = ({ company, metric, year }: CompanyFigure): string =>
 
 const textOf = (figures: readonly CompanyFigure[]): string => `Please tell me the ${figures.map(nameOf).join(', the ')}.`
 
-/** Returns the complete answer to a request, as the script gives it. */
+/** Returns the complete answer to a request, in the words of the script. */
 export const answerOf = (world: World, figures: readonly CompanyFigure[]): string =>
   `${figures.map((figure) => world.value(figure)).join('; ')}.`
 
-/** Returns the keyword by which the script searches for a figure's tool. */
+/** Returns the keyword with which the script searches for a figure's tool. */
 export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
 const MILLION = 'millions?|mio|mln|mn|mm|m'
 const SCALE = `${MILLION}|thousands?|k|billions?|bn|b|trillions?|tn`
 
 /**
- * Returns whether an answer says a value. The number must have the same digits and be no part of another number; commas may group its
- * digits. Dollars may be written in any way, or left out. A value in millions must be said in millions, and no other may be. Pure.
+ * Returns whether an answer states a value. The number must have the same digits and not be part of a longer number; commas may group its
+ * digits. Dollars may be written in any way or left out. A value in millions must be given in millions, and any other value must not. Pure.
  */
 export function says(answer: string, value: string): boolean {
   const [number = '', unit] = value.split(' ')
@@ -245,7 +243,6 @@ export class Companies implements Environment {
     this.#turn = state.turn
   }
 
-  /** The request of the current turn. */
   get request(): Request {
     return this.#requests[this.#turn]!
   }
@@ -266,8 +263,8 @@ export class Companies implements Environment {
   }
 
   /**
-   * Scores the current turn and moves to the next. `points`: the share of the requested
-   * values that the answer contains. `details` compares the calls with the expected ones.
+   * Scores the current turn and moves on to the next one. `points`: the share of the requested values that the answer contains. `details`
+   * compares the calls with the expected ones.
    */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { figures } = this.request
@@ -290,7 +287,7 @@ export class Companies implements Environment {
   }
 }
 
-/** Counts the calls that match an expected call; each expected call matches once. */
+/** Counts the calls that match an expected call. Each expected call can be matched once. */
 function matched(
   calls: readonly Pick<ToolCall, 'name' | 'arguments'>[],
   expected: readonly Pick<ToolCall, 'name' | 'arguments'>[],

@@ -1,6 +1,6 @@
 /**
- * Computes the measures of MemTool sessions: the paper's four as printed, how
- * often they are undefined, and measures of our own, such as new tokens. Pure.
+ * Computes the measures of MemTool sessions: the paper's four as printed, how often they are undefined, and our own, such as new tokens.
+ * Pure.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { Engine } from '../../runtime/engine/engine.js'
@@ -9,36 +9,36 @@ import { fitted } from '../agent.js'
 import type { TurnRecord } from '../log.js'
 import type { DoneStep } from '../recorder.js'
 
-/** The measures of one or several sessions. A measure is null when it is undefined, such as a share of no calls. */
+/** The measures of one or more sessions. A measure is null if it is undefined, e.g. a share of zero calls. */
 export interface MemToolMeasures {
   readonly turns: number
   /** Number of removed tools divided by the number of added tools, over the session (MemTool, eq. 1). */
   readonly removalRatio: number | null
-  /** Mean over windows of three turns of removed divided by added tools, at most 1 each (eq. 2 to 4). Skips windows without additions. */
+  /**
+   * Removed divided by added tools in each window of three turns, at most 1, averaged over windows (eq. 2 to 4). Windows without additions
+   * are left out.
+   */
   readonly avgRemovalRatio3T: number | null
   /** `avgRemovalRatio3T` without the limit of 1 on each ratio, as the paper prints it. */
   readonly avgRemovalRatio3TUnclipped: number | null
-  /** Number of windows without additions, for which there is no ratio. */
+  /** Number of windows without additions, which have no ratio. */
   readonly windowsLeftOut: number
-  /**
-   * Mean number of tools in the three turns after a peak (eq. 5). A peak
-   * is a turn with more tools than both turns beside it.
-   */
+  /** Mean number of tools in the three turns after a peak (eq. 5). A peak is a turn with more tools than the turns before and after it. */
   readonly avgResidual: number | null
   readonly peaks: number
   /**
-   * Share of the model's calls whose tool is an expected one. In `callCorrectness` the arguments must be right, too. Calls of tools that were
-   * not loaded count as wrong. Calls of the search and of the removal do not count.
+   * Share of the model's calls that go to an expected tool; in `callCorrectness` the arguments must be right too. Calls of tools that were
+   * not loaded count as wrong. Calls of the search and removal tools do not count.
    */
   readonly toolCorrectness: number | null
   readonly callCorrectness: number | null
   /** Share of the expected calls that the model made with the right arguments. */
   readonly callRecall: number | null
-  /** Mean share of the requested values that the answer contains, by exact comparison without a judge. */
+  /** Mean share of the requested values that the answer contains. Values are compared exactly, without a judge. */
   readonly taskCompletion: number
-  /** Of the tools added in a turn, the share that is no longer loaded after one turn, after two and after three. */
+  /** Of the tools added in a turn, the share that is unloaded one turn later, two turns later, and three turns later. */
   readonly gone: readonly (number | null)[]
-  /** The mean number of tools loaded at the end of a turn. `mostTools`: the largest such number. */
+  /** `meanTools`: mean number of tools loaded at the end of a turn. `mostTools`: the largest number. */
   readonly meanTools: number
   readonly mostTools: number
   readonly meanToolTokens: number
@@ -47,7 +47,7 @@ export interface MemToolMeasures {
   /** Of the tools that a turn needs, the share that is loaded at its end. */
   readonly recall: number | null
   readonly refusedSearches: number
-  /** Number of calls of tools that were not loaded. */
+  /** Number of calls to tools that were not loaded. */
   readonly ghosts: number
   /** Number of turns that did not fit into the model's context. They count as wrong. */
   readonly overflowed: number
@@ -55,7 +55,7 @@ export interface MemToolMeasures {
 
 const FIRST_THREE = 3
 
-/** Computes the measures over all turns of the sessions together. No window and no peak crosses from one session into the next. */
+/** Computes the measures over all turns of the sessions. Windows and peaks never span two sessions. */
 export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): MemToolMeasures {
   const turns = sessions.flat()
   const detail = (name: string) => valuesOf(turns, name)
@@ -90,7 +90,7 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
   }
 }
 
-/** The names of the measures that the report gives with an interval. */
+/** The measures that the report gives with an interval. */
 const TOLD = [
   'recall',
   'avgRemovalRatio3T',
@@ -102,13 +102,13 @@ const TOLD = [
 ] as const
 export type MemToolIntervals = Readonly<Record<(typeof TOLD)[number], Interval | null>>
 
-/** Returns the 95 % bootstrap intervals of these measures. They resample whole sessions, and are null for fewer than two. */
+/** Returns the 95 % bootstrap intervals of these measures, resampled by whole sessions. Null for fewer than two sessions. */
 export const intervalsOf = (sessions: readonly (readonly TurnRecord[])[]): MemToolIntervals =>
   Object.fromEntries(
     TOLD.map((one) => [one, bootstrap(sessions, (drawn) => measuresOf(...drawn)[one])]),
   ) as unknown as MemToolIntervals
 
-/** Returns the numbers of tools added and removed in every window of three consecutive turns. */
+/** Returns the numbers of tools added and removed in each window of three consecutive turns. */
 const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; readonly removed: number }[] =>
   turns.slice(FIRST_THREE - 1).map((_, at) => {
     const three = turns.slice(at, at + FIRST_THREE)
@@ -116,8 +116,8 @@ const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; read
   })
 
 /**
- * Returns the mean number of tools in the three turns after each peak. A peak
- * has more tools than both neighbouring turns and at least three turns after it.
+ * Returns the mean number of tools in the three turns after each peak. A peak has more tools than the turns before and after it, and at
+ * least three turns behind it.
  */
 function residualsOf(turns: readonly TurnRecord[]): number[] {
   const tools = valuesOf(turns, 'tools')
@@ -134,18 +134,18 @@ const sum = (numbers: readonly number[]): number => numbers.reduce((total, numbe
 const share = (part: number, whole: number): number | null => (whole === 0 ? null : part / whole)
 const mean = (numbers: readonly number[]): number | null => share(sum(numbers), numbers.length)
 
-/** Numbers of tokens, summed over all steps of the sessions, asides included. */
+/** Numbers of tokens, summed over all steps of the sessions, including asides. */
 export interface MemToolTokens {
   readonly shown: number
   readonly reused: number
   readonly computed: number
-  /** Number of shown tokens whose cells differ from the cells of a fresh prefill, summed over the steps (see `MessageCost`). */
+  /** Number of shown tokens whose cells differ from those of a fresh prefill, summed over the steps (see `MessageCost`). */
   readonly approximate: number
   /** Tokens of text that no earlier prompt contained. */
   readonly new: number
   /**
-   * Tokens in the context at the end of the last turn that fitted into it. Of several sessions, the largest such number; null when no turn
-   * fitted.
+   * Tokens in the context at the end of the last turn that fitted into it; null if no turn fitted. For several sessions, the largest of
+   * their numbers.
    */
   readonly last: number | null
 }
@@ -164,11 +164,11 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
   }
 }
 
-// Counts a session's new tokens: tokens of text that no earlier prompt contained. The state of the cache does not matter.
+// Below: counts a session's new tokens, those of text that no earlier prompt contained. What the cache holds does not matter.
 
 /**
- * Counts the new tokens of one session. A message counts once, when a prompt first contains it, with the number in the ledger. Each
- * replacement text of an edit, each definition in the prompt's list of tools and each generated token also count once.
+ * Counts one session's new tokens. A message counts once, when a prompt first contains it, with its tokens in the ledger. Each replacement
+ * text of an edit, each tool definition in the prompt's list, and each generated token also count once.
  */
 export class NewTokenCounter {
   readonly #messages = new Set<string>()
@@ -208,7 +208,7 @@ export class NewTokenCounter {
       this.#messages.add(keyOf(message, messages.length))
     }
     for (const edit of edits) if (isNew(this.#texts, placeOf(edit))) this.#tokens += this.#alone(edit.replacement)
-    // The ledger counts the definitions of the first prompt with its first message.
+    // The ledger counts the first prompt's tool definitions as part of its first message.
     for (const tool of tools) if (isNew(this.#tools, tool.name) && !first) this.#tokens += this.#definition(tool)
   }
 
@@ -224,7 +224,7 @@ export class NewTokenCounter {
   }
 }
 
-/** Returns a text that identifies a message by its place and content. A resumed session has new objects for the same messages. */
+/** Returns a key that identifies a message by its index and content. A resumed session has new objects for the same messages. */
 const keyOf = ({ role, content, toolCalls = [] }: ChatMessage, index: number): string =>
   JSON.stringify([index, role, content, toolCalls.map(({ name, arguments: given }) => [name, given])])
 

@@ -23,14 +23,14 @@ export const nameOf = ({ way, placement, contract }: MemToolResult): string => `
 
 const share = (value: number | null): string => (value === null ? '-' : value.toFixed(3))
 
-/** Returns the text of a measure, with its interval when the result has several sessions. */
+/** Returns a measure as text, with its interval if the result has several sessions. */
 function shareOf({ measures, intervals }: MemToolResult, measure: keyof MemToolIntervals, digits = 3): string {
   const [value, interval] = [measures[measure], intervals[measure]]
   const said = value === null ? '-' : value.toFixed(digits)
   return interval === null ? said : `${said} (${interval.map((end) => end.toFixed(digits)).join(' to ')})`
 }
 
-/** Makes the table of tokens: shown, reused, computed and new ones, and the ratio of computed to new tokens. */
+/** Makes the table of tokens: shown, reused, computed and new, and the ratio of computed to new. */
 export const tokenTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -52,7 +52,7 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** Makes the table that shows how many of the added tools were removed, and how soon. */
+/** Makes the table on removals: how many of the added tools were removed, and how soon. */
 export const removalTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -74,7 +74,7 @@ export const removalTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** Makes the table of correctness: whether the needed tools were loaded, and whether calls and answers were right. */
+/** Makes the table on correctness: whether the needed tools were loaded, and whether calls and answers were right. */
 export const correctnessTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -101,12 +101,12 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** The dash pattern of each contract. The first is solid and drawn first, so that it shows between the dashes of the others. */
+/** Each contract's dash pattern. The first is solid and is drawn first, so that it shows through the gaps of dashed lines above it. */
 const DASHES = { exact: '', splice: '8 6', blend: '2 4', auto: '8 4 2 4' } as const
 
 /**
- * Draws, for every turn, the loaded tools, the tokens computed so far, and the tokens of the last prompt. A line's colour shows the way to
- * manage tools, its dashes the contract.
+ * Draws, for each turn, the loaded tools, the tokens computed so far, and the tokens of the last prompt. A line's colour shows the way of
+ * managing tools, its dashes the contract.
  */
 export function memToolFigure({ results }: MemToolReport): string {
   const dashes = Object.keys(DASHES)
@@ -150,7 +150,7 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
 }
 
-/** The numbers of turns that may lie between two ticks of the axis. */
+/** The possible distances between two ticks of the axis, in turns. */
 const STEPS = [1, 2, 5, 10, 20, 50]
 
 function running(numbers: readonly number[]): number[] {

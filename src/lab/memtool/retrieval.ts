@@ -1,6 +1,6 @@
 /**
- * Measures how well the catalogue's search finds the right tool for a few words, with each of its rankings. Also reads public catalogues
- * of tools.
+ * Measures how well the catalogue's search finds the right tool for a few words, with each of its rankings. Also reads public tool
+ * catalogues.
  */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
@@ -11,7 +11,7 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import type { Catalogue, SearchRanking } from '../../runtime/tools/catalogue.js'
 import { type Metric, metrics, type World } from './companies.js'
 
-/** The words of a query, and the tools that it should find. */
+/** A query's words, and the names of the tools that it should find. */
 export interface Query {
   readonly words: string
   readonly tools: readonly string[]
@@ -20,17 +20,14 @@ export interface Query {
 export interface Recall {
   readonly ranking: SearchRanking
   readonly queries: number
-  /**
-   * `at1`: the share of queries whose first result is right. `at5`: the
-   * mean share of a query's tools that are among the first five results.
-   */
+  /** `at1`: share of queries whose first result is right. `at5`: mean share of a query's tools among the first five results. */
   readonly at1: number
   readonly at5: number
-  /** Mean milliseconds of a query. If the embedder caches vectors, this leaves out the time to embed a repeated query. */
+  /** Mean milliseconds per query. If the embedder caches vectors, a repeated query costs no embedding time. */
   readonly milliseconds: number
 }
 
-/** For each metric, the words that a person might use who does not know the names of the tools. */
+/** For each metric, the words of a person who does not know the tools' names. */
 const LOOSE: Readonly<Record<Metric, string>> = {
   'stock price': 'what does one share cost at',
   revenue: 'sales of',
@@ -40,13 +37,13 @@ const LOOSE: Readonly<Record<Metric, string>> = {
 }
 
 /**
- * How queries are worded. `exact`: by the words of the tool's name, `<company> <metric>`. `loose`: by
- * other words for the metric, and in one of four queries by the company's symbol.
+ * How queries are worded. `exact`: in the words of the tool's name, `<company> <metric>`. `loose`: in other words for the metric, and in a
+ * quarter of the queries with the company's symbol.
  */
 export const wordings = ['exact', 'loose'] as const
 export type QueryWording = (typeof wordings)[number]
 
-/** Draws `count` tools of the world and returns one query for each. */
+/** Draws `count` tools of the world, and returns one query for each. */
 export function queriesOf(world: World, wording: QueryWording, count: number, seed: number): Query[] {
   const random = new Random(seed, 3)
   const all = world.companies.flatMap((company) => metrics.map((metric) => ({ company, metric })))
@@ -60,7 +57,7 @@ export function queriesOf(world: World, wording: QueryWording, count: number, se
     })
 }
 
-/** Measures the recall of every ranking of the catalogue. @throws KvfoldError any error of the embedder */
+/** Measures the recall of each ranking of the catalogue. @throws KvfoldError any error of the embedder */
 export async function recallOf(catalogue: Catalogue, queries: readonly Query[], signal?: AbortSignal): Promise<Recall[]> {
   const recalls: Recall[] = []
   for (const ranking of catalogue.rankings) {
@@ -83,27 +80,28 @@ export async function recallOf(catalogue: Catalogue, queries: readonly Query[], 
   return recalls
 }
 
-// Reads catalogues of other projects: a JSON array of tools, LiveMCPBench's list of servers, an MCP server's list, or ToolRet's rows.
+// Below: reads catalogues of other projects: a JSON array of tools, LiveMCPBench's list of servers, an MCP server's list, or ToolRet's
+// rows.
 
 const Tool = Type.Object({
   name: Type.String(),
   description: Type.Optional(nullable(Type.String())),
   inputSchema: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
   parameters: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
-  /** The name of the tool's server. Any other value than text is ignored, because the file then uses the field for something else. */
+  /** The name of the tool's server. A value that is not text is ignored, because the file then uses the field for something else. */
   server: Type.Optional(Type.Unknown()),
 })
 const Listed = Type.Object({ tools: Type.Array(Tool) })
-/** The schemas of ToolRet's rows: the documentation of a tool, or a query with its tools. Values may be strings that contain JSON. */
+/** ToolRet's rows: a tool's documentation, or a query with its tools. Values may be strings that contain JSON. */
 const Documented = Type.Object({ id: Type.String(), documentation: Type.Unknown() })
 const Labelled = Type.Object({ query: Type.String(), labels: Type.Unknown() })
 const Labels = Type.Array(Type.Object({ id: Type.String(), doc: Type.Unknown() }), { minItems: 1 })
 const Rows = Type.Array(Type.Union([Documented, Labelled]), { minItems: 1 })
 const Servers = Type.Array(Type.Object({ tools: Type.Record(Type.String(), Listed) }))
 
-/** Returns the tools of a JSON array, a list of servers, or an MCP server's list; null for any other value. */
+/** Returns the tools in a JSON array, a list of servers, or an MCP server's list; null for any other value. */
 function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
-  // Servers have names like tools, so a list of servers would also pass as a list of tools. Hence the list of servers is tried first.
+  // Try the list of servers first. Servers have names, as tools do, so such a list would also pass as a list of tools.
   const servers = checked(Servers, value)
   if (servers.ok)
     return servers.value.flatMap(({ tools }) =>
@@ -114,8 +112,8 @@ function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
 }
 
 /**
- * Reads the tools and the queries of a file. If the file has no queries, each tool's description is its query. When
- * several tools have one name, all but the first get the name of their server in front or a number at the end.
+ * Reads a file's tools and queries. If the file has no queries, each tool's description is its query. If several tools share a name, all
+ * but the first get their server's name in front or a number at the end.
  * @throws KvfoldError eval/bad-data when the file is not a catalogue
  */
 export function lookupsIn(text: string, file: string): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
@@ -147,8 +145,8 @@ function valueOf(text: string, file: string): unknown {
 }
 
 /**
- * Returns the tools and the queries in ToolRet's rows. Each tool occurs once and has its id as name.
- * If the rows have no queries, each tool's description is its query.
+ * Returns the tools and queries in ToolRet's rows. Each tool occurs once, and its id is its name. If the rows have no queries, each tool's
+ * description is its query.
  */
 function toolRetIn(rows: Static<typeof Rows>): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const tools = new Map<string, ToolDefinition>()

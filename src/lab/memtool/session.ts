@@ -1,5 +1,5 @@
 /**
- * Runs one session of the MemTool study. Defines the ways to manage tools that the study compares, the actor that plays them, and the
+ * Runs one session of the MemTool study. Defines the ways of managing tools that the study compares, the actor that uses them, and the
  * script that may speak for the model.
  */
 import { randomUUID } from 'node:crypto'
@@ -36,20 +36,20 @@ import {
   tokensOf,
 } from './measures.js'
 
-// The ways to manage tools that the study compares: the paper's three modes and our baselines. All are options of the same agent.
+// Below: the ways of managing tools that the study compares: the paper's three modes and our baselines. All are options of the same agent.
 
 export interface MemToolArm {
   readonly mode: MemToolMode
   readonly removal: RemovalRule
-  /** The default for the place of tool definitions in the prompt: the list at the top, or the results of searches (`late`). */
+  /** The default placement of tool definitions: in the list at the top of the prompt, or in the search results (`late`). */
   readonly placement: Placement
   readonly limits: ToolLimits
   /**
-   * The tools that are loaded without a search. `needed`: every turn begins with exactly the tools that it needs. `always`: from the
-   * start as many tools as the limit allows, first the tools that the session needs. They stay loaded.
+   * The tools that are loaded without a search. `needed`: each turn begins with exactly the tools that it needs. `always`: from the start,
+   * as many tools as the limit allows, those that the session needs first; they stay loaded.
    */
   readonly given: 'nothing' | 'needed' | 'always'
-  /** A description of the way, in one line, for the command's help. */
+  /** A description of the way in one line, for the command's help. */
   readonly about: string
 }
 
@@ -110,10 +110,10 @@ export type WayName = keyof typeof ways
 export const wayNames = Object.keys(ways) as WayName[]
 
 export interface MemToolRun extends ToolSessionOptions {
-  /** `taught`: a script decides the replies and the real engine computes them. `model`: the model itself answers. */
+  /** `taught`: a script decides the replies, and the real engine computes them. `model`: the model itself answers. */
   readonly agent: 'taught' | 'model'
   readonly way: WayName
-  /** Default: the placement of the way. */
+  /** Default: the way's own placement. */
   readonly placement?: Placement
   readonly contract: ContractChoice
   readonly limits?: ToolLimits
@@ -126,7 +126,7 @@ export interface MemToolSetting extends Pick<PlayOptions, 'engine' | 'start' | '
   readonly catalogue: Catalogue
 }
 
-/** The result of one session, or of several together. Tokens are summed over all steps, asides included. */
+/** The result of one session, or of several together. Tokens are summed over all steps, including asides. */
 export interface MemToolResult {
   readonly way: WayName
   readonly placement: Placement
@@ -148,7 +148,7 @@ export async function memToolSession(
   const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
   const state = start?.checkpoint?.actor as MemToolActorState | undefined
   const novelty = new NewTokenCounter(engine)
-  // The script needs the actor's session, and the session needs the engine that the script speaks on. So the actor is assigned later.
+  // The script needs the actor's session, and the session needs the engine on which the script speaks. So `actor` is assigned later.
   let actor: MemToolActor | null = null
   const script = () =>
     teacherOf(
@@ -165,7 +165,7 @@ export async function memToolSession(
     })
     if (state !== undefined) {
       const { conversation } = actor.session
-      // No prompt contains the last answer of a script yet, so it still counts as new.
+      // No prompt contains a script's last answer yet, so it still counts as new.
       const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
       const loaded = state.session.memory.loaded.map(({ name }) => name)
       const tools = [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat(), ...loaded]
@@ -189,10 +189,9 @@ export async function memToolSession(
   }
 }
 
-/** The most tokens that a step may generate. */
 const MOST = 1024
 
-/** Returns the actor with the number of new tokens added to the details of every turn. */
+/** Returns the actor, with the number of new tokens added to the details of each turn. */
 function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   return {
     async act(ask, signal) {
@@ -206,7 +205,7 @@ function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   }
 }
 
-/** Merges sessions of the same way, placement and contract into one result. */
+/** Merges sessions with the same way, placement and contract into one result. */
 export const together = (results: readonly [MemToolResult, ...MemToolResult[]]): MemToolResult =>
   resultOf(
     results[0],
@@ -221,7 +220,7 @@ const resultOf = (
   ...{ intervals: intervalsOf(sessions), tokens: tokensOf(sessions) },
 })
 
-// The actor of the MemTool task. It passes the user's requests to a session, and records the session's tools after every turn.
+// Below: the actor of the MemTool task. It passes the user's requests to a session, and records the session's tools after each turn.
 
 const PURPOSE =
   'You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.'
@@ -231,12 +230,15 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
-  /** A script or the model. When the context is full, a model's turn counts as overflowed, because the model filled it. A script throws. */
+  /**
+   * A script or the model. If the context is full, a model's turn counts as overflowed, because the model filled it. With a script, the
+   * turn throws.
+   */
   readonly speaker: MemToolRun['agent']
   readonly way: WayName
-  /** Default: the placement of the way. */
+  /** Default: the way's own placement. */
   readonly placement?: Placement
-  /** The tools that the whole session needs, for the way `always`. */
+  /** The names of the tools that the whole session needs, for the way `always`. */
   readonly needed: readonly string[]
   readonly state?: MemToolActorState
 }
@@ -244,7 +246,7 @@ export interface MemToolActorOptions extends Pick<
 export interface MemToolActorState {
   readonly session: MemToolState
   readonly cohorts: readonly (readonly string[])[]
-  /** For each tool, the last turn (from 0) in which a call of it succeeded. */
+  /** For each tool, the index (from 0) of the last turn with a successful call. */
   readonly called: Readonly<Record<string, number>>
 }
 
@@ -319,7 +321,7 @@ export class MemToolActor implements Actor {
     }
   }
 
-  /** Counts the tools added one, two and three turns ago (`cohort1` and so on), and how many of them are no longer loaded (`gone1`). */
+  /** Counts the tools added one, two and three turns ago (`cohort1` ...), and how many of these are unloaded (`gone1` ...). */
   #survival(turn: number, names: readonly string[]): Record<string, number> {
     return Object.fromEntries(
       [1, 2, 3].flatMap((lag) => {
@@ -352,15 +354,15 @@ const toolsFor = (world: Companies['world'], { figures }: Request): readonly str
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
 ]
 
-/** Returns up to `limit` tools for the way `always`: first the tools that the session needs, then the first ones of the catalogue. */
+/** Returns up to `limit` tools for the way `always`: first those that the session needs, then those that come first in the catalogue. */
 function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): readonly string[] {
   return [...new Set([...needed, ...environment.world.tools.map(({ name }) => name)])].slice(0, limit)
 }
 
 /**
- * Plays a model that makes no mistake, as the MemTool paper describes it. It removes tools that the request does not need, and searches one
- * keyword for each missing tool. Then it calls the loaded tools and answers with their values. It knows the requests in advance, but not
- * what a search will find.
+ * Acts as a model without mistakes, as the MemTool paper describes it. It removes tools that the request does not need, and searches one
+ * keyword per missing tool. Then it calls the loaded tools, and answers with their values. It knows the requests in advance, but not what a
+ * search will find.
  */
 export function teacherOf(environment: Companies, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
   return (request) => {
@@ -396,7 +398,7 @@ function managing(
   ]
 }
 
-/** Returns the property that an aside asks for (`remove` or `keywords`); null when the request is not an aside. */
+/** Returns the property that an aside asks for (`remove` or `keywords`); null if the request is no aside. */
 function propertyOf({ schema }: EngineRequest): string | null {
   if (typeof schema !== 'object' || schema === null || !('properties' in schema)) return null
   return Object.keys(schema.properties as object)[0] ?? null

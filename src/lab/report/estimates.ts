@@ -1,6 +1,6 @@
 /**
- * Measures the answers of one condition (an agent, a contract and a task) or of one cell of it. Estimates the accuracy over all possible
- * samples, with intervals. Chooses the baseline of each condition and tests the condition against it.
+ * Measures the answers of one condition (an agent, a contract and a task) or of one of its cells. Estimates the accuracy over all possible
+ * samples, with intervals. Chooses each condition's baseline, and tests the condition against it.
  */
 import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
@@ -11,15 +11,15 @@ import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
-// Estimates for all possible samples: accuracy and differences, each with a 95 % interval.
+// Below: estimates of accuracy and differences for all possible samples, each with a 95 % interval.
 
 interface Difference {
   readonly value: number
-  /** The bootstrap interval over pairs; null when all differences are equal. */
+  /** The bootstrap interval over pairs; null if all differences are equal. */
   readonly interval: Interval | null
 }
 
-/** Each pair has the points of two conditions for the same sample. Returns the mean of `ours - theirs`; null when there are no pairs. */
+/** Returns the mean of `ours - theirs`; null without pairs. A pair has the points of two conditions for the same sample. */
 export function difference(pairs: readonly (readonly [number, number])[]): Difference | null {
   if (pairs.length === 0) return null
   const apart = pairs.map(([ours, theirs]) => ours - theirs)
@@ -27,30 +27,32 @@ export function difference(pairs: readonly (readonly [number, number])[]): Diffe
   return { value: mean(apart), interval: same ? null : bootstrap(apart, (some) => mean(some)) }
 }
 
-// Tests of two conditions on the same samples: McNemar's for right or wrong, sign flips for partial points, and Holm's correction.
+// Below: tests of two conditions on the same samples: McNemar's for right or wrong, sign flips for partial points, with Holm's correction.
 
 interface PairedTest {
-  /** `mcnemar`: the exact test, when all points are 0 or 1. `sign-flip`: a permutation test of the mean difference, for partial points. */
+  /**
+   * `mcnemar`: the exact test, used if all points are 0 or 1. `sign-flip`: a permutation test of the mean difference, for partial points.
+   */
   readonly test: 'mcnemar' | 'sign-flip'
   /** Number of samples that both conditions answered. */
   readonly pairs: number
-  /** Number of pairs in which the first condition has more points than the second. `worse` counts the pairs in which it has fewer. */
+  /** `better`: number of pairs in which the first condition has more points than the second. `worse`: number in which it has fewer. */
   readonly better: number
   readonly worse: number
   /** The two-sided p value. */
   readonly p: number
-  /** False when the test drew random signs instead of trying all of them. */
+  /** False if the test drew random signs and did not try all of them. */
   readonly exact: boolean
 }
 
-/** With up to this many differences other than 0, the sign-flip test tries every combination of their signs. */
+/** With up to this many non-zero differences, the sign-flip test tries all combinations of signs. */
 const ALL_SIGNS = 16
-/** With more than `ALL_SIGNS` differences, the test draws this many random combinations. Its least possible p is 1 / (DRAWS + 1). */
+/** Number of random sign combinations for more differences than `ALL_SIGNS`. The smallest possible p is 1 / (DRAWS + 1). */
 const DRAWS = 20_000
-/** Numbers that differ by less count as equal. Rounding makes sums of the same points differ a little when their order differs. */
+/** Numbers that differ by less count as equal. Sums of the same points in another order differ a little by rounding. */
 const SAME = 1e-9
 
-/** Tests whether two conditions differ. Each pair has their points (0..1) for one sample. Returns null when there are no pairs. */
+/** Tests whether two conditions differ. A pair has their points (0 to 1) for one sample. Null without pairs. */
 export function pairedTest(pairs: readonly (readonly [number, number])[]): PairedTest | null {
   if (pairs.length === 0) return null
   const differences = pairs.map(([ours, theirs]) => ours - theirs)
@@ -64,11 +66,14 @@ export function pairedTest(pairs: readonly (readonly [number, number])[]): Paire
   return { test: 'sign-flip', ...counts, p: exact ? allSigns(apart) : drawnSigns(apart), exact }
 }
 
-/** McNemar's exact test: in a pair that differs, each side is equally likely to be better. Returns a two-sided p; 1 if no pair differs. */
+/**
+ * McNemar's exact test: under the null hypothesis, each side of a differing pair is equally likely to be better. Returns the two-sided p; 1
+ * if no pair differs.
+ */
 export function mcnemar(better: number, worse: number): number {
   const all = better + worse
   const fewer = Math.min(better, worse)
-  // The chance that the first condition is better in exactly k of `all` pairs, as a logarithm, because 2 ** -all may underflow.
+  // The logarithm of the probability that the first condition is better in exactly k of `all` pairs; 2 ** -all itself may underflow.
   let logChance = -all * Math.LN2
   let sum = 0
   for (let k = 0; k <= fewer; k++) {
@@ -78,7 +83,7 @@ export function mcnemar(better: number, worse: number): number {
   return Math.min(1, 2 * sum)
 }
 
-/** Tries every combination of signs. Returns the share of combinations whose sum is at least as far from 0 as the observed sum: p. */
+/** Returns the exact p: the share of sign combinations whose sum is at least as far from 0 as the observed sum. */
 function allSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const ways = 2 ** differences.length
@@ -91,7 +96,7 @@ function allSigns(differences: readonly number[]): number {
   return far / ways
 }
 
-/** Estimates p of `allSigns` from random signs. The observed signs count as one more draw. The same differences give the same p. */
+/** Estimates the p of `allSigns` from random signs. The observed signs count as one more draw. The same differences give the same p. */
 function drawnSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const random = new Random(differences.length, DRAWS)
@@ -110,8 +115,8 @@ function drawnSigns(differences: readonly number[]): number {
 }
 
 /**
- * Holm's correction of the p values of one family. Returns, in the order given, for each p the least significance level at which Holm's
- * procedure rejects its hypothesis. Nulls are comparisons that could not be made; they stay null and do not count.
+ * Holm's correction of the p values of one family. Returns for each p, in the given order, the smallest significance level at which Holm's
+ * procedure rejects its hypothesis. A null is a comparison that could not be made: it stays null and does not count.
  */
 export function holm(values: readonly (number | null)[]): (number | null)[] {
   const ordered = values.flatMap((p, index) => (p === null ? [] : [{ p, index }])).sort((a, b) => a.p - b.p)
@@ -126,7 +131,7 @@ export function holm(values: readonly (number | null)[]): (number | null)[] {
 
 export interface Baseline {
   readonly agent: AgentKind
-  /** Null: the same contract as the compared condition. If the baseline ran under one contract only, null may also mean that one. */
+  /** Null: the same contract as the compared condition; or the baseline's only contract, if it ran under one only. */
   readonly contract: string | null
 }
 
@@ -138,11 +143,11 @@ export interface Comparison {
   /** The measures of both conditions over the samples that both answered. */
   readonly ours: Measures
   readonly theirs: Measures
-  /** The p of the test, with Holm's correction over all comparisons of its table. */
+  /** The test's p value with Holm's correction over all comparisons of its table. */
   readonly holm: number
 }
 
-/** Returns the index of the condition that is the baseline for this one. Null for the baseline itself, and when no condition fits. */
+/** Returns the index of the condition that is this one's baseline. Null for the baseline itself, and if no condition fits. */
 export function baselineOf(
   condition: Condition,
   conditions: readonly Condition[],
@@ -160,14 +165,14 @@ export function baselineOf(
   const found =
     candidates.find((other) => other.contract === wanted) ??
     (contract === null && new Set(candidates.map((other) => other.contract)).size === 1 ? candidates[0] : undefined)
-  // An agent is compared with itself under another contract only when the baseline names its contract.
+  // An agent is compared with itself under another contract only if the baseline names a contract.
   const same = found === undefined || found === condition || (contract === null && found.agent === condition.agent)
   return same ? null : conditions.indexOf(found)
 }
 
 export type Uncorrected = Omit<Comparison, 'holm'>
 
-/** Compares two conditions on the samples that both answered; null when there are none. `index`: the place of `theirs` in the summary. */
+/** Compares two conditions on the samples that both answered; null if there are none. `index`: the index of `theirs` in the summary. */
 export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
   const by = new Map(theirs.map((answer) => [sampleOf(answer), answer]))
   const both = ours.flatMap((answer): (readonly [PrintedAnswer, PrintedAnswer])[] => {
@@ -182,7 +187,7 @@ export function compared(ours: readonly PrintedAnswer[], theirs: readonly Printe
     : { with: index, difference: apart, test, ours: own, theirs: others }
 }
 
-/** Adds the p with Holm's correction to each comparison. `family`: all comparisons of one table. */
+/** Adds the p value with Holm's correction to each comparison. `family`: all comparisons of one table. */
 export function corrected(family: readonly (Uncorrected | null)[]): (Comparison | null)[] {
   const values = holm(family.map((one) => one?.test.p ?? null))
   return family.map((one, index) => {
@@ -193,48 +198,50 @@ export function corrected(family: readonly (Uncorrected | null)[]): (Comparison 
 
 const sampleOf = ({ id, print }: PrintedAnswer): string => `${id}\n${print}`
 
-// Measures of the answers of one condition, or of one cell of it: outcomes, context, work and time.
+// Below: measures of the answers of one condition or cell: outcomes, context, work and time.
 
 export interface Measures {
-  /** Number of answered samples. `MeasuredResult.errors` counts the errors; no mean includes them. */
+  /** Number of answered samples. Samples that ended with an error are only in `MeasuredResult.errors`. */
   readonly answered: number
   readonly accuracy: Estimate
   readonly outcomes: Readonly<Record<SampleAnswer['score']['outcome'], number>>
   readonly troubles: Troubles
   /**
-   * Means over samples, in tokens: the context at the end of the first step, the largest context, and the context at the answer. `after`
-   * leaves out samples that filled the context, because no step answered them; null when all did.
+   * Mean tokens in the context: `before` at the end of the first step, `most` at the largest step, `after` at the answer. `after` leaves
+   * out samples that overflowed the context, because they have no answering step; null if all did.
    */
   readonly context: Omit<SampleAnswer['tokens'], 'after'> & { readonly after: number | null }
-  /** The mean context at the answer divided by the mean one before, over the samples that `after` counts. Null without a context. */
+  /** Mean of `after` divided by the mean of `before`, over the samples that count for `after`. Null without such samples. */
   readonly kept: number | null
-  /** Means over samples: the number of steps, and tokens summed over steps. */
+  /** Means over samples: the number of steps, and tokens summed over the steps. */
   readonly work: SampleAnswer['work']
-  /** The share of the shown tokens that were in the cache; null when no tokens were shown. */
+  /** The share of the shown tokens that were in the cache; null if no tokens were shown. */
   readonly reused: number | null
   /** Means over samples. `other`: wall time outside cache, prefill and decode, such as tools and waiting for other samples. */
   readonly milliseconds: SampleAnswer['milliseconds'] & { readonly other: number }
-  /** The cost of one right answer: time or tokens of all answers, divided by the sum of their points. Null when no answer has points. */
+  /** The cost per right answer: time or tokens of all answers, divided by the sum of their points. Null if no answer has points. */
   readonly perRight: { readonly milliseconds: number; readonly submitted: number; readonly generated: number } | null
   /** Means over samples of the scorer's counts, such as `older`. */
   readonly details: Readonly<Record<string, number>>
-  /** Means over samples of the agent's own counts, such as passages found. */
+  /** Means over samples of the agent's own counts, such as the passages found. */
   readonly own: Readonly<Record<string, number>>
 }
 
-/** Counts of samples and calls in which something went wrong, whatever the answer scored. */
+/** Numbers of samples and calls in which something went wrong, whatever the score. */
 export interface Troubles {
-  /** Number of samples whose answer ran into the token limit. */
+  /** Number of samples whose answer hit the token limit. */
   readonly cutOff: number
   readonly cancelled: number
-  /** Number of calls refused because the turn had used up its calls. `refusedSamples`: the number of samples with refused calls. */
+  /**
+   * `refusedCalls`: number of calls refused because the turn had used up its calls. `refusedSamples`: number of samples with such calls.
+   */
   readonly refusedCalls: number
   readonly refusedSamples: number
   /** Number of calls that returned an error. */
   readonly failedCalls: number
 }
 
-/** Computes the measures of these answers; null when there are no answers. */
+/** Computes the measures of these answers; null without answers. */
 export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const accuracy = estimate(answers.map(({ score }) => score))
   if (accuracy === null) return null
@@ -279,28 +286,28 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
   }
 }
 
-/** Returns the mean of every named count over all records. A record without a name counts as 0 there. */
+/** Returns the mean of each named count over all records. A record without a name counts as 0. */
 function means<Counts extends Readonly<Record<string, number>>>(counts: readonly Counts[]): Counts {
   const names = [...new Set(counts.flatMap((one) => Object.keys(one)))]
   return Object.fromEntries(names.map((name) => [name, mean(counts.map((one) => one[name] ?? 0))])) as Counts
 }
 
-// Tool use of the answers: how often, how evenly and in which order they called tools, and how many folds they restored.
+// Below: how the answers used tools: how often, how evenly, in which order, and how many folds they restored.
 
 export interface ToolUse {
   readonly samples: number
-  /** Number of calls, failed ones included. */
+  /** Number of calls, including failed ones. */
   readonly calls: number
   readonly failed: number
   /** Number of samples without a call. */
   readonly without: number
-  /** Number of calls of each tool, over all samples. */
+  /** Number of calls per tool, over all samples. */
   readonly counts: Readonly<Record<string, number>>
-  /** Shannon entropy of the shares of `counts`, in bits: 0 for a single tool, 2.58 for six equally frequent ones. Null without calls. */
+  /** Shannon entropy of the tools' shares of the calls, in bits: 0 for one tool, 2.58 for six equally frequent ones. Null without calls. */
   readonly entropy: number | null
-  /** Restore calls per fold or summary call, without failed calls; null when there was no fold or summary. */
+  /** Successful restore calls per successful fold or summary call; null without folds and summaries. */
   readonly restoreRate: number | null
-  /** Counts by tool, one entry for each place in a sample: first the first calls of all samples, then the second calls, and so on. */
+  /** Calls per tool, by position in the sample: entry 0 counts the first calls of all samples, entry 1 the second calls, and so on. */
   readonly order: readonly Readonly<Record<string, number>>[]
 }
 
@@ -324,19 +331,19 @@ export function toolUse(answers: readonly SampleAnswer[]): ToolUse {
   }
 }
 
-/** Returns the Shannon entropy in bits; null when all counts are 0. */
+/** Returns the Shannon entropy in bits; null if all counts are 0. */
 export function entropy(counts: readonly number[]): number | null {
   const all = counts.reduce((sum, count) => sum + count, 0)
   if (all === 0) return null
   const parts = counts.filter((count) => count > 0).map((count) => -(count / all) * Math.log2(count / all))
-  // A single tool would give -0; Math.max makes it 0.
+  // A single tool would give -0.
   return Math.max(
     0,
     parts.reduce((sum, part) => sum + part, 0),
   )
 }
 
-/** Counts how often each name occurs. It uses a Map, because a model chooses the names, and `constructor` may be one of them. */
+/** Counts how often each name occurs. Uses a Map, because a model may write any name, for example `constructor`. */
 function counted(names: readonly string[]): Readonly<Record<string, number>> {
   const counts = new Map<string, number>()
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1)

@@ -1,4 +1,4 @@
-/** Reads and joins the logs of a report. Groups their records by condition, and decides which of several records of a sample counts. */
+/** Reads and joins the logs of a report, groups their records by condition, and decides which of a sample's records counts. */
 import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
@@ -10,20 +10,20 @@ import { logLines, nameOf } from '../run/log-file.js'
 import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
-/** Logs with the same model, engine, sampling, seed and version. Records are joined and conditions compared only within one variant. */
+/** Logs with the same model, engine, sampling, seed and version. Only within a variant are records joined and conditions compared. */
 export interface Variant {
-  /** The variant's name: `A`, `B`, and so on in the order of the logs. */
+  /** The variant's name: `A`, `B`, and so on, in the order of the logs. */
   readonly name: string
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** A task that one or more logs ran. Runs that differ only in their cells or their number of samples are the same task. */
+/** A task of one or more logs. Runs that differ only in cells or number of samples have the same task. */
 export interface ReportTask {
   readonly task: TaskName
-  /** The task's name in file names. The same task with other options gets the ending `-2`, then `-3`. */
+  /** The task's name in file names. The same task with different options ends in `-2`, then `-3`. */
   readonly slug: string
   readonly title: string
-  /** The options with which the logs ran the task, each set of options once. */
+  /** The distinct sets of options with which the logs ran the task. */
   readonly options: readonly Readonly<Record<string, unknown>>[]
   readonly differs: readonly string[]
   /** The names of the axes of the task's cells, such as `needles` and `length`. */
@@ -34,40 +34,40 @@ export interface ReportAgent {
   readonly agent: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** The embedder of an agent that searches by similarity; null for other agents, and when the log names no embedder. */
+  /** The embedder of an agent that searches by similarity; null for other agents, or if the log names none. */
   readonly embedder: string | null
 }
 
 export interface Condition {
-  /** Index in `Gathered.variants`. `task` and `agent` are indices in `Gathered.tasks` and `Gathered.agents`. */
+  /** Index in `Gathered.variants`. `task` and `agent` are indexes in `Gathered.tasks` and `Gathered.agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
   readonly contract: string
   readonly trained: boolean | null
-  /** The answers, one for each sample. */
+  /** The answers, one per sample. */
   readonly answers: readonly PrintedAnswer[]
-  /** The errors of samples without an answer, one for each sample. */
+  /** The errors of samples without an answer, one per sample. */
   readonly errors: readonly ErrorRecord[]
-  /** Number of samples that the runs behind its logs were meant to answer. */
+  /** Number of samples that the condition's runs were meant to answer. */
   readonly planned: number
 }
 
 export interface Gathered {
   readonly logs: readonly ReadLog[]
   readonly variants: readonly Variant[]
-  /** Index of each log's variant. */
+  /** For each log, the index of its variant. */
   readonly variantOf: readonly number[]
   readonly tasks: readonly ReportTask[]
   readonly agents: readonly ReportAgent[]
   readonly conditions: readonly Condition[]
   /** Number of answers left out because a later log or line has the same sample under the same condition. */
   readonly repeated: number
-  /** Number of failed samples that have an answer from another try. */
+  /** Number of samples with an error that another try answered. */
   readonly retried: number
 }
 
-/** A record of a log with the log's header. The texts identify its variant, task and agent: equal ones have equal texts. */
+/** A record with its log's header. `variant`, `task` and `agent` are keys: equal variants, tasks and agents have equal keys. */
 interface GatheredRecord {
   readonly variant: string
   readonly task: string
@@ -118,7 +118,7 @@ function entriesOf({ header, records }: ReadLog): GatheredRecord[] {
   const agents = new Map(header.agents.map((agent) => [agent.agent, agentKey(header, agent)]))
   const last = new Map(records.map((record) => [nameOf(record), record]))
   return records.map((record) => {
-    // The error of a sample that could not be made has no real id and no cell. A later try may have them.
+    // If a sample could not be made, its error has no real id and no cell. A later try may have them.
     const { id, cell } = record.kind === 'error' ? last.get(nameOf(record))! : record
     return {
       ...{ variant, task: tasks[record.task]!, agent: agents.get(record.agent)! },
@@ -154,7 +154,9 @@ function condition(group: readonly GatheredRecord[], [variant, task, agent]: rea
   return { condition, repeated: given - answers.size, retried: failed.size - errors.length }
 }
 
-/** Returns how many samples runs of one task were meant to answer. A cell of several runs counts once, with the most samples that one plans. */
+/**
+ * Returns how many samples the runs of one task were meant to answer. A cell of several runs counts once, with the largest planned number.
+ */
 function plannedBy(runs: readonly Pick<LogHeader['tasks'][number], 'options' | 'size'>[]): number {
   const samples = new Map<string, number>()
   for (const { options, size } of runs) {
@@ -164,14 +166,14 @@ function plannedBy(runs: readonly Pick<LogHeader['tasks'][number], 'options' | '
         (all, [name, values]) => all.flatMap((cell) => values.map((value) => ({ ...cell, [name]: value }))),
         [{}],
       )
-      // The kind `rules` of a logbook has only the first place.
+      // A logbook of the kind `rules` uses only the first of `places`.
       .filter(({ kinds, places }) => kinds !== 'rules' || places === (options['places'] as unknown[])[0])
     for (const cell of cells.map(canonical)) samples.set(cell, Math.max(samples.get(cell) ?? 0, size / cells.length))
   }
   return Math.round([...samples.values()].reduce((sum, each) => sum + each, 0))
 }
 
-/** Returns whether the model was trained for the agent; null when unknown. If the log lists trained tasks, only this task counts. */
+/** Returns whether the model was trained for the agent; null if unknown. If the log lists the trained tasks, only this task matters. */
 function trainedFor({ agents, tasks }: LogHeader, { agent, task }: PrintedAnswer | ErrorRecord): boolean | null {
   const { trained, trainedTasks } = agents.find((one) => one.agent === agent)!
   return trainedTasks === undefined ? trained : trainedTasks.includes(tasks[task]!.task)
@@ -208,8 +210,8 @@ function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): 
 }
 
 /**
- * Returns the key of a task. It leaves out the options that only choose cells (lists) and numbers of samples.
- * For `frames`, which a model judges, it includes the judge.
+ * Returns a task's key. It leaves out numbers of samples, and options that only select cells (lists). For `frames`, which a model judges,
+ * it includes the judge.
  */
 function taskKey({ judge }: LogHeader, { task, options }: LogHeader['tasks'][number]): string {
   const deciding = Object.entries(options).filter(
@@ -218,7 +220,7 @@ function taskKey({ judge }: LogHeader, { task, options }: LogHeader['tasks'][num
   return canonical([task, Object.fromEntries(deciding), task === 'frames' ? judge : null])
 }
 
-/** Returns the embedder for the agents whose answers depend on it, because they search by similarity; null for other agents. */
+/** Returns the embedder for agents that search by similarity, whose answers depend on it; null for other agents. */
 const embedderOf = (header: LogHeader, agent: AgentKind): string | null =>
   agent === 'rag-dense' || agent === 'mem0' ? header.embedder : null
 
@@ -229,15 +231,15 @@ const about = (header: LogHeader, { agent, title, options }: LogHeader['agents']
   ...{ agent, title, options, embedder: embedderOf(header, agent) },
 })
 
-/** Returns the name of a variant by its index: A, B, ..., Z, AA, ... */
+/** Returns a variant's name by its index: A, B, ..., Z, AA, ... */
 const letters = (index: number): string =>
   (index < 26 ? '' : letters(Math.floor(index / 26) - 1)) + String.fromCharCode(65 + (index % 26))
 
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 
-// Reads logs for a report. Of each record, memory holds only the fields that tables and figures need; transcripts stay on disk.
+// Below: reads logs for a report. Memory holds only the fields that tables and figures need; transcripts stay on disk.
 
-/** An answer and `print`, a hash of the sample's truth (the right answer). The hash distinguishes samples that have the same id. */
+/** An answer with `print`, a hash of the sample's right answer, which tells samples with the same id apart. */
 export type PrintedAnswer = SampleAnswer & { readonly print: string }
 
 export interface ReadLog {
@@ -245,13 +247,13 @@ export interface ReadLog {
   readonly name: string
   readonly header: LogHeader
   readonly resumed: readonly Resumption[]
-  /** The records in the order in which they were written. */
+  /** The records, in the order in which they were written. */
   readonly records: readonly (PrintedAnswer | ErrorRecord)[]
-  /** Whether the last line is incomplete. Such a line is not in `records`. */
+  /** Whether the last line is incomplete, and so not in `records`. */
   readonly torn: boolean
 }
 
-/** Reads a log line by line. @throws KvfoldError eval/bad-log with the file and the line */
+/** Reads a log line by line. @throws KvfoldError eval/bad-log that names the file and the line */
 export async function readForReport(path: string): Promise<ReadLog> {
   const records: (PrintedAnswer | ErrorRecord)[] = []
   const resumed: Resumption[] = []
@@ -284,9 +286,7 @@ function recordOf(line: LogRecord, { tasks, agents }: LogHeader, path: string, n
   }
 }
 
-// A text for any plain data, by which it can be compared: equal values have the same text.
-
-/** Returns JSON in which the keys of every object are sorted. Precondition: the value is not undefined. */
+/** Returns JSON in which every object's keys are sorted, so equal values give equal texts. The value must not be undefined. */
 export const canonical = (value: unknown): string =>
   JSON.stringify(value, (_key, inner: unknown) =>
     typeof inner === 'object' && inner !== null && !Array.isArray(inner)

@@ -1,4 +1,4 @@
-/** Makes the report of evaluations. Decides the order of its tables and figures, and writes its sentences. */
+/** Makes the report of evaluations: orders its tables and figures, and writes its sentences. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { count, plural } from '../../runtime/figures/numbers.js'
 import { left, table } from '../../runtime/figures/table.js'
@@ -16,19 +16,19 @@ import { accuracyTables, costTables } from './tables/results.js'
 import { useTables } from './tables/tools.js'
 
 /**
- * Reads the logs and returns their summary. The order of the logs decides the names of the groups (variants).
+ * Reads the logs and returns their summary. The variants are named in the order of the logs.
  * @throws KvfoldError eval/bad-log when a file is not a log, or when no log has a sample yet
  */
 export async function summaryOf(logs: readonly string[], baseline: Baseline, made: Made): Promise<Summary> {
   const read: ReadLog[] = []
-  // Read one log after another, because a log may be large.
+  // Read one log after another, because each may be large.
   for (const path of logs) read.push(await readForReport(path))
   if (read.every(({ records }) => records.length === 0))
     throw new KvfoldError('eval/bad-log', `${logs.join(', ')} has no sample yet; make the report after the first samples.`)
   return summarise(gather(read), baseline, made)
 }
 
-/** Writes the report's files into the folder, over those of an earlier report; creates the folder if needed. Returns the page's path. */
+/** Writes the report's files into the folder, over those of an earlier report. Creates a missing folder. Returns the page's path. */
 export const publish = (summary: Summary, folder: string): string =>
   publishReport(folder, reportOf(summary), { 'summary.json': `${JSON.stringify(summary, null, 2)}\n` })
 
@@ -42,7 +42,7 @@ export const tablesOf = (summary: Summary): DataTable[] => [
 interface Chapter {
   readonly id: string
   readonly heading: string
-  /** The names of the section's tables, in order; `figures` has those of its figures. `x-` stands for all names that begin with `x-`. */
+  /** `tables`, `figures`: the names of the section's tables and figures, in order. `x-` means all names that begin with `x-`. */
   readonly tables: readonly string[]
   readonly figures: readonly string[]
 }
@@ -88,7 +88,7 @@ function picked<T extends { readonly name: string }>(names: readonly string[], a
   return [...new Set(found)]
 }
 
-// The last part of the page. It describes the logs, their differences, the tasks, the agents, and how the page was made.
+// Below: the last section of the page: the logs and how they differ, the tasks, the agents, and how the page was made.
 
 function sources(summary: Summary): ReportPart[] {
   const { logs, tasks, agents, made } = summary
@@ -135,7 +135,7 @@ function sources(summary: Summary): ReportPart[] {
   ]
 }
 
-/** Returns a heading and a table of the facts in which the groups of logs differ; nothing when there is one group. */
+/** Returns a table of the facts in which the groups of logs differ, with a heading; nothing for a single group. */
 function apart({ variants }: Summary): ReportPart[] {
   if (variants.length < 2) return []
   const names = Object.keys(variants[0]!.facts)
@@ -175,7 +175,7 @@ function logPart({ variants }: Summary, log: LogFacts): Section {
   }
 }
 
-// Writes the sentences of a report: its subject, what it finds for each task, and its warnings.
+// Below: the sentences of a report: its subject, its findings for each task, and its warnings.
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]
@@ -196,8 +196,8 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
 }
 
 /**
- * Says for every task whether agents give better answers than the baseline, from a smaller context, at less cost. All numbers are of the
- * samples that both answered. Leaves out agents for whose prompts the model is known to be untrained.
+ * Returns, for each task, sentences on whether agents answer better than the baseline, from a smaller context, at less cost. All numbers
+ * are over the samples that both answered. Agents whose prompts the model was not trained on are left out, if that is known.
  */
 export function claims(summary: Summary): string[] {
   const labels = new Labels(summary)
@@ -222,10 +222,10 @@ export function claims(summary: Summary): string[] {
 
 const sign = (p: number): string => (p < 0.0001 ? probability(p) : `= ${probability(p)}`)
 
-/** The report warns of cells with fewer samples than this. */
+/** Cells with fewer samples than this get a warning. */
 const FEW = 20
 
-/** Returns warnings about facts that would mislead a reader who only looks at the numbers. */
+/** Returns warnings for readers who look only at the numbers. */
 export function cautions(summary: Summary): string[] {
   const { conditions, logs, variants, variantOf } = { ...summary, variantOf: summary.logs.map(({ variant }) => variant) }
   const labels = new Labels(summary)

@@ -1,4 +1,4 @@
-/** Computes the summary of a report as plain data. The report's tables, figures, page and summary.json are all made from it. */
+/** Computes a report's summary as plain data, from which its tables, figures, page and summary.json are made. */
 import { estimate, type Estimate } from '../accuracy.js'
 import type { TaskCell } from '../task.js'
 import type { LogHeader } from '../log.js'
@@ -25,17 +25,17 @@ import {
   type Variant,
 } from './gather.js'
 
-/** The version of summary.json. Increase it with every change that an older program would misread. */
+/** The version of summary.json. Increase it with every change that older programs would misread. */
 const SCHEMA = 1
 
-/** The results of a condition (an agent under a contract on a task), or of one cell of it. */
+/** The results of a condition (an agent under a contract on a task), or of one of its cells. */
 export interface MeasuredResult {
-  /** Accuracy, tokens and time; null when no sample was answered. */
+  /** Accuracy, tokens and time; null if no sample was answered. */
   readonly measures: Measures | null
   readonly tools: ToolUse
-  /** Number of samples that ended in an error. No other number in these results counts such samples. */
+  /** Number of samples that ended with an error. They count in no other number here. */
   readonly errors: number
-  /** The comparison with the baseline. Null for the baseline itself, and when the two have no sample in common. */
+  /** The comparison with the baseline. Null for the baseline itself, and if the two have no sample in common. */
   readonly against: Comparison | null
 }
 
@@ -44,22 +44,22 @@ export interface CellResult extends MeasuredResult {
 }
 
 export interface ConditionResult extends MeasuredResult {
-  /** Index in the summary's `variants`. `task` and `agent` are indices in the summary's `tasks` and `agents`. */
+  /** Index in the summary's `variants`. `task` and `agent` are indexes in its `tasks` and `agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
   readonly contract: string
   readonly trained: boolean | null
-  /** Number of samples that the runs behind the condition's logs were meant to answer. */
+  /** Number of samples that the condition's runs were meant to answer. */
   readonly planned: number
   readonly errorCodes: readonly { readonly code: string; readonly count: number; readonly message: string }[]
   /** The results of the cells, sorted by `byAxes`. */
   readonly cells: readonly CellResult[]
-  /** Accuracies along each axis whose values are numbers, sorted by value. */
+  /** The accuracies along each axis with numeric values, sorted by value. */
   readonly margins: readonly Margin[]
 }
 
-/** The accuracy at one value of one axis, over all samples of a condition with this value, whatever their values on the other axes. */
+/** The accuracy at one value of one axis, over all samples of a condition with this value, whatever their other axes. */
 export interface Margin {
   readonly axis: string
   readonly value: number
@@ -67,7 +67,7 @@ export interface Margin {
   readonly accuracy: Estimate
 }
 
-/** When, with which version and by which command the report was made. The runs have such facts of their own. */
+/** When, with which version and by which command the report was made. Each log has such facts of its own. */
 export interface Made {
   readonly date: string
   readonly kvfold: string
@@ -88,8 +88,8 @@ export interface Summary {
 }
 
 /**
- * Computes the summary. Holm's correction needs families of comparisons. One family has the comparisons of whole conditions. For each
- * task, another family has the comparisons of its cells.
+ * Computes the summary. Holm's correction is applied within families of comparisons: one family of all whole conditions, and for each task
+ * one family of its cells.
  */
 export function summarise(gathered: Gathered, baseline: Baseline, made: Made): Summary {
   const { conditions, agents } = gathered
@@ -143,7 +143,7 @@ function cellsOf({ answers, errors }: Condition, axes: readonly string[]): CellR
     .sort((a, b) => byAxes(a.cell, b.cell, axes))
 }
 
-/** Compares two cells, for sorting, by the first axis on which they differ. Missing values come first; texts are in alphabetical order. */
+/** Compares two cells for sorting, by the first axis on which they differ. Missing values come first; texts are in alphabetical order. */
 export function byAxes(a: TaskCell, b: TaskCell, axes: readonly string[]): number {
   for (const axis of axes) {
     const [left, right] = [a[axis], b[axis]]
@@ -188,7 +188,7 @@ function codesOf(errors: Condition['errors']): ConditionResult['errorCodes'] {
   })
 }
 
-// The facts about each log: the run that it comes from, the version of kvfold, and how complete the log is.
+// Below: facts about each log: its run, the version of kvfold, and whether the log is complete.
 
 export interface LogFacts extends Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine' | 'model' | 'engine'> {
   readonly name: string
@@ -199,7 +199,7 @@ export interface LogFacts extends Pick<LogHeader, 'kvfold' | 'commit' | 'date' |
   readonly seed: number
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly string[]
-  /** One entry for each time that a stopped run continued: the date, and the version, commit and machine if they differ from the start. */
+  /** One entry for each time a stopped run was resumed: the date, and version, commit and machine if they differ from the start. */
   readonly resumed: readonly { readonly date: string; readonly other: readonly string[] }[]
   readonly answers: number
   readonly errors: number

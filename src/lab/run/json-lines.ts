@@ -1,6 +1,6 @@
 /**
- * Reads and writes files of JSON Lines, in which runs, episodes, studies and collected trajectories keep their records. Only one process
- * writes a file at a time. When it stops, at whatever place, a later process can continue the file.
+ * Reads and writes JSON Lines files, which hold the records of runs, episodes, studies and collected trajectories. Only one process writes
+ * a file at a time. Wherever it stops, a later process can continue the file.
  */
 import { createReadStream } from 'node:fs'
 import { type FileHandle, mkdir, open, stat, truncate } from 'node:fs/promises'
@@ -13,12 +13,12 @@ export interface JsonLine {
   readonly value: unknown
   /** Line number, from 1. */
   readonly number: number
-  /** Bytes from the beginning of the file to the end of this line. */
+  /** Bytes from the start of the file to the end of this line, including its line break. */
   readonly end: number
 }
 
 /**
- * Reads the complete lines of a file and ignores an incomplete last line. So another process may still be writing the file.
+ * Reads a file's complete lines, and ignores an incomplete last one. So another process may be writing the file meanwhile.
  * @throws KvfoldError eval/bad-log that names the file and the line
  */
 export async function* jsonLines(path: string): AsyncGenerator<JsonLine> {
@@ -58,8 +58,8 @@ export const codeOf = (error: unknown): string => (error instanceof Error && 'co
 const NEWLINE = 0x0a
 
 /**
- * A write also syncs the file to disk when the last sync is this many milliseconds ago. A crash of the machine may lose the records since
- * the last sync. A crash of this process loses none.
+ * Milliseconds after the last sync (fsync) from which on a write syncs again. A crash of the machine may lose the records since the last
+ * sync; a crash of this process loses none.
  */
 const SYNC_AFTER = 2000
 
@@ -67,7 +67,7 @@ export class JsonLines {
   #line: Promise<unknown> = Promise.resolve()
   #synced = performance.now()
   #closed = false
-  /** The first failure of a write. It may have left half a line in the file, so every later write fails, too. */
+  /** The first failed write. It may have left half a line in the file, so every later write fails too. */
   #failure: Error | null = null
 
   private constructor(
@@ -79,7 +79,7 @@ export class JsonLines {
   ) {}
 
   /**
-   * Creates a file, or opens it to continue it. Until `close`, no other process can open it.
+   * Creates a file, or opens it to continue it. No other process can open it until `close`.
    * @param read reads the existing lines, and returns how many bytes of the file to keep (up to the end of a line)
    * @throws KvfoldError eval/log-busy; eval/bad-log when the file cannot be read or written; any error of `read`, which leaves the file
    * unchanged
@@ -144,11 +144,11 @@ const sizeOf = (path: string): Promise<number> =>
     () => 0,
   )
 
-// Lets only one process at a time write a file, by a lock beside it.
+// Below: a lock file beside the data file, so that only one process writes it at a time.
 
 export const lockOf = (path: string): string => `${path}.lock`
 
-/** Locks the file for this process. Returns the function that unlocks it. @throws KvfoldError eval/log-busy, eval/bad-log */
+/** Locks the file for this process, and returns the function that unlocks it. @throws KvfoldError eval/log-busy, eval/bad-log */
 async function take(path: string): Promise<() => void> {
   const taken = await takeLock(lockOf(path)).catch((cause: unknown) => {
     throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
@@ -157,5 +157,5 @@ async function take(path: string): Promise<() => void> {
   throw new KvfoldError('eval/log-busy', `${taken.name} writes to ${path}; wait for it, or name another file.${taken.advice}`)
 }
 
-/** Returns whether a living process has locked the file, and so writes it. */
+/** Returns whether a living process has locked the file, and so may be writing it. */
 export const isTaken = (path: string): boolean => lockHolder(lockOf(path)) !== null

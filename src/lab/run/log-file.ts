@@ -1,6 +1,6 @@
 /**
- * Reads and writes logs: the log of a run, and the log of an episode. Each line is checked when it is read and before it is written. A
- * stopped run continues its log when the header says that it is the same run.
+ * Reads and writes the logs of runs and episodes. Each line is checked when it is read and before it is written. A stopped run can resume
+ * its log if the headers agree.
  */
 import { readFile } from 'node:fs/promises'
 import { isDeepStrictEqual } from 'node:util'
@@ -18,7 +18,7 @@ type Entry = { readonly kind: string }
 /** Reads the complete lines of a run's log, the header first. @throws KvfoldError eval/bad-log that names file, line and field */
 export const logLines = (path: string) => checkedLines(jsonLines(path), path, runLog)
 
-/** Whether the file is the log of an episode. @throws KvfoldError eval/bad-log when the file cannot be read, or its first line is no JSON */
+/** Returns whether the file is an episode's log. @throws KvfoldError eval/bad-log when it cannot be read, or its first line is not JSON */
 export async function isEpisodeLog(path: string): Promise<boolean> {
   for await (const { value } of jsonLines(path))
     return typeof value === 'object' && value !== null && 'kind' in value && value.kind === episodeLog.header
@@ -43,35 +43,35 @@ async function* checkedLines<Header extends Entry, Record extends Entry>(
   }
 }
 
-/** Returns the version of a value that may be a header. Returns null when the value has none; the schema then reports the fault. */
+/** Returns the version of a value that may be a header; null if it has none, which the schema check reports later. */
 function versionOf(value: unknown): number | null {
   const version = typeof value === 'object' && value !== null && 'version' in value ? value.version : null
   return typeof version === 'number' ? version : null
 }
 
-/** Returns a text that identifies an item of a run: a sample of a task, with an agent and a contract. */
+/** Returns a key that identifies an item of a run: a sample of a task, with an agent and a contract. */
 export const nameOf = ({ task, agent, contract, index }: Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>): string =>
   `${task} ${agent} ${contract} ${index}`
 
-/** Returns the last record of every item. The items keep the order of their first records. */
+/** Returns the last record of each item. The items are in the order of their first records. */
 export function latest<R extends Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>>(records: readonly R[]): R[] {
   return [...new Map(records.map((record) => [nameOf(record), record])).values()]
 }
 
-/** A log that a run or an episode writes. @param before the parts of the earlier records that `open` kept in memory */
+/** A log that a run or an episode writes. @param before what `open` kept in memory of the earlier records */
 export class LogFile<Record extends Entry, Kept> {
   private constructor(
     private readonly file: JsonLines,
     private readonly kind: LogKind<Heading, Record>,
     readonly before: readonly Kept[],
-    /** When this process continues a log: its own header. The line `resumed`, which precedes the first new record, has its fields. */
+    /** When this process resumes a log: its own header, for the line `resumed` that is written before the first new record. Else null. */
     private occasion: Heading | null,
   ) {}
 
   /**
-   * Creates a log, or continues one of the same run; a line `resumed` then precedes the first new record.
-   * @param keep returns the part of a record that stays in memory; null for none
-   * @param most the most records that the log keeps; all later ones are cut off
+   * Creates a log, or resumes one of the same run. In a resumed log, a line `resumed` precedes the first new record.
+   * @param keep returns what stays in memory of a record; null for nothing
+   * @param most the number of records after which the existing log is cut off
    * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is not a log of this kind
    */
   static async open<Header extends Heading, Record extends Entry, Kept>(
@@ -96,7 +96,7 @@ export class LogFile<Record extends Entry, Kept> {
       }
       const [found] = headers
       if (found !== undefined) refuseOther(path, kind.essence(found), kind.essence(header))
-      // An incomplete header comes from a stopped run of ours. Any other file without a header is not a log and stays unchanged.
+      // An incomplete header is left by a killed run. Any other file without a header is no log, and must stay unchanged.
       else if (!(await readFile(path, 'utf8')).startsWith(`{"kind":"${kind.header}"`))
         throw bad(path, `is not a ${kind.name}; kvfold left it unchanged`)
       return kept
@@ -110,13 +110,13 @@ export class LogFile<Record extends Entry, Kept> {
     return this.file.path
   }
 
-  /** Whether the log ended in an incomplete line, which `open` cut off. */
+  /** Whether the log ended with an incomplete line, which `open` cut off. */
   get torn(): boolean {
     return this.file.torn
   }
 
   /**
-   * Resolves when the operating system has the record. Calls may overlap.
+   * Appends a record. Resolves when the operating system has it. Calls may overlap.
    * @throws KvfoldError eval/bad-log when the record cannot be written
    */
   async add(record: Record): Promise<void> {
@@ -133,7 +133,7 @@ export class LogFile<Record extends Entry, Kept> {
   }
 
   async #add(...lines: readonly (Heading | Record)[]): Promise<void> {
-    // An unreadable line would make the log unusable, so each line is checked before it is written.
+    // A line that cannot be read back would make the log unusable, so check each line before it is written.
     for (const line of lines) {
       const read = this.kind.read(readJson(writeJson(line)))
       invariant(
@@ -147,13 +147,13 @@ export class LogFile<Record extends Entry, Kept> {
 
 export type RunLogFile = LogFile<LogEntry, ItemResult>
 
-/** Opens the log of a run. Its `before` has the results of all records so far. @throws the errors of LogFile.open */
+/** Opens a run's log. Its `before` has the results of all records so far. @throws the errors of LogFile.open */
 export const openRunLog = (path: string, header: LogHeader): Promise<RunLogFile> =>
   LogFile.open(path, header, runLog, (entry) => (entry.kind === 'step' ? null : resultOf(entry)))
 
 /**
- * Refuses to continue a log or a folder whose run differs from this one. `there` and `now` describe the two runs.
- * @param place the option by which the user can name another place
+ * Refuses to continue a log or folder whose run differs from this one. `there`, `now`: descriptions of the two runs.
+ * @param place the option with which the user can name a different path
  * @throws KvfoldError eval/other-run that names the first field that differs
  */
 export function refuseOther(path: string, there: object, now: object, place = '--out'): void {
@@ -171,7 +171,7 @@ interface HeaderDifference {
   readonly now: unknown
 }
 
-/** Returns the first field in which two JSON values differ; null when they are equal. `field`: the path of the values themselves. */
+/** Returns the first field in which two JSON values differ; null if they are equal. `field`: the path of the values themselves. */
 function difference(there: unknown, now: unknown, field: string): HeaderDifference | null {
   if (isDeepStrictEqual(there, now)) return null
   if (!isObject(there) || !isObject(now) || Array.isArray(there) !== Array.isArray(now)) return { field, there, now }

@@ -1,12 +1,12 @@
 /**
- * The loop that plays samples or episodes at several places at once. A place is a slot of an engine, for example. Also shares cells among
- * samples, and estimates the time that a run still needs.
+ * The loop that runs samples or episodes in several slots at the same time. Also divides a cache's cells among samples, and estimates the
+ * time that a run still takes.
  */
 
 /**
- * Plays all items. Each place plays one item after another. The first error stops all places and is thrown. When `signal` stops the loop
- * and no item throws, the loop ends early without an error.
- * @param play plays one item at a place; its signal aborts with the loop's and when another place fails
+ * Runs all items. Each of `places` (slots of engines, for example) runs one item after another. The first error stops all of them and is
+ * thrown. If `signal` stops the loop and no item throws, it ends early without an error.
+ * @param play runs one item at a place; its signal aborts with the loop's signal, and when an item at another place fails
  */
 export async function playAll<Item, Place>(
   items: readonly Item[],
@@ -23,7 +23,7 @@ export async function playAll<Item, Place>(
       try {
         await play(item, place, either)
       } catch (error) {
-        // This place did not fail itself. It threw only because the loop was stopped.
+        // The item threw only because the loop was stopped; it did not fail.
         if (error === either.reason) return
         failures.push(error instanceof Error ? error : new Error(String(error)))
         stop.abort()
@@ -33,20 +33,20 @@ export async function playAll<Item, Place>(
   if (failures.length > 0) throw failures[0]!
 }
 
-// Divides the cells of one cache among samples. A sample that does not fit waits until others end. Samples get cells in order of arrival.
+// Below: divides one cache's cells among samples. A sample that does not fit waits until others end. Samples get cells in order of arrival.
 
 export class Cells {
   readonly #waiting: { readonly count: number; readonly admit: () => void }[] = []
   #free: number
 
-  /** @param total the number of cells; null for no limit */
+  /** @param total the number of cells; null: no limit */
   constructor(private readonly total: number | null) {
     this.#free = total ?? Infinity
   }
 
   /**
-   * Waits until `wanted` cells are free, and takes them. Takes all cells when `wanted` is more than the total. Returns the function that
-   * gives the cells back.
+   * Waits until `wanted` cells are free, and takes them. If `wanted` exceeds the total, it takes all cells. Returns the function that gives
+   * them back.
    * @throws the reason of `signal` when it aborts
    */
   async take(wanted: number, signal: AbortSignal): Promise<() => void> {
@@ -83,9 +83,9 @@ export class Cells {
   }
 }
 
-// Estimates how long a run will still take, from the times of similar samples.
+// Below: estimates how long a run will still take, from the times of similar samples.
 
-/** The properties by which samples are grouped. Samples with the same ones take a similar time. */
+/** What samples are grouped by. Samples of one kind take a similar time. */
 interface Kind {
   readonly task: number
   readonly agent: string
@@ -99,7 +99,7 @@ export class Pace {
   readonly #left = new Map<string, number>()
   #busy = 0
 
-  /** @param parallel the most samples that run at once. Until the run has measured how many really do, the estimate uses this number. */
+  /** @param parallel the most samples that run at once; the estimate uses it until the real number has been measured */
   constructor(
     left: readonly Kind[],
     private readonly parallel: number,
@@ -121,7 +121,7 @@ export class Pace {
     this.#left.set(kindOf(kind), Math.max(0, (this.#left.get(kindOf(kind)) ?? 0) - 1))
   }
 
-  /** Returns the estimated milliseconds until all samples are done; null as long as the time of no sample is known. */
+  /** Returns the estimated milliseconds until all samples are done; null if no sample's time is known yet. */
   left(now = performance.now()): number | null {
     const all = [...this.#taken.values()]
     const count = all.reduce((sum, taken) => sum + taken.count, 0)
@@ -133,7 +133,7 @@ export class Pace {
       work += left * (taken === undefined ? usual : taken.milliseconds / taken.count)
     }
     const wall = now - this.begun
-    // `busy` does not include the samples in progress. So how many run at once is known only after the first sample is done.
+    // `busy` leaves out the samples in progress, so the real parallelism is known only after the first sample is done.
     const parallel = this.#busy > 0 && wall > 0 ? Math.min(this.parallel, Math.max(1, this.#busy / wall)) : this.parallel
     return work / parallel
   }

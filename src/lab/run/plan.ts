@@ -1,6 +1,6 @@
 /**
- * Plans a run before its first sample: the order of its items, and the header of its log. Because of this order, a stopped run has
- * finished about the same share of the samples of every task, cell and agent.
+ * Plans a run before its first sample: the order of its items, and its log's header. With this order, a run stopped at any time has done
+ * about the same share of every task, cell and agent.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
@@ -14,13 +14,13 @@ import type { AgentKind, EvalAgent } from '../agent.js'
 import { type ErrorRecord, LOG_VERSION, type LogHeader, type LogRecord, type SampleRecord } from '../log.js'
 import type { Task, TaskName } from '../task.js'
 
-/** One unit of a run: one sample that one agent answers under one contract. */
+/** One unit of a run: one sample, answered by one agent under one contract. */
 export interface Item {
-  /** Index in the run's tasks. */
+  /** Index of the task in the run's list of tasks. */
   readonly task: number
   readonly agent: AgentKind
   readonly contract: ContractChoice
-  /** Index of the sample in the task. */
+  /** Index of the sample in its task. */
   readonly index: number
 }
 
@@ -33,9 +33,8 @@ export interface RunPlan {
 }
 
 /**
- * Returns the items of a run, in order. Tasks advance in proportion to their sizes; `Task.size` says how a task orders its cells. All
- * agents answer a sample under all contracts before the next sample begins. An agent that never edits answers it once, under the first
- * contract.
+ * Returns a run's items in order. Tasks advance in proportion to their sizes; `Task.size` says how a task orders its cells. All agents
+ * answer a sample under all contracts before the next sample begins. An agent that never edits answers it once, under the first contract.
  */
 export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   const samples = sizes.flatMap((size, task) =>
@@ -49,10 +48,10 @@ export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   )
 }
 
-/** Returns whether the agent edits the conversation. Only for such agents do contracts make a difference. */
+/** Returns whether the agent edits the conversation. Contracts matter only for such agents. */
 export const edits = (agent: AgentKind): boolean => agent === 'sculptor' || agent === 'policy'
 
-// The result of a finished sample, which the run keeps in memory: its record without the long texts.
+// The result of a finished sample that stays in memory: its record without the long texts.
 
 export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
 export type ItemResult = SampleAnswer | ErrorRecord
@@ -67,28 +66,28 @@ export function resultOf(record: LogRecord): ItemResult {
   return rest
 }
 
-// The header of a log: all facts about a run that are known before its first sample.
+// Below: the header of a log: all facts about a run that are known before its first sample.
 
 export interface HeaderOptions {
   readonly command: string
   readonly engine: EngineInfo
-  /** The engine's options that change answers and do not have their defaults. Plain JSON. Default: none. */
+  /** The engine's options that change answers and differ from the defaults. Plain JSON. Default: none. */
   readonly settings?: Readonly<Record<string, unknown>>
-  /** SHA-256 of the model's file (modelFingerprint); null for a model on another server. */
+  /** SHA-256 of the model's file (`modelFingerprint`); null for a model on another server. */
   readonly fingerprint: string | null
   readonly embedder: string | null
   readonly judge: string | null
   readonly seed: number
-  /** The run's sampling options, besides those that each task has of its own. Plain JSON. */
+  /** The run's sampling options; each task has further ones of its own. Plain JSON. */
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly ContractChoice[]
   readonly tasks: readonly Task[]
   readonly agents: readonly EvalAgent[]
-  /** Whether the model was trained for an agent's prompts on a task; null when that is not known. */
+  /** Whether the model was trained for an agent's prompts on a task; null if unknown. */
   readonly trained: ((agent: AgentKind, task: TaskName) => boolean) | null
 }
 
-/** Returns the header. For its hashes, it makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
+/** Returns the header. Makes the first and the last sample of every task, to hash them. @throws KvfoldError eval/bad-data */
 export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
   const { settings = {} } = options
@@ -111,7 +110,7 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   }
 }
 
-/** Returns the program, commit, date, command and machine of this process, for the records that it makes. */
+/** Returns this process's program version, commit, date, command and machine, for the records that it makes. */
 export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
   kvfold: kvfoldVersion(),
   commit: commitOf(ROOT),
@@ -132,12 +131,12 @@ function agentOf(
   return { ...about, trained: trainedTasks.length === names.length, trainedTasks }
 }
 
-/** The package's root: three folders above this file, in `src` and in `dist` alike. */
+/** The package's root, three folders above this file both in `src` and in `dist`. */
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
 export const kvfoldVersion = (): string => packageFacts().version
 
-/** Returns the properties of this machine that times depend on. `memory` is in bytes. */
+/** Returns the properties of this machine on which times depend. `memory` is in bytes. */
 function machine(): LogHeader['machine'] {
   return {
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
@@ -162,11 +161,11 @@ async function taskOf(task: Task): Promise<LogHeader['tasks'][number]> {
   }
 }
 
-// Reads the commit of the source from the checkout's files, because git itself may not be installed.
+// Below: reads the commit from the checkout's files, because git may not be installed.
 
 /**
- * Returns the commit that HEAD names in the checkout in `folder`; null when `folder` is not a checkout, such as in an installed package.
- * Ignores uncommitted changes.
+ * Returns the commit that HEAD names in the checkout in `folder`; null if there is no checkout, as in an installed package. Uncommitted
+ * changes are ignored.
  */
 export function commitOf(folder: string): string | null {
   try {
@@ -179,7 +178,9 @@ export function commitOf(folder: string): string | null {
   }
 }
 
-/** Returns the commit of a branch. `own`: the checkout's git folder. A linked worktree has its branches in the folder of `commondir`. */
+/**
+ * Returns a branch's commit. `own`: the checkout's git folder. The branches of a linked worktree are in the folder that `commondir` names.
+ */
 function hashOf(branch: string, own: string): string | null {
   const common = textIn(join(own, 'commondir'))
   const folders = common === null ? [own] : [own, resolve(own, common.trim())]

@@ -1,4 +1,4 @@
-/** Makes and scores samples, in this thread or in worker threads. With worker threads the engine never waits for this work. */
+/** Makes and scores samples, in this thread or in worker threads. With worker threads, this work never delays the engine. */
 import { Piscina } from 'piscina'
 import { type Delivery, delivered, poolOptions, received } from '../../runtime/core/threads.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
@@ -14,7 +14,7 @@ type Order =
       readonly verdict?: boolean | null
     }
 
-/** Makes and scores samples of the run's tasks. `task` is the index of a task. */
+/** Makes and scores the samples of a run's tasks. `task`: the index of a task. */
 export interface Bench {
   /** Makes the sample with this index. @throws KvfoldError eval/bad-data */
   sample(task: number, index: number): Promise<TaskSample>
@@ -22,7 +22,7 @@ export interface Bench {
   close(): Promise<void>
 }
 
-/** Opens the bench of a run. With 0 threads all work runs in this thread. That starts faster, and suits few or small samples. */
+/** Opens the bench of a run. With 0 threads all work runs in this thread, which starts faster and suits few or small samples. */
 export const openBench = (tasks: readonly Task[], threads: number): Bench =>
   threads === 0 ? new OwnThread(tasks) : new WorkerPool(tasks, threads)
 
@@ -44,7 +44,7 @@ class OwnThread implements Bench {
 
 class WorkerPool implements Bench {
   readonly #threads: Piscina<Order, Delivery>
-  /** Rejects when the threads cannot work at all. */
+  /** Rejects if the threads cannot work at all. */
   readonly #broken: Promise<never>
 
   constructor(

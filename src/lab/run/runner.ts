@@ -1,6 +1,6 @@
 /**
- * Runs all samples with all agents, several at once. The record of a sample goes to the log as soon as the sample is done. The run ends
- * when all samples are done or the caller stops it.
+ * Runs all samples with all agents, several at once. Each sample's record goes to the log as soon as it is done. The run ends when all
+ * samples are done, or when the caller stops it.
  */
 import { randomUUID } from 'node:crypto'
 import type { ContractChoice } from '../../runtime/core/contract.js'
@@ -20,17 +20,17 @@ export interface RunOptions {
   readonly tasks: readonly Task[]
   readonly agents: readonly EvalAgent[]
   readonly contracts: readonly ContractChoice[]
-  /** Engines of the same model, at least one. The run distributes its samples over them. */
+  /** Engines of the same model, at least one, among which the samples are distributed. */
   readonly engines: readonly Engine[]
   /** How many samples each engine runs at once. */
   readonly slots: number
-  /** The number of cache cells that all samples on one engine share; null when each conversation has a context of its own. */
+  /** Cells of the cache that all samples on one engine share; null if each conversation has a context of its own. */
   readonly cells: number | null
   readonly embedder: TextEmbedder | null
   readonly judge: Judge | null
   readonly seed: number
   readonly bench: Bench
-  /** Stores the records of this run, and holds the results of the runs before it. `LogFile` implements it. */
+  /** Stores this run's records, and holds the results of earlier runs of the log. `LogFile` implements it. */
   readonly log: RunLog
   readonly signal: AbortSignal
   readonly onProgress?: (progress: RunProgress) => void
@@ -46,7 +46,7 @@ export interface RunLog {
 export interface RunProgress {
   readonly done: number
   readonly total: number
-  /** Number of samples of this run that failed so far. */
+  /** Number of this run's samples that have failed so far. */
   readonly errors: number
   /** Estimated milliseconds until all samples are done; null before the first measurement. */
   readonly left: number | null
@@ -54,24 +54,24 @@ export interface RunProgress {
   readonly last: ItemResult | null
 }
 
-/** The run stops after this many errors in a row on all engines together. The samples are then probably not the cause. */
+/** The run stops after this many consecutive errors, counted over all engines. The samples are then probably not the cause. */
 export const MOST_ERRORS = 10
 
-/** The cells that a sample is estimated to need besides its messages and its answer: for the system prompt, tool calls and results. */
+/** Estimated cells of a sample beyond its messages and its answer: system prompt, tool calls and results. */
 const BESIDE = 2048
 
 /**
- * Runs the samples that have no answer in the log yet, also those that ended in an error before. Resolves when all are done or `signal`
- * stopped the run. The log does not get the samples that were then in progress.
+ * Runs the samples that have no answer in the log yet, including those that ended with an error. Resolves when all are done, or when
+ * `signal` stopped the run. Samples in progress at that time are not logged.
  * @returns the result of every finished sample, errors included
  * @throws KvfoldError eval/too-many-errors, eval/bad-log
  */
 export const run = (options: RunOptions): Promise<readonly ItemResult[]> => new EvalRun(options).all()
 
-/** The engine that a slot belongs to, and the cells that the slots of this engine share. */
+/** A slot's engine, and the cells that all slots of this engine share. */
 interface WorkPlace {
   readonly engine: Engine
-  /** The number of all cells that the slots share; null when no slot has to wait for cells. */
+  /** The number of cells that the slots share; null if no slot has to wait for cells. */
   readonly total: number | null
   readonly cells: Cells
 }
@@ -100,7 +100,7 @@ class EvalRun {
     const { engines, slots, signal } = this.options
     this.#report(null)
     const places = engines.flatMap((engine) => {
-      // A single slot has all cells for itself, so it never waits for cells.
+      // A single slot has all cells, so it never waits.
       const total = slots === 1 ? null : this.options.cells
       const place: WorkPlace = { engine, total, cells: new Cells(total) }
       return Array.from({ length: slots }, () => place)
@@ -166,13 +166,13 @@ class EvalRun {
     }
     const record = await within(needed, { name, alone })
     // An agent may need more cells than estimated while other samples hold the rest. Then a prompt fails, or an answer ends before its
-    // limit. The outcome must not depend on other samples, so the sample runs again alone on its engine.
+    // limit. The outcome must not depend on other samples, so the sample is repeated alone on its engine.
     const isFull = record?.kind === 'error' && record.code === 'context/full'
     const isCrowded = !alone && record !== null && (isFull || isCutOff)
     return isCrowded ? within(total, { name: `${name}.alone`, alone: true }) : record
   }
 
-  /** Returns the item's sample. All agents answer a sample one after another, so it is made once and stays in memory for a while. */
+  /** Returns the item's sample. All agents answer it one after another, so it is made once and kept in memory for a while. */
   #sample({ task, index }: Item): Promise<TaskSample> {
     const name = `${task} ${index}`
     const known = this.#samples.get(name)

@@ -1,5 +1,5 @@
 /**
- * Runs one sample with one agent and returns the record for the log, also after an error. If the task needs a judge, a model judges the
+ * Runs one sample with one agent, and returns the record for the log, also after an error. If the task needs a judge, a model judges the
  * answer.
  */
 import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors.js'
@@ -22,17 +22,20 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
   readonly engine: Engine
   readonly bench: Bench
   readonly judge: Judge | null
-  /** The seed of the run. Each sample derives its own seed from it, the same for all agents. */
+  /** The run's seed. Each sample's own seed is derived from it, and is the same for all agents. */
   readonly seed: number
-  /** A name that is unique in this process; for caches that outlive the process, among all processes. Conversations are named after it. */
+  /**
+   * Conversations are named after it, so it must be unique in this process. For caches that outlive the process, it must be unique among
+   * all processes.
+   */
   readonly name: string
-  /** Whether the cache holds no other conversations. If so, only the agent itself can fill it. */
+  /** Whether the cache holds no other conversations, so that only the agent itself can fill it. */
   readonly alone: boolean
   readonly signal: AbortSignal
   readonly onStep?: RecorderOptions['onStep']
 }
 
-/** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped the sample. */
+/** Answers and scores the sample. An error becomes an error record. Returns null if `signal` stopped the sample. */
 export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
   const { signal, item } = options
   try {
@@ -43,7 +46,7 @@ export async function trial(sample: TaskSample, options: TrialOptions): Promise<
   }
 }
 
-/** Returns the record of a sample that could not be made (`sample` null) or answered. */
+/** Returns the record of a sample that could not be answered, or not even made (`sample` null). */
 export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | null, error: unknown): ErrorRecord => ({
   kind: 'error',
   ...item,
@@ -53,7 +56,7 @@ export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | nul
   message: error instanceof Error ? error.message : String(error),
 })
 
-/** Runs the sample as an episode of one turn and returns its record. */
+/** Runs the sample as an episode of one turn, and returns its record. */
 async function recordOf(sample: TaskSample, options: TrialOptions): Promise<SampleRecord> {
   const { item, task, bench, judge, name, signal, engine, onStep } = options
   let judgement: SampleRecord['judgement']
@@ -84,8 +87,8 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
 }
 
 /**
- * Lets the agent answer. If the first step fits and the agent fills the context later, the outcome is OVERFLOWED with the calls so far,
- * without an answer. It counts as wrong, because the agent failed. An error record would leave the sample out of the agent's accuracy.
+ * Lets the agent answer. If the first step fits and the agent overflows the context later, the result is OVERFLOWED with the calls so far.
+ * It counts as wrong, because the agent failed; an error record would leave the sample out of the agent's accuracy.
  */
 async function answered(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<Answered> {
   const { item, task, agent, seed, name, signal, window, embedder, alone } = options
@@ -98,7 +101,7 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       sample,
       name,
       contract: item.contract,
-      // The sample's own seed. It is the same for every agent and engine.
+      // The sample's own seed, the same for every agent and engine.
       seed: mix(seed ^ mix(item.index + 1)),
       window,
       signal,
@@ -114,18 +117,17 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
   }
 }
 
-// Asks a model to judge an answer, for tasks whose authors let a model judge, too.
+// Below: asks a model to judge an answer, for tasks whose authors do so too.
 
 export interface Judge {
-  /** The judge's name in the log. */
   readonly name: string
   readonly engine: Engine
 }
 
-/** The most tokens of the judge's answer. It has some reasons and then the verdict, one word. */
+/** The most tokens of the judge's answer: some reasons, and then the verdict in one word. */
 const LONGEST = 512
 
-/** Returns the judge's answer, generated at temperature 0, and the verdict in it. @throws KvfoldError any error of the judge's engine */
+/** Returns the judge's answer, generated at temperature 0, with its verdict. @throws KvfoldError any error of the judge's engine */
 export async function judged(
   judging: NonNullable<Task['judging']>,
   sample: TaskSample,

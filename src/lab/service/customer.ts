@@ -1,4 +1,4 @@
-/** Makes the customer's story at the order desk, turn by turn. It has new goals, changes of mind, and mistakes for the agent to notice. */
+/** Makes the customer's story at the order desk, turn by turn: new goals, changes of mind, and mistakes that the agent should notice. */
 import { type Call, carryOut, COLOURS, type Desk, Draw, makeDesk, type RetailOrder } from './desk.js'
 
 /** A call that looks something up. `yields`: the strings in its result that the turn needs. */
@@ -7,7 +7,7 @@ export interface Lookup {
   readonly yields: readonly string[]
 }
 
-/** The wrong calls and words of an agent that looks nothing up, or that forgot earlier turns. */
+/** The wrong calls and words of an agent that looks nothing up, or that has lost the earlier turns. */
 export interface CustomerMistake {
   readonly acts: readonly Call[]
   readonly says: readonly string[]
@@ -26,8 +26,8 @@ export interface Goal {
   readonly note: string
   readonly constraint?: string
   /**
-   * `careless`: the mistake of an agent that looks nothing up. `forgetful`: the mistake
-   * of an agent that lost the earlier turns. A field is absent when such an agent makes no mistake in this turn.
+   * `careless`: the mistake of an agent that looks nothing up. `forgetful`: the mistake of an agent that has lost the earlier turns. Absent
+   * if such an agent makes no mistake in this turn.
    */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake
@@ -46,7 +46,7 @@ export interface StoryOptions {
 const call = (name: string, args: Call['arguments']): Call => ({ name, arguments: args })
 const lookup = (found: Call, ...yields: string[]): Lookup => ({ call: found, yields })
 
-/** Makes a story, the same for the same options. Each turn continues from the state that the right calls of earlier turns leave. */
+/** Makes a story; the same options give the same one. Each turn starts from the state that the right calls of earlier turns leave. */
 export function makeStory({ seed, turns }: StoryOptions): Story {
   const desk = makeDesk({ seed, orders: Math.max(6, turns + 2) })
   const now = structuredClone(desk)
@@ -61,7 +61,7 @@ export function makeStory({ seed, turns }: StoryOptions): Story {
     }
   }
   add(teller.greeting())
-  // The kinds of requests come in rotation, so that a short story has most of them. The seed chooses one of the first three to begin.
+  // The kinds of requests rotate, so that a short story has most of them. The seed chooses which of the first three is first.
   const matters = [
     () => teller.exchange(),
     () => teller.mistake(),
@@ -262,8 +262,8 @@ class Teller {
   }
 
   /**
-   * Returns the next of the customer's orders, in rotation, that has this status. When no order has it, any status will do. Skips orders
-   * that were placed during the story.
+   * Returns the next of the customer's orders, in rotation, with this status; of any status if none has it. Skips orders that were placed
+   * during the story.
    */
   #order(status?: RetailOrder['status']): RetailOrder {
     const all = this.#orders

@@ -1,4 +1,4 @@
-/** The order desk. Makes customers, products and orders from a seed, and carries out calls of its ten tools. Has the agent's policy. */
+/** The order desk: makes customers, products and orders from a seed, carries out calls of its ten tools, and holds the agent's policy. */
 import { Random } from '../../runtime/core/random.js'
 
 export interface RetailVariant {
@@ -83,7 +83,7 @@ export class Draw {
     return items[this.below(items.length)]!
   }
 
-  /** Draws a number with `count` digits that this object has not drawn before. */
+  /** Draws a number with `count` digits, as text, that this object has not drawn before. */
   digits(count: number): string {
     for (;;) {
       const text = String(10 ** (count - 1) + this.below(9 * 10 ** (count - 1)))
@@ -98,7 +98,9 @@ export class Draw {
   }
 }
 
-/** Makes a desk, the same for the same options. Every product has two variants in each colour; one costs about three times as much. */
+/**
+ * Makes a desk; the same options give the same one. Each product has two variants per colour, one of them at about three times the price.
+ */
 export function makeDesk({ seed, orders }: DeskOptions): Desk {
   const draw = new Draw(seed)
   const products = THINGS.map((name): Product => {
@@ -119,7 +121,7 @@ export function makeDesk({ seed, orders }: DeskOptions): Desk {
   })
   const made = customers.flatMap(({ customer_id }, at) =>
     Array.from({ length: at === 0 ? orders : 2 }, (_, index): RetailOrder => {
-      // Neighbouring orders hold different products. So a product identifies one of two such orders.
+      // Neighbouring orders hold different products, so a product tells two such orders apart.
       const things = [0, 1].map((one) => products[(2 * index + one) % products.length]!)
       return {
         order_id: `#W${draw.digits(7)}`,
@@ -142,7 +144,7 @@ export interface Call {
   readonly arguments: Readonly<Record<string, unknown>>
 }
 
-/** The tools by name, each with its description and the types of its arguments. */
+/** The tools by name: the description, and the types of the arguments. */
 const TOOLS = {
   find_customer: { about: 'Finds a customer by e-mail address.', takes: { email: 'string' } },
   get_customer: { about: 'A customer by id.', takes: { customer_id: 'string' } },
@@ -181,7 +183,7 @@ Before an address is changed, repeat order and address and ask for a yes. A limi
 When the customer asks whether an item can be exchanged, name the other item; exchange only when told to.
 Answer in one or two sentences with the prices and numbers asked for, and name the ids of the orders and items that you speak of. Call no tool when you need none.`
 
-/** Carries out a call and changes `desk`. Returns the result, or the reason why the call is refused. */
+/** Carries out a call, which may change `desk`. Returns the result, or the reason why the call is refused. */
 export function carryOut(
   desk: Desk,
   { name, arguments: given }: Call,
@@ -259,7 +261,7 @@ export function carryOut(
 
 const NOISE = 'warehouse_zone carrier_ref audit_code batch_label source_system route_hint tax_class pallet_code'.split(' ')
 
-/** Returns the result of a tool as JSON text. Adds `fields` needless fields to every record, which make the text long. */
+/** Returns a tool's result as JSON text. Adds `fields` useless fields to each record, to make the text long. */
 export function worded(value: unknown, fields: number, draw: Draw): string {
   const noisy = (part: unknown): unknown => {
     if (Array.isArray(part)) return part.map(noisy)

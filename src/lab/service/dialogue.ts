@@ -1,6 +1,5 @@
 /**
- * Dialogues at the order desk: the environment (customer, tools, score),
- * the scripted agents, and the scenarios that every framework plays.
+ * Dialogues at the order desk: the environment (customer, tools, score), the scripted agents, and the scenarios that every framework runs.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { COMPRESS, compressed, REPORT } from '../agents/rounds.js'
@@ -19,11 +18,11 @@ import { type Call, carryOut, type Desk, Draw, POLICY, toolDefinitions, worded }
 export interface ServiceDialogueOptions {
   readonly seed: number
   readonly turns: number
-  /** Number of needless fields in every record of a tool result. They make the results long. */
+  /** Number of useless fields in each record of a tool result. They make the results long. */
   readonly fields: number
 }
 
-/** The environment's state between two turns, as plain JSON. `results`: the number of tool results so far. */
+/** The environment's state between two turns, as plain JSON. `results`: number of tool results so far. */
 interface ServiceState {
   readonly desk: Desk
   readonly turn: number
@@ -37,7 +36,7 @@ export class ServiceEnvironment implements Environment {
   /** Number of turns that have begun. */
   #turn = 0
   #results = 0
-  /** The successful calls of this turn. `#calls`: the number of all calls of this turn. */
+  /** `#done`: this turn's successful calls. `#calls`: the number of all its calls. */
   #done: Call[] = []
   #calls = 0
 
@@ -61,7 +60,6 @@ export class ServiceEnvironment implements Environment {
     return { desk: this.#desk, turn: this.#turn, results: this.#results }
   }
 
-  /** The goal of the current turn. */
   get goal(): Goal {
     return this.#story.goals[Math.max(0, this.#turn - 1)]!
   }
@@ -71,7 +69,7 @@ export class ServiceEnvironment implements Environment {
     return this.#story.goals.slice(0, Math.max(0, this.#turn - 1))
   }
 
-  /** The successful calls of this turn; `calls` is the number of all its calls. */
+  /** The successful calls of this turn. `calls` is the number of all its calls. */
   get done(): readonly Call[] {
     return this.#done
   }
@@ -96,8 +94,8 @@ export class ServiceEnvironment implements Environment {
   }
 
   /**
-   * Scores 1 when the desk is right after this turn and the answer contains every
-   * required string; else 0. A wrong change of the desk makes all later turns wrong, too.
+   * Scores 1 if the desk is right after this turn and the answer contains every required string; else 0. After a wrong change of the desk,
+   * all later turns are wrong too.
    */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { acts, told } = this.goal
@@ -111,7 +109,7 @@ export class ServiceEnvironment implements Environment {
   #execute(call: Call): string {
     this.#calls++
     const result = carryOut(this.#desk, call)
-    // The agent's toolbox makes a failed result of it.
+    // The agent's toolbox turns the error into a failed call.
     if (!result.ok) throw new Error(`${result.why}.`)
     this.#done.push(call)
     return worded(result.value, this.options.fields, new Draw(this.options.seed, 2, this.#results++))
@@ -120,19 +118,19 @@ export class ServiceEnvironment implements Environment {
 
 const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
 
-// The scripted agents of the order desk, and the texts that they write as helpers.
+// Below: the scripted agents of the order desk, and the texts that they write as helpers.
 
 /**
- * The scripted agents. `taught` looks up every value that it needs until the prompt shows it. `careless` does
- * as the customer says without a lookup. `forgetful` knows only the customer's last message.
+ * The scripted agents. `taught` looks up every value that it needs and that the prompt does not show. `careless` does what the customer
+ * says without a lookup. `forgetful` knows only the customer's last message.
  */
 export const manners = ['taught', 'careless', 'forgetful'] as const
 export type Manner = (typeof manners)[number]
 
-/** After this many calls in a turn the script makes no more lookups and answers from the values in the prompt. */
+/** After this many calls in a turn, the script stops looking up and answers from the values in the prompt. */
 const ENOUGH = 8
 
-/** Makes the script of an agent. It uses only values that the request shows. It must look up again a value that a fold hides. */
+/** Makes an agent's script. It uses only values that the request shows, and must look up again a value that a fold hides. */
 const serviceTeacher =
   (environment: ServiceEnvironment, manner: Manner): Teacher =>
   (request) => {
@@ -143,7 +141,7 @@ const serviceTeacher =
       : { ...reply, content: told(request, () => `${notes(environment)} ${found(request, environment.goal)}`) ?? '' }
   }
 
-/** Returns the reply. If it calls tools that are not loaded and the request offers the tool search, returns a search for them instead. */
+/** Returns the reply. If it calls tools that are not loaded, and the request offers the tool search, returns a search for these tools. */
 export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, reply: ScriptedReply): ScriptedReply {
   const loaded = new Set([...tools, ...unlisted].map(({ name }) => name))
   const missing = new Set((reply.calls ?? []).map(({ name }) => name).filter((name) => !loaded.has(name)))
@@ -152,7 +150,7 @@ export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, repl
   return { calls: [{ name: SEARCH_TOOLS, arguments: { keywords } }] }
 }
 
-/** Returns `text` in the form of notes that the request asks for (of IterResearch or AgentFold); null when it asks for no notes. */
+/** Returns `text` as the notes that the request asks for (of IterResearch or AgentFold); null if it asks for none. */
 export function told({ messages }: EngineRequest, text: () => string): string | null {
   const asked = messages.findLast(({ role }) => role === 'user')?.content ?? ''
   if (asked.includes(REPORT)) return `${REPORT}${text()}</report>`
@@ -171,10 +169,10 @@ function decision(request: EngineRequest, { goal, done, calls }: ServiceEnvironm
   return { content: said.length === told.length ? `Here you are: ${said.join(', ')}.` : 'I cannot see that any more.' }
 }
 
-/** Returns whether the words come from a tool's result, not from the customer or the policy. */
+/** Returns whether the words come from a tool's result, and not from the customer or the policy. */
 const known = ({ lookups }: Goal, words: string): boolean => lookups.some(({ yields }) => yields.includes(words))
 
-/** Returns the text that a request shows: every message with its edits applied, and the calls' arguments. */
+/** Returns the text that a request shows: each message with its edits applied, and the calls' arguments. */
 function shownText({ messages, edits = [] }: EngineRequest): string {
   return messages
     .map(({ content, toolCalls = [] }, index) => {
@@ -188,7 +186,7 @@ function shownText({ messages, edits = [] }: EngineRequest): string {
     .join('\n')
 }
 
-/** Writes the reply of a helper. The request's schema decides its kind, notes or chosen lines. Without a schema it is a summary. */
+/** Writes a helper's reply. The request's schema decides what it is: notes, chosen lines or, without a schema, a summary. */
 function helper(request: EngineRequest, environment: ServiceEnvironment): string {
   const { goal } = environment
   if (request.schema === memorySchema) return JSON.stringify({ summary: notes(environment), todo: [goal.todo] })
@@ -198,7 +196,10 @@ function helper(request: EngineRequest, environment: ServiceEnvironment): string
 
 const notes = ({ past }: ServiceEnvironment): string => past.map(({ note }) => note).join(' ')
 
-/** Returns the values that this turn looked up and the prompt still shows. Some frameworks continue a turn from its notes alone. */
+/**
+ * Returns the values that this turn looked up and the prompt still shows. Some frameworks continue a turn from notes alone, which must have
+ * them.
+ */
 function found(request: EngineRequest, { lookups }: Goal): string {
   const shown = shownText(request)
   const seen = lookups.flatMap(({ call, yields }) =>
@@ -215,8 +216,8 @@ function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
 }
 
 /**
- * Returns a helper's reply that chooses lines of tool results: those for which `isWanted` is true. Two ranges become one when at most `gap`
- * other lines lie between them.
+ * Returns a helper's reply that chooses those lines of tool results for which `isWanted` is true. Two ranges are joined if at most `gap`
+ * other lines are between them.
  */
 export function linesWith(
   { messages }: EngineRequest,
@@ -242,17 +243,17 @@ export function linesWith(
   return JSON.stringify({ blocks })
 }
 
-// Scenarios are the dialogues that every framework plays. A scenario belongs to a cell of the result table. It has a customer, tools, and
-// perhaps a script that plays the agent.
+// Below: scenarios, the dialogues that every framework runs. A scenario belongs to a cell of the result table. It has a customer, tools,
+// and perhaps a script that speaks for the agent's model.
 
 export interface Scenario {
-  /** The number of the customer's messages. `fields`: the number of needless fields in every record of a tool result. */
+  /** `turns`: number of the customer's messages. `fields`: number of useless fields in each record of a tool result. */
   readonly turns: number
   readonly fields: number
   readonly seed: number
   /** Identifies the scenario within its cell, together with the seed. */
   readonly about: Readonly<Record<string, unknown>>
-  /** Opens the scenario. @param state the environment's state, to resume from it; undefined at the start */
+  /** Opens the scenario. @param state the environment's state from which it resumes; undefined at the start */
   open(state: unknown): ScenarioSetup
 }
 
@@ -260,19 +261,19 @@ export interface ScenarioSetup {
   readonly environment: Environment
   readonly system: string
   readonly tools: readonly ClientTool[]
-  /** The script that speaks for the model; null when the model itself answers. */
+  /** The script that speaks for the model; null if the model itself answers. */
   readonly teacher: Teacher | null
 }
 
 export interface DeskCells {
   readonly turns: readonly number[]
   readonly fields: readonly number[]
-  /** Number of dialogues in each cell, with consecutive seeds from `seed` on. */
+  /** Number of dialogues per cell. Their seeds count up from `seed`. */
   readonly samples: number
   readonly seed: number
   /**
-   * `model`: the model itself answers. Any other value: a script decides the replies,
-   * and the engine computes as if the model had given them.
+   * `model`: the model itself answers. Any other value: a script decides the replies, and the engine computes as if the model had given
+   * them.
    */
   readonly agent: Manner | 'model'
 }

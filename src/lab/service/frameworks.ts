@@ -1,4 +1,4 @@
-/** Opens the frameworks for agents that dialogues compare, each as the actor of an episode. They differ in how they manage the context. */
+/** Opens the agent frameworks that dialogues compare, each as the actor of an episode. They differ in how they manage the context. */
 import { MemToolSession, type MemToolState } from '../../runtime/agents/memtool.js'
 import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
 import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
@@ -30,7 +30,7 @@ export const frameworkNames = [
 ] as const
 export type FrameworkName = (typeof frameworkNames)[number]
 
-/** A line that describes each framework. */
+/** One line about each framework. */
 export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
   react: 'appends everything; drops its oldest turns when a turn may not fit',
   resum: 'at 0.9 of the window, a summary replaces everything',
@@ -56,7 +56,7 @@ export interface FrameworkSetting {
   readonly state: unknown
 }
 
-/** Opens a framework as an actor. The actor continues from the setting's `state`. */
+/** Opens a framework as an actor, which continues from the setting's `state`. */
 export async function openFramework(name: FrameworkName, setting: FrameworkSetting): Promise<Actor> {
   const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
   const id = engine.conversation(name)
@@ -127,14 +127,14 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
 /** The end of a turn without its calls. */
 type Ended = Omit<Answered, 'calls'>
 
-/** The method that all sessions here have in common, those of the runtime and `PaperFold`. */
+/** The method that all sessions here share, those of the runtime and `PaperFold`. */
 interface Asked {
   ask(content: string, options: AskOptions): Promise<TurnOutcome>
 }
 
 /**
- * Makes an actor. If a turn does not fit into the window, the framework failed: the turn counts as overflowed, with the calls that it made,
- * and the run continues.
+ * Makes an actor. A turn that does not fit into the window is the framework's failure. It counts as overflowed, with the calls so far, and
+ * the run goes on.
  */
 function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskOptions) => Promise<Ended>): Actor {
   return {

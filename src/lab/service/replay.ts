@@ -1,6 +1,6 @@
 /**
- * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the
- * agent's words and calls come from the record. So the frameworks differ only in the work that they give the engine.
+ * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the agent's words and calls
+ * come from the record. So the frameworks differ only in the work for the engine.
  */
 import { createHash } from 'node:crypto'
 import { extractionSchema, memorySchema } from '../../runtime/agents/u-fold/helpers.js'
@@ -39,13 +39,13 @@ export interface RecordedDialogue {
   readonly turns: readonly RecordedTurn[]
 }
 
-/** A cell of the table has dialogues of similar length. For this, the number of turns is rounded up to a multiple of LENGTH. */
+/** The number of turns is rounded up to a multiple of LENGTH, so that a cell of the table holds dialogues of similar length. */
 const LENGTH = 4
 
 /**
  * Reads the recorded dialogues of a file.
- * @param json the text of the file: one of tau-bench's `historical_trajectories`, or results of tau2
- * @param source the file's name, for error texts
+ * @param json the file's text: a file of tau-bench's `historical_trajectories`, or results of tau2
+ * @param source the file's name, for error messages
  * @throws KvfoldError eval/bad-data
  */
 export function readDialogues(json: string, source: string): readonly RecordedDialogue[] {
@@ -75,8 +75,8 @@ export function readDialogues(json: string, source: string): readonly RecordedDi
 const contentOf = (message: unknown): string => textAt(message, 'content') ?? ''
 
 /**
- * Returns the turns that the agent answers. Leaves out the agent's words before the user's first message, and tool calls that the user of
- * tau2 makes.
+ * Returns the turns that the agent answers. Leaves out what the agent says before the user's first message, and tool calls that tau2's user
+ * makes.
  */
 function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
   const turns: { says: string; steps: ReplayedStep[]; answer: string }[] = []
@@ -88,7 +88,7 @@ function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
     if (role !== 'assistant' || turn === undefined) return
     if (calls.length === 0) turn.answer = contentOf(message)
     else {
-      // A result is found by its place after the call, because a call's id may occur twice in a dialogue.
+      // A result is found by its position behind the call, because a call's id may occur twice in a dialogue.
       const result = (index: number) => contentOf(messages[at + 1 + index])
       turn.steps.push({
         content: contentOf(message),
@@ -114,7 +114,7 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
 
 /**
  * Makes a scenario of each dialogue. Dialogues of similar length share a cell of the table. A dialogue may be too long for the window; the
- * framework must handle that.
+ * framework has to cope with that.
  */
 export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonly Scenario[] {
   const definitions = definitionsOf(dialogues)
@@ -131,11 +131,14 @@ export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonl
   }))
 }
 
-/** Returns a hash of all that a replay shows to a model. Other recordings have the same names, such as `0.0`. */
+/**
+ * Returns a hash of everything that a replay shows to a model. The name alone does not suffice: other recordings also have names like
+ * `0.0`.
+ */
 const printOf = (dialogue: RecordedDialogue, definitions: readonly ToolDefinition[]): string =>
   createHash('sha256').update(writeJson({ dialogue, definitions })).digest('hex')
 
-/** Makes tool definitions from the names and arguments of the calls, because the records hold no definitions. */
+/** Makes tool definitions from the names and arguments of the calls, because the records have no definitions. */
 function definitionsOf(dialogues: readonly RecordedDialogue[]): readonly ToolDefinition[] {
   const tools = new Map<string, Map<string, unknown>>()
   for (const { name, arguments: args } of dialogues.flatMap(({ turns }) => turns.flatMap(callsOf))) {
@@ -180,7 +183,7 @@ class RecordedEnvironment implements Environment {
     return this.dialogue.turns.slice(0, Math.max(0, this.#turn - 1))
   }
 
-  /** The next recorded step of the turn. Null when all calls of the turn were made, so that the answer comes next. */
+  /** The next recorded step of the turn. Null if all calls of the turn were made, so that the answer is next. */
   get step(): ReplayedStep | null {
     let before = 0
     return this.turn.steps.find(({ calls }) => (before += calls.length) > this.#made) ?? null
@@ -198,22 +201,22 @@ class RecordedEnvironment implements Environment {
     return { messages: [{ role: 'user', content: next.says }] }
   }
 
-  /** Scores 1 when the turn was replayed to its end: all its calls and its answer. */
+  /** Scores 1 if the turn was replayed to its end, with all its calls and its answer; else 0. */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const whole = this.#made === callsOf(this.turn).length && answer.trim() === this.turn.answer.trim()
     return { points: Number(whole), outcome: whole ? 'right' : 'wrong', details: {} }
   }
 }
 
-/** Two chosen ranges become one when up to this many other lines lie between them. A model would choose such ranges, too. */
+/** Two chosen ranges are joined if up to this many other lines are between them, as a model would do. */
 const GAP = 4
 
-/** Number of characters of the user's message that a summary quotes for each turn. */
+/** Characters of the user's message that a summary quotes for each turn. */
 const NOTE = 120
 
 /**
- * Makes a script that replies as the agent of the record does, whatever the prompt shows. As a helper, it
- * notes the beginnings of the user's messages and chooses lines with values that the turn uses.
+ * Makes a script that replies as the recorded agent did, whatever the prompt shows. As a helper, it notes the beginnings of the user's
+ * messages, and chooses lines with values that the turn uses.
  */
 function replayTeacher(replay: RecordedEnvironment): Teacher {
   const notes = () => replay.past.map(({ says }) => says.slice(0, NOTE)).join(' ')

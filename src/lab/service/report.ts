@@ -1,4 +1,4 @@
-/** Makes the report of a run at the order desk: a page with tables, and figures of tokens by framework and of the context by turn. */
+/** Makes the report of a run at the order desk: a page with tables, and figures of tokens per framework and of the context per turn. */
 import { mean } from '../../runtime/core/mean.js'
 import { fitted } from '../agent.js'
 import { curves, rows } from '../figures/panels.js'
@@ -12,12 +12,12 @@ import { type Dialogue, type ServiceRow, serviceTable } from './run.js'
 export interface ServicePage {
   readonly rows: readonly ServiceRow[]
   readonly dialogues: readonly Dialogue[]
-  /** The command of the run. `about`: a text that names the model and says whether a script or the model answered. */
+  /** `command`: the command of the run. `about`: a text that names the model, and says whether a script or the model answered. */
   readonly command: string
   readonly about: string
 }
 
-/** Writes `report.html` and its figures into the folder, which it creates if needed. Returns the path of the page. */
+/** Writes `report.html` and its figures into the folder, which is created if missing. Returns the page's path. */
 export function publishService(folder: string, { rows: all, dialogues, command, about }: ServicePage): string {
   const drawn = cellsOf(all).flatMap(({ turns, fields }) => {
     const own = all.filter((row) => row.turns === turns && row.fields === fields)
@@ -88,7 +88,7 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   })
 }
 
-/** Makes a table of the dialogues in which a framework needs less than ReAct: their turns and fields, for each framework and measure. */
+/** Makes a table of the dialogues (turns and fields) in which a framework needs less than ReAct, for each framework and measure. */
 function crossings(all: readonly ServiceRow[]): Table {
   const measures = [
     ['computed', (row: ServiceRow) => row.tokensComputed],

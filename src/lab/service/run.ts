@@ -1,4 +1,4 @@
-/** Runs every framework for agents on the same dialogues. Keeps one file for each dialogue, and computes the table of results. */
+/** Runs every agent framework on the same dialogues. Keeps one file per dialogue, and computes the table of results. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../runtime/core/contract.js'
@@ -17,7 +17,7 @@ import { costOf, type DoneStep, Recorder } from '../recorder.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
 import type { Scenario } from './dialogue.js'
 
-/** A cell of the table: a framework, a number of turns, and a number of needless fields in every record of a tool result. */
+/** A cell of the table: a framework, a number of turns, and a number of useless fields in each record of a tool result. */
 export interface ServiceCell {
   readonly framework: FrameworkName
   readonly turns: number
@@ -26,9 +26,11 @@ export interface ServiceCell {
 
 export interface ServiceRunOptions {
   readonly engine: Engine
-  /** Fingerprints of the weights of `engine` and `folder`. An episode that began with other weights is not resumed. */
+  /** Fingerprints of the weights of `engine` and `folder`. An episode that began with different weights is not resumed. */
   readonly weights: readonly (string | null)[]
-  /** The engine's options that change answers and do not have their defaults. An episode with others is another one. Default: none. */
+  /**
+   * The engine's options that change answers and differ from the defaults. An episode with different options is not resumed. Default: none.
+   */
   readonly settings?: Readonly<Record<string, unknown>>
   readonly frameworks: readonly FrameworkName[]
   readonly scenarios: readonly Scenario[]
@@ -38,18 +40,18 @@ export interface ServiceRunOptions {
   readonly maxTokens: number
   readonly fold: FrameworkSetting['fold']
   readonly folder?: Engine
-  /** The path of the folder for the files of the episodes. An unfinished episode in it is resumed. */
+  /** The folder for the episodes' files. An unfinished episode in it is resumed. */
   readonly log: string
-  /** The command that the files name as their origin. */
+  /** The command line that the files record as their origin. */
   readonly command: string
   readonly signal: AbortSignal
-  /** Called when a dialogue has turns in its file already. `turns`: how many; they are not played again. */
+  /** Called if a dialogue has turns in its file already. `turns`: how many; they are not run again. */
   readonly onResumed?: (path: string, turns: number) => void
   readonly onTurn?: (cell: ServiceCell, sample: number, turn: number) => void
   readonly onStep?: (cell: ServiceCell, sample: number, step: DoneStep) => void
 }
 
-/** One dialogue that one framework has played. */
+/** One dialogue, as one framework ran it. */
 export interface Dialogue {
   readonly cell: ServiceCell
   readonly seed: number
@@ -57,7 +59,7 @@ export interface Dialogue {
   readonly path: string
 }
 
-/** Plays all scenarios with all frameworks. @throws KvfoldError any error of the engine; engine/cancelled (finished turns are kept) */
+/** Runs all scenarios with all frameworks. @throws KvfoldError any error of the engine; engine/cancelled (finished turns are kept) */
 export function runService({ onTurn, onResumed, ...options }: ServiceRunOptions): Promise<readonly Dialogue[]> {
   const dialogues = options.scenarios.flatMap((scenario) =>
     options.frameworks.map((framework) => dialogue(framework, scenario, options)),
@@ -94,7 +96,7 @@ function dialogue(
   return { about, path, play, cell, seed }
 }
 
-/** The settings of one dialogue, and the point from which it resumes (`start`). */
+/** The settings of one dialogue; `start` is where it resumes. */
 export interface ScenarioSetting
   extends
     Pick<ServiceRunOptions, 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'>,
@@ -102,11 +104,11 @@ export interface ScenarioSetting
 
 interface DialogueState {
   readonly framework: unknown
-  /** What the cache of the separate folder model holds. */
+  /** The prompts whose cells the cache of the separate folder model holds. */
   readonly folder: readonly HeldPrompt[]
 }
 
-/** Plays one dialogue to its end. @returns its turns and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
+/** Runs one dialogue to its end. @returns its turns and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
 export async function playScenario(
   framework: FrameworkName,
   scenario: Scenario,
@@ -115,7 +117,7 @@ export async function playScenario(
   const { name, start, window, contract, temperature, maxTokens, fold, folder, signal } = setting
   const { environment, system, tools, teacher } = scenario.open(start?.checkpoint?.environment)
   const state = start?.checkpoint?.actor as DialogueState | undefined
-  // A separate folder model has a recorder of its own, so the costs of the episode leave it out.
+  // A separate folder model has its own recorder, so its costs are not in those of the episode.
   const holding = folder === undefined ? null : new HoldingEngine(folder, state?.folder)
   const helper = holding === null ? null : new Recorder(teacher === null ? holding : new SpokenEngine(holding, teacher))
   let own: SampleEngine | null = null
@@ -148,37 +150,40 @@ function sumsOf(of: string, steps: readonly DoneStep[]): Readonly<Record<string,
   return { [`${of}Shown`]: shown, [`${of}Computed`]: submitted }
 }
 
-// Turns the records of dialogues into table rows.
+// Below: makes table rows from the records of dialogues.
 
-/** One row of the table. Its numbers are means over the dialogues of a cell. Tokens are summed over a dialogue, helpers included. */
+/**
+ * One row of the table. Its numbers are means over a cell's dialogues. Tokens are summed over a dialogue, including helpers on the same
+ * engine.
+ */
 export interface ServiceRow extends ServiceCell {
   readonly name: FrameworkName
   readonly samples: number
-  /** `reward`: the share of dialogues in which every turn was right. `turnsRight`: the mean share of right turns. */
+  /** `reward`: share of the dialogues in which every turn was right. `turnsRight`: mean share of right turns. */
   readonly reward: number
   readonly turnsRight: number
   readonly tokensShown: number
   readonly tokensComputed: number
   /**
-   * `tokensHelpers`: the part of `tokensComputed` that helpers on the same engine computed.
-   * `tokensFolder`: tokens that a separate folder model computed; `tokensComputed` does not include them.
+   * `tokensHelpers`: the portion of `tokensComputed` that helpers on the same engine computed. `tokensFolder`: tokens that a separate
+   * folder model computed, which `tokensComputed` leaves out.
    */
   readonly tokensHelpers: number
   readonly tokensFolder: number
   /**
-   * Tokens in the context at the answer of the last turn that fitted into the window; null when none did. `contextMost`: the most tokens in
-   * the context at the end of any step.
+   * `contextLast`: tokens in the context at the answer of the last turn that fitted into the window; null if none did. `contextMost`: the
+   * most tokens in the context at the end of any step.
    */
   readonly contextLast: number | null
   readonly contextMost: number
   readonly toolCalls: number
   readonly steps: number
-  /** Wall-clock time of all turns, helpers included. Other programs on the machine make it longer. */
+  /** Wall time of all turns, including helpers. Other programs on the machine lengthen it. */
   readonly seconds: number
   readonly folds: number
   /** Number of turns that did not fit into the window. */
   readonly overflowed: number
-  /** Computed tokens plus a tenth of the reused ones: the price on a server that sells cached tokens at a tenth of the usual price. */
+  /** Computed tokens plus a tenth of the reused ones: the price if a cached token costs a tenth of a computed one. */
   readonly priced: number
 }
 
@@ -210,7 +215,7 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
   })
 }
 
-// The table of a run at the order desk. It has one row for each framework, number of turns and number of needless fields.
+// Below: the table of a run at the order desk, with a row for each framework, number of turns and number of useless fields.
 
 export function serviceTable(rows: readonly ServiceRow[]): Table {
   const react = (row: ServiceRow) =>

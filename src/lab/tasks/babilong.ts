@@ -5,7 +5,7 @@ import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalBabilong } from './originals.js'
 import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
-// Our own prompts for the twenty tasks of BABILong. Each says what the facts are about, and has an example, a form of answer and labels.
+// Below: our own prompts for BABILong's twenty tasks. Each says what the facts are about, and has an example, a form of answer, and labels.
 
 export const babilongTasks = [
   'qa1', 'qa2', 'qa3', 'qa4', 'qa5', 'qa6', 'qa7', 'qa8', 'qa9', 'qa10', 'qa11', 'qa12', 'qa13', 'qa14', 'qa15', 'qa16', 'qa17',
@@ -14,7 +14,7 @@ export const babilongTasks = [
 export type BabilongTask = (typeof babilongTasks)[number]
 
 export interface BabilongQuestion {
-  /** All possible answers, as the authors list them. */
+  /** All possible answers, as listed by the authors. */
   readonly labels: readonly string[]
   readonly facts: string
   readonly example: string
@@ -148,20 +148,20 @@ export const babilongQuestions: Readonly<Record<BabilongTask, BabilongQuestion>>
   },
 }
 
-// The task BABILong: its options, samples and scoring.
+// Below: the task itself: its options, samples and scoring.
 
 const Options = strict({
   /**
-   * Path or hub name of the files, with rows `input, question, target`. `{task}` and `{length}` in it stand for each of `tasks` and of
+   * Path or hub name of the files, whose rows are `input, question, target`. `{task}` and `{length}` are replaced by each of `tasks` and
    * `lengths`.
    */
   data: Text,
   tasks: Type.Array(Type.Enum(babilongTasks), { minItems: 1, default: ['qa1', 'qa2', 'qa3', 'qa4', 'qa5'] }),
-  /** The lengths of the texts, as the names of the files write them, such as `4k`. */
+  /** The lengths of the texts as in the files' names, such as `4k`. */
   lengths: Type.Array(Text, { minItems: 1, default: ['4k'] }),
-  /** Path of a checkout of the authors' repository, whose prompts the task uses. Default: our own prompts. */
+  /** Path of a checkout of the authors' repository, to use its prompts. Default: our own prompts. */
   prompts: Type.Optional(Text),
-  /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
+  /** How many rows of each file to use, from the first on. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
 })
 
@@ -206,7 +206,9 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** Makes the texts of a sample from the authors' prompt. `question` leaves the context empty, for agents that search in the context. */
+/**
+ * Fills the authors' prompt. `messages` has the whole prompt; `question` has it with an empty context, for agents that search the context.
+ */
 function originalText(template: string, { input, question }: Static<typeof Fields>) {
   const filled = (context: string) => {
     const values: Readonly<Record<string, string>> = { context, question }
@@ -231,8 +233,8 @@ function sampleOf(id: string, cell: TaskCell, task: BabilongTask, row: Static<ty
 }
 
 /**
- * Scores an answer as the authors do. It takes the task's labels that occur in the answer's first sentence, in any case, but not in the
- * question. The answer is right when these labels are exactly the target, or all targets of a list. Source: babilong/metrics.py.
+ * Scores an answer as the authors do. Collects the task's labels that occur in the answer's first sentence but not in the question; case
+ * does not matter. The answer is right if these are exactly the target, or all targets of a list. Source: babilong/metrics.py.
  */
 function scoreOf({ task, question, target }: BabilongTruth, answer: string): Score {
   const [sentence = ''] = answer.toLowerCase().split(/\.|<context>|<example>/u)

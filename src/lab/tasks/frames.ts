@@ -1,4 +1,4 @@
-/** The FRAMES task. Its questions need facts from several articles, which the user supplies. A model judges the answers. */
+/** The FRAMES task: questions that need facts from several articles, which the user supplies. A model judges the answers. */
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
 import Type, { type Static } from 'typebox'
@@ -15,10 +15,10 @@ const Options = strict({
   data: Type.String({ minLength: 1, default: 'hf:datasets/google/frames-benchmark/test.tsv' }),
   /** Path of a folder of text files named like the articles, or of a file of rows with `text` and either `url` or `title`. */
   articles: Text,
-  /** Path of a checkout of optillm, whose published prompts the task uses. Default: our own prompts. */
+  /** Path of a checkout of optillm, to use its published prompts. Default: our own prompts. */
   prompts: Type.Optional(Text),
   limit: Type.Optional(Count),
-  /** Tokens of the user message, counted as characters / charsPerToken. When the articles are too long for it, each may lose its middle. */
+  /** Tokens of the user message, counted as characters / charsPerToken. If the articles are too long for it, each may lose its middle. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -74,7 +74,7 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
 
 const INTRODUCTION = 'Read these articles; a question that needs several of them follows.'
 
-/** Writes the user message in our words. With empty `articles` it is the question alone, for agents that get the articles separately. */
+/** Writes the user message in our words. With empty `articles` it has only the question, for agents that get the articles separately. */
 const ownText: FramesPrompts['ask'] = (articles, question) =>
   (articles === '' ? '' : `${INTRODUCTION}\n\n${articles}\n\n`) +
   `The articles end here. ${question.trim()}\n\nAnswer in a sentence or two, from the articles.`
@@ -98,8 +98,8 @@ function sampleOf(
 }
 
 /**
- * Joins all articles into a text of at most `characters` characters. When they are too long together, each gets an equal share of the room.
- * Longer articles also get the room that shorter ones leave.
+ * Joins the articles to a text of at most `characters` characters. If they are too long together, each gets an equal share. Longer articles
+ * also get what shorter ones leave of their shares.
  */
 function fitted(articles: readonly Article[], characters: number): string {
   const headed = articles.map(({ title, text }) => `# ${title}\n\n${text.trim()}`)
@@ -132,7 +132,7 @@ function judgingOf({ question, answer: truth }: FramesTruth, answer: string, ori
   }
 }
 
-/** Reads the judge's verdict: the word after the last `Decision:`. Without that, TRUE or FALSE counts if only one of them occurs. */
+/** Returns the judge's verdict: the word behind the last `Decision:`. Without that, TRUE or FALSE if only one of them occurs; else null. */
 function verdictIn(said: string): boolean | null {
   const decision = [...said.matchAll(/decision\W{0,6}(true|false)\b/giu)].at(-1)?.[1]
   const words = new Set(decision === undefined ? said.toUpperCase().match(/\b(?:TRUE|FALSE)\b/gu) : [decision.toUpperCase()])
@@ -140,8 +140,8 @@ function verdictIn(said: string): boolean | null {
 }
 
 /**
- * Reads the judge's verdict as the published program does. TRUE in the last line that begins with `Decision:` means right, in upper or
- * lower case. Everything else means wrong. Returns null, not false, when the word is not FALSE either; both score 0.
+ * Returns the judge's verdict as the published program reads it. The last line that begins with `Decision:` decides. TRUE means right, in
+ * any case; everything else scores 0. The verdict is null, not false, if the word is not FALSE either.
  */
 function publishedVerdict(said: string): boolean | null {
   const line = said
@@ -152,7 +152,7 @@ function publishedVerdict(said: string): boolean | null {
   return decision === 'TRUE' ? true : decision === 'FALSE' ? false : null
 }
 
-// Finds the articles for a question of FRAMES among those that the user supplied.
+// Below: finds the articles for a question of FRAMES among those that the user supplied.
 
 export interface Article {
   readonly title: string
@@ -168,7 +168,7 @@ export interface Articles {
 }
 
 /**
- * Opens the articles of the user. `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`.
+ * Opens the user's articles. `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`.
  * @throws KvfoldError eval/bad-data
  */
 export async function openArticles(source: string): Promise<Articles> {
@@ -203,10 +203,10 @@ export async function openArticles(source: string): Promise<Articles> {
 
 const LINK = /(["'])(https?:\/\/\S+?)\1(?=\s*[,\]])|https?:\/\/[^\s'"\],]+(?:,(?!\s)[^\s'"\],]+)*/gu
 
-/** Returns the links in a row of the table, each once. The row has them as a Python list or one after the other. */
+/** Returns the distinct links in a row of the table, which has them as a Python list or one after another. */
 const linksIn = (text: string): string[] => [...new Set([...text.matchAll(LINK)].map(([all, , quoted]) => quoted ?? all))]
 
-/** Returns an article's name, the same for every form of its link: the path after /wiki/, unescaped, with _ in place of spaces. */
+/** Returns an article's name, which is the same for all forms of its link: the path behind /wiki/, unescaped, with _ for spaces. */
 function nameOf(link: string): string {
   const path = /^https?:\/\/[^/]+\/(?:wiki\/)?([^#?]*)/u.exec(link)?.[1] ?? link
   return unescaped(path).trim().replace(/\s+/gu, '_')
@@ -235,7 +235,7 @@ async function inRows(source: string): Promise<Reading> {
     const name = typeof url === 'string' ? url : title
     if (typeof name !== 'string' || typeof text !== 'string')
       throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no url or title, or no text.`)
-    // The row is read again when its article is needed, because all articles together may be too large for memory.
+    // The row is read again when its article is needed: all articles together may not fit into memory.
     found.set(nameOf(name), async () => String((await rows.row(index))['text']))
   }
   return found

@@ -6,11 +6,11 @@ import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { Count, openRowGrid, readFields, readOptions, RowMessage } from './samples.js'
 
 const Options = strict({
-  /** Rows in the authors' form: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
+  /** Rows in the authors' format: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
   data: Text,
-  /** The numbers of operations. For each, the task reads the file whose name has it in place of `{op}`. Default: `data` is one file. */
+  /** Numbers of operations. For each, one file is read, in whose name it replaces `{op}`. Default: `data` is the only file. */
   ops: Type.Optional(Type.Array(Count, { minItems: 1 })),
-  /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
+  /** How many rows of each file to use, from the first on. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
 })
 
@@ -25,7 +25,7 @@ const Symbolic = Type.Object({ ...Common, answer_list: Type.Array(Type.String())
 const Story = Type.Object({ ...Common, solution: Type.String() })
 type GsmRow = Static<typeof Symbolic> | Static<typeof Story>
 
-/** The right answer: names of variables for a problem in symbols, a number for a story. */
+/** The right answer: variable names for a problem in symbols, a number for a story. */
 export type GsmTruth = readonly string[] | number
 
 /** Makes the task from its options. @throws KvfoldError eval/bad-data */
@@ -67,7 +67,7 @@ function sampleOf(number: number, row: GsmRow, where: string): TaskSample {
   }
 }
 
-/** Reads the number after `Answer: ` in a solution, up to the full stop. @throws KvfoldError eval/bad-data when there is none */
+/** Returns the number behind `Answer: ` in a solution, up to the full stop. @throws KvfoldError eval/bad-data if there is none */
 function statedAnswer(solution: string, where: string): number {
   const stated = /Answer: ([^.]*)/u.exec(solution)?.[1]?.trim() ?? ''
   if (!/^[+-]?\d+$/u.test(stated))
@@ -85,11 +85,11 @@ function scoreOf(truth: GsmTruth, answer: string): Score {
 const same = (some: ReadonlySet<string>, others: ReadonlySet<string>): boolean =>
   some.size === others.size && [...some].every((one) => others.has(one))
 
-// Reads answers to GSM-Infinite. It finds a number as the authors' program does, or the variables that the answer names at the end.
+// Below: reads answers. A number is found as the authors' program does it; for symbols, the variables named at the end of the answer count.
 
 /**
- * The texts that stand before and after the number in an answer. They are tried in this order. `after: null`: the number is the digits that
- * follow `before` directly. `last`: the last occurrence of `before` counts, not the first.
+ * What is before and behind the number in an answer, tried in this order. `after: null`: the number is the digits directly behind `before`.
+ * `last`: the last occurrence of `before` counts, not the first.
  */
 const frames: readonly { readonly before: string; readonly after: string | null; readonly last?: true }[] = [
   { before: 'answer: ', after: '.' },
@@ -105,11 +105,11 @@ const frames: readonly { readonly before: string; readonly after: string | null;
 ]
 
 /**
- * Returns the integer that the first matching entry of `frames` finds in the answer; null when none does. Source: criteriaoutput in
+ * Returns the integer that the first matching entry of `frames` finds in the answer; null if none matches. Source: criteriaoutput in
  * gsm-infinite/pred/eval_realistic.py.
  */
 export function finalInteger(answer: string): number | null {
-  // An unescaped `\boxed` begins with a backspace character. The backspace and the character that it deletes become `b`.
+  // If `\boxed` was not escaped, the text has a backspace character. It and the character before it are replaced by `b`.
   const text = answer.replace(/[^\n]\x08/gu, 'b').toLowerCase() // eslint-disable-line no-control-regex
   for (const { before, after, last } of frames) {
     const at = last === true ? text.lastIndexOf(before) : text.indexOf(before)
@@ -122,15 +122,15 @@ export function finalInteger(answer: string): number | null {
   return null
 }
 
-/** Reads an integer as Python's int() does: digits of any script, single underscores between them. */
+/** Parses an integer as Python's int() does: digits of any script, with single underscores between them. */
 function integer(text: string): number | null {
   const digits = /^\s*([+-]?\p{Nd}+(?:_\p{Nd}+)*)\s*$/u.exec(text)?.[1]
   return digits === undefined ? null : Number(digits.replaceAll('_', '').replace(/\p{Nd}/gu, (digit) => String(valueOf(digit))))
 }
 
 /**
- * Returns the value of a digit of any script. In Unicode, the ten digits of a script follow each other from its zero on. The digits of
- * another script may come directly before.
+ * Returns the value of a digit of any script. In Unicode, the ten digits of a script are consecutive, beginning with its zero. The digits
+ * of another script may come directly before.
  */
 function valueOf(digit: string): number {
   const code = digit.codePointAt(0) ?? 0
@@ -139,13 +139,13 @@ function valueOf(digit: string): number {
   return (code - first) % 10
 }
 
-/** What stands beside the variables on a line of a list: its mark, commas, brackets and a last `and`. */
+/** What else a list line of variables may contain: its bullet or number, commas, brackets, and `and`. */
 const BESIDE = /^\s*\d+[.)]|\bV\d+\b|\band\b|[\s,;.:•()[\]{}-]/gu
 
 /**
- * Returns the variables (V and a number) in the last sentence that names any, or in the lines of variables alone at the end. Returns the
- * empty set when a sentence after it says that no variable fits, and null when the answer has no such sentences. Text before `</think>` does
- * not count.
+ * Returns the variables (V and a number) in the last sentence that names any, or in the lines at the end that consist of variables. Returns
+ * the empty set if a later sentence says that no variable fits; null if the answer has no such sentences. Text before `</think>` is
+ * ignored.
  */
 export function finalVariables(answer: string): ReadonlySet<string> | null {
   const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '').replace(/_\{?(\d+)\}?/gu, '$1')

@@ -1,6 +1,6 @@
 /**
- * The logbook task. The conversation shows an agent that reads a logbook part by part with a tool. Later parts change values of earlier
- * ones. The user then asks for the current value of one entry.
+ * The logbook task. In the conversation an agent has read a logbook part by part with a tool. Later parts change values of earlier ones.
+ * The user then asks for one entry's current value.
  */
 import Type from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -14,7 +14,7 @@ import { Axis, charsPerToken, crossed, generation, gridPlace, readOptions } from
 
 /**
  * The kinds of samples. `stale`: the first half of the log has older values of the asked entry. `unrelated`: only one part mentions that
- * entry. `rules`: like `unrelated`, and the user's first message sets a rule for answers. Its points depend only on this rule.
+ * entry. `rules`: like `unrelated`, but the user's first message sets a rule for answers, and the points depend only on this rule.
  */
 export const logKinds = ['stale', 'unrelated', 'rules'] as const
 export type LogKind = (typeof logKinds)[number]
@@ -29,9 +29,9 @@ export type LogPlace = (typeof logPlaces)[number]
 const distinct = <Name extends string>(names: readonly Name[]) =>
   Type.Array(Type.Enum([...names]), { minItems: 1, uniqueItems: true, default: [...names] })
 
-/** Number of entries in a part of the log. */
+/** Entries in each part of the log. */
 const GROUP = 4
-/** The most parts of a log. With more parts, the list of words would not have a different word for every value. */
+/** The most parts of a log. With more, there would not be a different word for every value. */
 const MOST_PARTS = Math.floor(ENGLISH.words.length / GROUP)
 
 const Options = strict({
@@ -41,14 +41,14 @@ const Options = strict({
   /** Tokens of all messages' contents together, counted as characters / charsPerToken. The tool calls take further tokens. */
   lengths: Axis(100, 10_000_000, [600]),
   charsPerToken,
-  /** Number of parts of the log. Each part is the result of one tool call. */
+  /** Number of parts of the log. Each is the result of one tool call. */
   parts: Type.Integer({ minimum: 3, maximum: MOST_PARTS, default: 6 }),
 })
 
-/** The data that the scorer needs, as plain JSON. Every value is one word of the log, in lower case. */
+/** What the scorer needs, as plain JSON. Each value is one word of the log, in lower case. */
 export interface LogTruth {
   readonly current: string
-  /** Values that the asked entry had before. */
+  /** Earlier values of the asked entry. */
   readonly outdated: readonly string[]
   /** Values of other entries. */
   readonly others: readonly string[]
@@ -59,7 +59,7 @@ export interface LogTruth {
 /** Makes the task from its options. @throws KvfoldError eval/bad-data */
 export function openLogbook(spec: TaskSpec): Task {
   const options = readOptions(Options, spec)
-  // For the kind `rules` the place of the value makes no difference, so one place is enough.
+  // For `rules` the place of the value does not matter, so only the first place is used.
   const asked = options.kinds.flatMap((kind) =>
     (kind === 'rules' ? options.places.slice(0, 1) : options.places).map((place) => [kind, place] as const),
   )
@@ -175,7 +175,7 @@ const readOf = (part: number, content: string): ChatMessage[] => {
   ]
 }
 
-/** Scores an answer. It must name the current value and no other value of the log. If there is a rule, the points depend on it alone. */
+/** Scores an answer. It must name the current value and no other value of the log. With a rule, the points depend on the rule alone. */
 function scoreOf({ current, outdated, others, rule }: LogTruth, answer: string): Score {
   const said = new Set(answer.toLowerCase().match(/\p{L}+/gu) ?? [])
   const names = (values: readonly string[]) => values.some((value) => said.has(value))

@@ -1,4 +1,4 @@
-/** The LongBench v2 task: questions about long texts, each with four choices. The samples come from the authors' file. */
+/** The LongBench v2 task: questions about long texts, with four choices each. The samples come from the authors' file. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import { openRows } from '../data/rows.js'
@@ -8,12 +8,12 @@ import { charsPerToken, Count, readFields, readOptions, refuseBeyond } from './s
 import { middleCut } from './prose.js'
 
 const Options = strict({
-  /** The file with rows in the authors' form: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
+  /** The file with rows in the authors' format: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
   data: Type.String({ minLength: 1, default: 'hf:datasets/THUDM/LongBench-v2/data.json' }),
   limit: Type.Optional(Count),
-  /** Path of a checkout of the authors' repository, whose prompt the task uses. Default: our own prompt. */
+  /** Path of a checkout of the authors' repository, to use its prompt. Default: our own prompt. */
   prompts: Type.Optional(Text),
-  /** The most tokens of the user message, counted as characters / charsPerToken. A text that is too long for it loses its middle. */
+  /** The most tokens of the user message, counted as characters / charsPerToken. A longer text loses its middle. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -101,7 +101,7 @@ const originalText =
 const INTRODUCTION = 'Read this text; a question about it with four choices follows. The text begins here.'
 
 /**
- * Scores an answer as the authors do. It removes every `*`, and takes the letter after "The correct answer is", first in brackets, else
+ * Scores an answer as the authors do: removes every `*`, and takes the letter behind "The correct answer is", in brackets or, failing that,
  * without. An answer without such a letter is wrong.
  */
 function scoreOf(truth: Letter, answer: string): Score {

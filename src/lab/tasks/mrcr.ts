@@ -28,14 +28,14 @@ const Options = strict({
   ...generation,
   /** The number of texts that answer the same request. */
   needles: Axis(1, 20, [2, 4, 8]),
-  /** The length of the conversation in tokens, counted as characters / charsPerToken. */
+  /** Tokens of the conversation, counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [4_000, 8_000, 16_000]),
   charsPerToken,
 })
 const FileOptions = strict({
-  /** Rows in OpenAI's form, JSON Lines or Parquet: a path or hf:datasets/openai/mrcr/... */
+  /** Rows in OpenAI's format, as JSON Lines or Parquet: a path, or hf:datasets/openai/mrcr/... */
   data: Text,
-  /** How many rows to read, from the first. Default: all. */
+  /** How many rows to use, from the first on. Default: all. */
   limit: Type.Optional(Count),
 })
 
@@ -49,13 +49,13 @@ const Fields = Type.Object({
   n_chars: Type.Number(),
 })
 
-/** Fields that some files store as text. */
+/** The names of numeric fields that some files store as text. */
 const NUMBERS = ['n_needles', 'desired_msg_index', 'total_messages', 'n_chars']
 
 export interface MrcrTruth {
-  /** The string that the answer must begin with. */
+  /** The string with which the answer must begin. */
   readonly prefix: string
-  /** The whole right answer, prefix included. */
+  /** The whole right answer, including the prefix. */
   readonly answer: string
 }
 
@@ -65,7 +65,7 @@ const common = {
   score: ({ truth }: TaskSample, answer: string) => scoreOf(truth as MrcrTruth, answer),
 } as const
 
-/** Reads the rows of a file when the options have `data`; generates conversations otherwise. @throws KvfoldError eval/bad-data */
+/** Reads the rows of a file if the options have `data`, else generates conversations. @throws KvfoldError eval/bad-data */
 export function openMrcr(spec: TaskSpec): Task | Promise<Task> {
   return 'data' in spec.options ? fromRows(spec) : generated(spec)
 }
@@ -107,9 +107,9 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   return {
     ...common,
     spec: { task: spec.task, options },
-    // The texts of a file have no common title to search for, so the general system prompt suits them best.
+    // A file's texts have no common title to search for, so the general system prompt suits best.
     prompt: 'general',
-    // The longest texts of the public rows have some 1,500 tokens.
+    // The longest texts of the public rows have about 1,500 tokens.
     maxTokens: 4096,
     differs: ['Samples get their cells by characters / 4; the original bins them by tokens of one tokenizer.'],
     size,
@@ -127,7 +127,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** Returns the cell of a row by its tokens, as the authors do: the smallest power of two that is at least `tokens`; at least 8192. */
+/** Returns a row's cell by its tokens, as the authors do: the smallest power of two that is at least `tokens`, and at least 8192. */
 const upTo = (tokens: number): number => Math.max(8192, 2 ** Math.ceil(Math.log2(Math.max(tokens, 1))))
 
 function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
@@ -142,14 +142,14 @@ function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], 
   }
 }
 
-/** Scores as the authors do. An answer without the prefix gets 0. Otherwise the similarity of the rest counts, as in Python's difflib. */
+/** Scores as the authors do: 0 without the prefix, else the similarity of the rest by Python's difflib. */
 function scoreOf({ prefix, answer }: MrcrTruth, response: string): Score {
   if (!response.startsWith(prefix)) return { points: 0, outcome: 'unparsed', details: { prefix: 0 } }
   const points = similarity(response.slice(prefix.length), answer.slice(prefix.length))
   return { points, outcome: points === 1 ? 'right' : points === 0 ? 'wrong' : 'partial', details: { prefix: 1 } }
 }
 
-/** Parses a field that holds JSON, as the messages of OpenAI's rows do; returns any other field unchanged. */
+/** Parses a field that holds JSON text, as in OpenAI's rows; returns any other field unchanged. */
 function parsed(field: unknown): unknown {
   try {
     return typeof field === 'string' ? JSON.parse(field) : field
@@ -158,13 +158,13 @@ function parsed(field: unknown): unknown {
   }
 }
 
-// Generates conversations in the form of MRCR. The user asks for texts, such as a poem about rain, and the assistant writes them. One of
-// these requests, here called asks, occurs several times.
+// Below: generates conversations like MRCR's. The user asks for texts, such as a poem about rain, and the assistant writes them. One
+// request (here called ask) occurs several times.
 
 export interface ConversationOptions {
   /** The number of texts that answer the same request. */
   readonly needles: number
-  /** Number of characters that all messages have together, at most. */
+  /** The most characters of all messages together. */
   readonly characters: number
   readonly seed: number
   readonly sample: number
@@ -172,7 +172,7 @@ export interface ConversationOptions {
 
 export interface MrcrConversation {
   readonly messages: readonly ChatMessage[]
-  /** The string that the answer must begin with. */
+  /** The string with which the answer must begin. */
   readonly prefix: string
   /** The text that the last question asks for. */
   readonly text: string
@@ -203,12 +203,12 @@ const subjects = [
   'honey', 'windows', 'tides', 'chairs', 'hats', 'snow', 'copper', 'owls', 'boots', 'ladders', 'soup', 'paper', 'stars', 'mills',
 ] // prettier-ignore
 
-/** The most characters of one text. If texts were longer, a conversation would have room for only a few. */
+/** The most characters of a text, so that a conversation has room for more than a few. */
 export const LONGEST_TEXT = 2_000
-/** The least characters of one text. Shorter texts are too similar to each other. */
+/** The fewest characters of a text. Shorter texts are too similar to each other. */
 const SHORTEST_TEXT = 120
 
-/** Makes a conversation, always the same for the same options. @throws KvfoldError eval/bad-data when that many texts do not fit */
+/** Makes a conversation; the same options give the same one. @throws KvfoldError eval/bad-data when that many texts do not fit */
 export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): MrcrConversation {
   const random = new Random(seed, sample, needles, characters)
   const wanted: TextAsk = { form: pick(random, forms), subject: pick(random, subjects) }
@@ -234,7 +234,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
 }
 
-/** Returns all requests in random order: the wanted one `needles` times, and others. Some others have the same form or the same subject. */
+/** Returns all requests in random order: the wanted one `needles` times, and others, some with the same form or the same subject. */
 function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])
@@ -253,8 +253,8 @@ const article = (word: string): string => (/^[aeiou]/u.test(word) ? 'an' : 'a')
 const askOf = ({ form, subject }: TextAsk): string => `Write ${article(form)} ${form} about ${subject}.`
 
 /**
- * Writes one text of at most `characters` characters. It has a title, then sentences, some of them about the subject. Two texts for the
- * same request share their title and little else.
+ * Writes a text of at most `characters` characters: a title, and sentences of which some are about the subject. Two texts for the same
+ * request share the title and little else.
  */
 function textOf(random: Random, { form, subject }: TextAsk, characters: number): string {
   let text = `${form.charAt(0).toUpperCase()}${form.slice(1)} about ${subject}\n\n`
@@ -285,7 +285,7 @@ const questionOf = (prefix: string, { form, subject }: TextAsk, which: number, o
   `Of the ${of} times I asked for ${article(form)} ${form} about ${subject}, repeat the ${ordinal(which)} one that you wrote, word for word. ` +
   `Put ${prefix} directly in front of it, and write nothing else.`
 
-/** Returns a short example of a conversation, a last question and the right answer. It stands before the first request. */
+/** Returns a short example: a conversation, a last question and the right answer. It precedes the first request. */
 function exampleOf(random: Random): string {
   const [one, other] = [sentence(random), sentence(random)]
   const [form, subject] = [pick(random, forms), pick(random, subjects)]

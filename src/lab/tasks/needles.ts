@@ -14,19 +14,19 @@ const Options = strict({
   ...generation,
   /** The number of sentences in the chain. */
   needles: Axis(1, 40, [2, 3, 4, 5]),
-  /** Tokens of the whole user message, text and question together, counted as characters / charsPerToken. */
+  /** Tokens of the whole user message (text and question), counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [1_000, 2_000, 16_000, 64_000, 128_000]),
   charsPerToken,
-  /** The share of the text before the first needle, in percent. Each further needle is `step` percent of the text deeper. */
+  /** `depth`: percentage of the text before the first needle. `step`: how many percent of the text each further needle is deeper. */
   depth: Type.Number({ minimum: 0, maximum: 100, default: 40 }),
   step: Type.Number({ minimum: 0, maximum: 100, default: 10 }),
-  /** Path of the text that hides the needles, or of rows with a field `text`. Default: sentences of our own. */
+  /** Path of the text that hides the needles, or of rows with a field `text`. Default: our own sentences. */
   filler: Type.Optional(Text),
-  /** Path of a checkout of opencompass, whose prompt and phrasings of kinship the task uses. Default: our own ones. */
+  /** Path of a checkout of opencompass, to use its prompt and its phrasings of kinship. Default: our own. */
   prompts: Type.Optional(Text),
 })
 
-/** The right answer, and all people in the chain, eldest first. */
+/** The right answer, and all people in the chain, the eldest first. */
 export interface NeedlesTruth {
   readonly eldest: string
   readonly chain: readonly string[]
@@ -74,7 +74,7 @@ interface Making {
   readonly id: string
   readonly needles: number
   readonly length: number
-  /** Number of characters that the user message may have. */
+  /** The most characters of the user message. */
   readonly budget: number
   readonly depth: number
   readonly step: number
@@ -110,7 +110,7 @@ async function makeSample(
   }
 }
 
-/** Inserts the needles into the text in their order, each at the border between two passages that is nearest to its depth. */
+/** Inserts the needles into the text in order, each between the two passages whose border is nearest to its depth. */
 function scattered(passages: readonly string[], needles: readonly string[], depth: number, step: number): string {
   const borders = [0]
   for (const passage of passages) borders.push((borders.at(-1) ?? 0) + passage.length)
@@ -121,7 +121,7 @@ function scattered(passages: readonly string[], needles: readonly string[], dept
     .join('')
 }
 
-/** Returns the index of the number that is nearest to `wanted` in an ascending list. */
+/** Returns the index of the number nearest to `wanted` in an ascending list. */
 function nearest(ascending: readonly number[], wanted: number): number {
   const after = ascending.findIndex((number) => number >= wanted)
   if (after <= 0) return Math.max(after, 0)
@@ -140,23 +140,23 @@ function questionOf(person: string): string {
   ].join('\n')
 }
 
-/** Scores as the authors do. The name in the last `\boxed{...}`, without LaTeX and quotes, must equal the eldest's name exactly. */
+/** Scores as the authors do: the name in the last `\boxed{...}`, without LaTeX and quotes, must equal the eldest's name exactly. */
 function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
   const name = boxed(answer)
   const reached = name === null ? -1 : chain.indexOf(name)
   return {
     points: name === eldest ? 1 : 0,
     outcome: name === null ? 'unparsed' : name === eldest ? 'right' : 'wrong',
-    // How many links the answer followed from the youngest person up. 0 when its name is not in the chain.
+    // Number of links that the answer followed from the youngest person up; 0 if its name is not in the chain.
     details: { links: reached < 0 ? 0 : chain.length - 1 - reached, outOf: chain.length - 1 },
   }
 }
 
-// The text around the needles: our own sentences, or passages of a file.
+// Below: the text around the needles: our own sentences, or passages of a file.
 
 export interface Filler {
   /**
-   * Returns a text of that many characters, in pieces. A needle may stand between any two pieces. No piece names a person in `absent`.
+   * Returns a text of that many characters, in pieces between which needles may be put. No piece names a person in `absent`.
    * @throws KvfoldError eval/bad-data
    */
   passages(random: Random, characters: number, absent: readonly string[]): Promise<string[]>
@@ -187,7 +187,7 @@ export async function openFiller(path: string | undefined): Promise<Filler> {
   }
 }
 
-/** Takes pieces from the beginning until they have `characters` characters together. Shortens the last piece to fit. */
+/** Takes pieces from the start until they have `characters` characters together. The last piece is cut to fit. */
 function taken(pieces: Iterable<string>, characters: number): string[] {
   const list: string[] = []
   let left = characters
@@ -199,7 +199,7 @@ function taken(pieces: Iterable<string>, characters: number): string[] {
   return list
 }
 
-/** Yields the sentences of all texts. The texts come in random order, the sentences of a text in their own. */
+/** Yields the sentences of all texts: the texts in random order, each text's sentences in their own order. */
 function* shuffledTexts(texts: readonly string[], random: Random): Generator<string> {
   const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
   for (const text of random.shuffled(texts)) for (const { segment } of segmenter.segment(text)) yield segment
@@ -231,9 +231,9 @@ async function textsOf(path: string): Promise<string[]> {
   return texts
 }
 
-// Names of invented people, and phrasings of how two of them are related.
+// Below: names of invented people, and phrasings of how two of them are related.
 
-/** The first names that invented people may have. */
+/** The first names of invented people. */
 export const given = [
   'Ada', 'Albin', 'Amira', 'Anders', 'Anouk', 'Bela', 'Bruno', 'Carla', 'Cosimo', 'Dalia', 'Darko', 'Edith', 'Elias', 'Emre',
   'Farah', 'Felix', 'Greta', 'Hanna', 'Hugo', 'Ilse', 'Imran', 'Ines', 'Ivo', 'Jana', 'Jonas', 'Kaja', 'Kenji', 'Laila',
@@ -247,16 +247,13 @@ const family = [
   'Simic', 'Sorel', 'Tanaka', 'Toth', 'Urban', 'Vidal', 'Vogt', 'Weiss', 'Winter', 'Yilmaz', 'Zeman', 'Zoric',
 ] // prettier-ignore
 
-/**
- * Returns full names of different people, up to 50. No two share a given name or a family name, so any part of a name identifies one
- * person.
- */
+/** Returns full names of up to 50 different people. No two share a given name or a family name, so either name identifies a person. */
 export function people(random: Random, count: number): string[] {
   const last = some(random, family, count)
   return some(random, given, count).map((name, index) => `${name} ${last[index] ?? ''}`)
 }
 
-/** The ten words that NeedleBench uses for a relative of an earlier generation. */
+/** The ten words of NeedleBench for a relative of an earlier generation. */
 export const elderRelations = [
   'father', 'mother', 'dad', 'mom', 'grandfather', 'grandmother', 'maternal grandfather', 'maternal grandmother',
   'paternal grandfather', 'paternal grandmother',
@@ -278,11 +275,11 @@ const ownPrompts: NeedlesPrompts = {
   kinships,
 }
 
-// Reads an answer that stands in a LaTeX box (`\boxed{...}`), as NeedleBench's authors do.
+// Below: reads an answer in a LaTeX box (`\boxed{...}`), as NeedleBench's authors do.
 
 /**
- * Returns the content of the last `\boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the
- * box is not closed or is empty. Source: extract_boxed_answer and clean_atc_answer of opencompass.
+ * Returns the content of the answer's last `\boxed{...}`, without LaTeX, quotes and escapes. Returns null if there is no box, or if the box
+ * is not closed or is empty. Source: extract_boxed_answer and clean_atc_answer of opencompass.
  */
 export function boxed(answer: string): string | null {
   const start = answer.lastIndexOf('\\boxed')
@@ -295,7 +292,7 @@ export function boxed(answer: string): string | null {
   return inner === '' ? null : clean(inner).trim()
 }
 
-/** Returns the index of the brace that closes the first open brace after `from`; null when no brace closes it. */
+/** Returns the index of the brace that closes the first open brace from index `from` on; null if none does. */
 function closing(text: string, from: number): number | null {
   let depth = 0
   for (let at = from; at < text.length; at++) {

@@ -20,7 +20,7 @@ const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task
   logbook: openLogbook,
 }
 
-/** Opens the task. Refuses wrong options, and wrong files if the fault shows before the first sample. @throws KvfoldError eval/bad-data */
+/** Opens the task. @throws KvfoldError eval/bad-data for wrong options, and for wrong files if the fault shows before the first sample */
 export async function openTask(spec: TaskSpec): Promise<Task> {
   return openers[spec.task](spec)
 }

@@ -1,18 +1,18 @@
-/** Reads the authors' own prompts, which we may not ship, from the user's checkout of the authors' repository. */
+/** Reads the authors' own prompts, which we may not ship, from the user's checkout of their repository. */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { PiUpdate } from '../pi-llm.js'
 
-/** A function that writes the three parts of a PI-LLM prompt. In the prompt, blank lines separate the parts. */
+/** Writes the three parts of a PI-LLM prompt. In the prompt, blank lines separate them. */
 export type PiPromptWriter = (
   keys: readonly string[],
   shown: readonly PiUpdate[],
 ) => [framing: string, stream: string, question: string]
 
 /**
- * Reads PI-LLM's prompt from the authors' program, in the program's default form. A colon stands between key and value, and the question
- * asks for the current values, in one sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget.
+ * Reads PI-LLM's prompt from the authors' program, in its default form: a colon between key and value, and a question for the current
+ * values, with one sentence per key. Source: core/pi_flow_upgrade.py of Unable-to-Forget.
  */
 export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   const source = await PythonSource.open(checkout, 'core/pi_flow_upgrade.py')
@@ -52,7 +52,7 @@ export async function originalBabilong(checkout: string, tasks: readonly string[
   )
 }
 
-/** Reads LongBench v2's prompt. The caller replaces `$DOC$`, `$Q$` and `$C_A$` to `$C_D$`. Source: prompts/0shot.txt. */
+/** Reads LongBench v2's prompt. The caller replaces `$DOC$`, `$Q$`, and `$C_A$` to `$C_D$`. Source: prompts/0shot.txt. */
 export const originalLongBench = (checkout: string): Promise<string> => contentOf(checkout, 'prompts/0shot.txt')
 
 export interface NeedlesPrompts {
@@ -62,7 +62,7 @@ export interface NeedlesPrompts {
 }
 
 /**
- * Reads NeedleBench's prompt for multi-needle reasoning in English, with the question at its end, and the sentences of kinship. Source:
+ * Reads NeedleBench's English prompt for multi-needle reasoning, with the question at the end, and its sentences of kinship. Source:
  * opencompass/datasets/needlebench_v2 of opencompass.
  */
 export async function originalNeedles(checkout: string): Promise<NeedlesPrompts> {
@@ -91,7 +91,7 @@ export interface FramesPrompts {
 }
 
 /**
- * Reads two prompts for FRAMES: the question to the model, with articles in place of their links, and the question to the judge. Source:
+ * Reads two prompts for FRAMES: the question to the model, with articles in place of links, and the question to the judge. Source:
  * scripts/eval_frames_benchmark.py of optillm.
  */
 export async function originalFrames(checkout: string): Promise<FramesPrompts> {
@@ -107,7 +107,7 @@ export async function originalFrames(checkout: string): Promise<FramesPrompts> {
   return prompts
 }
 
-/** A Python file. The class reads its string literals and runs none of its code. */
+/** Reads the string literals of a Python file, without running its code. */
 class PythonSource {
   private constructor(
     private readonly where: string,
@@ -119,8 +119,8 @@ class PythonSource {
   }
 
   /**
-   * Reads the string after the first match of `before`. Joins adjacent string literals, as Python does: on one line or, with IN_BRACKETS,
-   * over several lines.
+   * Returns the string behind the first match of `before`. Adjacent string literals are joined, as in Python: on one line or, with
+   * IN_BRACKETS, over several lines.
    * @throws KvfoldError eval/bad-data when no string follows
    */
   text(before: RegExp, literals = ON_A_LINE): string {
@@ -139,8 +139,8 @@ class PythonSource {
   }
 
   /**
-   * Reads the strings of the list that begins with the first match of `before`. Some of them may be in brackets.
-   * @throws KvfoldError eval/bad-data when there are no strings
+   * Returns the strings of the list that begins with the first match of `before`. Some of them may be in brackets.
+   * @throws KvfoldError eval/bad-data when there are none
    */
   texts(before: RegExp): string[] {
     const inside = new RegExp(`${before.source}((?:\\s|[(),]|${ON_A_LINE.source})*)\\]`, before.flags).exec(this.code)?.[1]
@@ -150,8 +150,8 @@ class PythonSource {
   }
 
   /**
-   * Returns a function that replaces each name in braces by its value, and doubled braces by single ones. The function throws KvfoldError
-   * eval/bad-data for a name without a value.
+   * Returns a function that replaces each name in braces by its value, and doubled braces by single ones. For a name without a value, it
+   * throws KvfoldError eval/bad-data.
    */
   filler(values: Readonly<Record<string, string>>): (text: string) => string {
     return (text) =>
@@ -177,7 +177,7 @@ const IN_BRACKETS = new RegExp(String.raw`${ON_A_LINE.source}(?:(?:#[^\n]*)?\n\s
 const ESCAPES: Readonly<Record<string, string>> = { n: '\n', t: '\t' }
 const unescaped = (literal: string): string => literal.replace(/\\(.)/gu, (_, letter: string) => ESCAPES[letter] ?? letter)
 
-/** Reads a file of the checkout. @throws KvfoldError eval/bad-data when it cannot be read */
+/** Returns the text of a file in the checkout. @throws KvfoldError eval/bad-data when it cannot be read */
 async function contentOf(checkout: string, file: string): Promise<string> {
   try {
     return await readFile(join(checkout, file), 'utf8')

@@ -1,4 +1,4 @@
-/** The PI-LLM task. It has one cell for each number of updates of a key, and uses our own words or the words of the public file. */
+/** The PI-LLM task. It has one cell per number of updates, and uses our own words or those of the public file. */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
@@ -10,15 +10,15 @@ import { Axis, Count, crossed, generation, gridPlace, readOptions } from './samp
 
 const Options = strict({
   ...generation,
-  /** Numbers of updates of every key. Each number is one cell. Default: the numbers in the Sculptor paper. */
+  /** Updates per key; each number is a cell. Default: the numbers of the Sculptor paper. */
   updates: Axis(1, 10_000, [4, 8, 16, 32, 64, 128, 256]),
-  /** The number of keys in the stream. Default: all keys that there are words for; our own words have 46. */
+  /** Number of keys in the stream. Default: all keys of the word list; ours has 46. */
   keys: Type.Optional(Count),
-  /** Path of a file `{category: [value, ...]}`, the form that the authors publish. Default: our own words. */
+  /** Path of a file `{category: [value, ...]}`, the authors' format. Default: our own words. */
   words: Type.Optional(Text),
-  /** Path of a checkout of the authors' repository, whose prompts the task uses. Default: our own prompts. */
+  /** Path of a checkout of the authors' repository, to use its prompts. Default: our own prompts. */
   prompts: Type.Optional(Text),
-  /** Path of a file of wordings (`pi-wordings.ts`). Each wording is a cell of its own. Default: the task's own prompt. */
+  /** Path of a file of wordings (`pi-wordings.ts`). Each wording is a cell. Default: the task's own prompt. */
   wordings: Type.Optional(Text),
   order: Type.Enum(piOrders, { default: 'shuffled' }),
   /** The share of the stream that the prompt shows, counted from its end. A low share imitates folds of all older updates. */
@@ -43,7 +43,7 @@ export async function openPiLlm(spec: TaskSpec): Promise<Task> {
       words,
       updates,
       seed,
-      // Every wording has streams of its own.
+      // Each wording has streams of its own.
       sample: sample * wordings.length + wordings.indexOf(wording),
       order,
       tail,

@@ -1,6 +1,6 @@
 /**
- * Generates neutral text for tasks: any number of our own sentences about places, work and weather, without names of people. Also shortens
- * texts that are too long.
+ * Generates neutral text for tasks: any number of sentences about places, work and weather, without people's names. Also shortens texts
+ * that are too long.
  */
 import { invariant } from '../../runtime/core/errors.js'
 import type { Random } from '../../runtime/core/random.js'
@@ -72,7 +72,7 @@ const patterns = [
   'The way past {place} is {quality}.',
 ] as const
 
-/** Draws a sentence, with its full stop. No phrase occurs in it twice. */
+/** Returns a random sentence with its full stop. No phrase occurs in it twice. */
 export function sentence(random: Random): string {
   const said = new Set<string>()
   const text = pick(random, patterns).replace(/\{(\w+)\}/gu, (_, slot: string) => {
@@ -84,7 +84,7 @@ export function sentence(random: Random): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
-/** Yields sentences without end, in paragraphs of four to eight. A blank line follows the last one of a paragraph, a space any other. */
+/** Yields sentences without end, in paragraphs of four to eight. A blank line follows a paragraph's last sentence, a space any other. */
 export function* prose(random: Random): Generator<string, never> {
   for (;;) {
     const count = 4 + random.below(5)
@@ -92,15 +92,15 @@ export function* prose(random: Random): Generator<string, never> {
   }
 }
 
-// Repeatable random draws from lists.
+// Below: repeatable random draws from lists.
 
-/** Draws one item. Precondition: the list is not empty. */
+/** Draws one item. The list must not be empty. */
 export function pick<T>(random: Random, list: readonly T[]): T {
   invariant(list.length > 0, 'Nothing to pick from.')
   return list[random.below(list.length)] as T
 }
 
-/** Draws `count` different items in random order. Precondition: the list has that many. */
+/** Draws `count` different items, in random order. The list must have that many. */
 export function some<T>(random: Random, list: readonly T[], count: number): T[] {
   invariant(count <= list.length, `There are ${list.length} to draw from, not ${count}.`)
   return random.shuffled(list).slice(0, count)
@@ -113,8 +113,8 @@ export function code(random: Random, length: number): string {
 }
 
 /**
- * Shortens a text to `characters` UTF-16 units: keeps its beginning and its end, half of that number each. Never divides a surrogate pair.
- * A text that is short enough stays unchanged.
+ * Shortens a text to `characters` UTF-16 units, or one or two less. Keeps the beginning and the end, half of that each, and never divides a
+ * surrogate pair. A text that is short enough stays unchanged.
  */
 export function middleCut(text: string, characters: number): string {
   if (text.length <= characters) return text
@@ -123,6 +123,6 @@ export function middleCut(text: string, characters: number): string {
   return text.slice(0, torn(text, head) ? head - 1 : head) + text.slice(torn(text, tail) ? tail + 1 : tail)
 }
 
-/** Returns whether the place `at` is inside a surrogate pair (a character of two UTF-16 units). */
+/** Returns whether the index `at` is inside a surrogate pair. */
 const torn = (text: string, at: number): boolean =>
   /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(Math.max(0, at - 1), at + 1))

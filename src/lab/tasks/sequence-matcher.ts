@@ -1,12 +1,11 @@
 /** Computes the similarity of two texts by Ratcliff and Obershelp's measure, exactly as CPython's difflib.SequenceMatcher does. */
 
-/** In a second text of at least this many characters, the search for matching blocks ignores frequent characters (difflib's autojunk). */
+/** If the second text has at least this many characters, the search for blocks ignores frequent characters (difflib's autojunk). */
 const LONG = 200
 
 /**
- * Returns the similarity of two texts, from 0 to 1, as `SequenceMatcher(None, a, b).ratio()` of Python computes it over code points. The
- * order of the arguments matters. When `b` is long, the search for blocks ignores characters that occur in it more than length // 100 + 1
- * times.
+ * Returns the similarity of two texts, 0 to 1, as Python's `SequenceMatcher(None, a, b).ratio()` computes it over code points. The order of
+ * the arguments matters. If `b` is long, the search for blocks ignores characters that occur in it more than length // 100 + 1 times.
  */
 export function similarity(a: string, b: string): number {
   const [first, second] = [points(a), points(b)]
@@ -16,7 +15,7 @@ export function similarity(a: string, b: string): number {
 
 const points = (text: string): number[] => Array.from(text, (character) => character.codePointAt(0) ?? 0)
 
-/** Counts the characters in the matching blocks. It finds the longest block, then the longest on its left and on its right, and so on. */
+/** Counts the characters in matching blocks: finds the longest block, then the longest to its left and to its right, and so on. */
 function matches(a: readonly number[], b: readonly number[]): number {
   const finder = new BlockFinder(a, b)
   const open: Area[] = [{ a: 0, aEnd: a.length, b: 0, bEnd: b.length }]
@@ -32,7 +31,7 @@ function matches(a: readonly number[], b: readonly number[]): number {
   return sum
 }
 
-/** A range of each text, in which a matching block is searched. The ends do not belong to the ranges. */
+/** A range of each text in which a matching block is searched; the ends are exclusive. */
 interface Area {
   readonly a: number
   readonly aEnd: number
@@ -47,9 +46,9 @@ interface MatchingBlock {
 }
 
 class BlockFinder {
-  /** For each character that may begin a block, its indices in `b`, ascending. */
+  /** For each character that may begin a block, its indexes in `b`, ascending. */
   readonly #places: ReadonlyMap<number, readonly number[]>
-  /** At index i + 1, the length of the block that ends at index i of `b` and at the previous character of `a`. All 0 between two calls. */
+  /** At index i + 1: the length of the block that ends at index i of `b` and at the previous character of `a`. All 0 between two calls. */
   #before: Uint32Array
   #now: Uint32Array
 
@@ -63,8 +62,8 @@ class BlockFinder {
   }
 
   /**
-   * Finds the longest matching block in the area. Of several equally long ones it takes the first in `a`, then the first in `b`. At last it
-   * extends the block over equal characters on both sides, also over frequent ones.
+   * Finds the longest matching block in the area; of equally long ones the first in `a`, then the first in `b`. Then extends it over equal
+   * characters on both sides, including frequent ones.
    */
   longest(area: Area): MatchingBlock {
     let best: MatchingBlock = { a: area.a, b: area.b, size: 0 }
@@ -84,7 +83,7 @@ class BlockFinder {
     return this.#grown(best, area)
   }
 
-  /** Returns the indices of a character in the area's part of `b`. */
+  /** Returns the indexes of a character in `b` within the area. */
   #placesOf(character: number, area: Area): readonly number[] {
     const all = this.#places.get(character)
     if (all === undefined) return []

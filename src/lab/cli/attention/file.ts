@@ -1,4 +1,6 @@
-/** The command `kvfold attention file`: measures attention to chosen spans of a transcript, complete and with the transcript's folds. */
+/**
+ * The command `kvfold attention file`: measures the attention to chosen spans of a transcript, complete and with the transcript's folds.
+ */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
@@ -96,8 +98,10 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
 }
 
 /**
- * Returns what an export hides in these messages; the study compares that with the whole text. @throws KvfoldError attention/bad-request if
- * the export has forgotten text, which no model may read again
+ * Returns the edits that an exported transcript has in these messages; the study compares them with the complete text. Returns null without
+ * edits.
+ * @throws KvfoldError attention/bad-request if the transcript holds text that was to be forgotten, because the study would show it to a
+ * model
  */
 function editsOf({ edits }: Transcript, messages: readonly ChatMessage[]): ThreadEdits | null {
   if (edits?.fragments.some(isForgotten) === true)
@@ -108,7 +112,9 @@ function editsOf({ edits }: Transcript, messages: readonly ChatMessage[]): Threa
   return edits === null ? null : movedEdits(edits, (message) => (message < messages.length ? message : undefined))
 }
 
-/** Returns the messages before the answer, and the answer. @throws KvfoldError attention/bad-request when either is empty */
+/**
+ * Splits a transcript into the messages before the answer, and the answer. @throws KvfoldError attention/bad-request when either is empty
+ */
 function answered(
   { messages }: Transcript,
   { answer, maxTokens }: FileFlags,
@@ -124,7 +130,7 @@ function answered(
   return { messages: before, answer: text === undefined ? { kind: 'generated', maxTokens } : { kind: 'given', text } }
 }
 
-/** Refuses layers, contracts or lengths that cannot work, before anything is computed. */
+/** Checks layers, contracts and lengths before anything is computed. @throws KvfoldError for values that cannot work */
 async function refuseMisfit(
   engine: LlamaEngine,
   { tools }: Transcript,
@@ -160,7 +166,7 @@ async function save(folder: string, engine: LlamaEngine, study: SpanStudy): Prom
   return page
 }
 
-/** Computes the statistics over spans, like those of the PI-LLM study over pairs. Only spans that both prompts show count. */
+/** Computes the same statistics over spans that the PI-LLM study computes over pairs. Only spans that both prompts show count. */
 function statistics(rows: readonly SpanRow[]) {
   const both = rows.flatMap(({ complete, folded, change }) =>
     folded === null || change === null ? [] : [{ complete, folded, change }],
@@ -215,7 +221,7 @@ function lines({ rows, answers }: SpanStudy, report: string, rule: string): stri
 
 const probabilityLike = (mass: number): string => (mass === 0 ? '0' : mass < 0.001 ? probability(mass) : mass.toFixed(4))
 
-// Reads the field `spans` of a transcript, which names the spans whose attention is measured.
+// Below: reads a transcript's field `spans`, which names the spans whose attention is measured.
 
 const Place = strict({
   name: Type.Optional(Text),
@@ -227,7 +233,7 @@ const Place = strict({
 const File = Type.Object({ spans: Type.Array(Type.Union([Text, Place]), { minItems: 1 }) })
 
 /**
- * Reads the `spans` of a transcript. A span is a text, which stands for its last occurrence, or a place written as in the transcript's
+ * Reads a transcript's field `spans`. An entry is a text, which means its last occurrence, or a position written as in the transcript's
  * folds.
  * @throws KvfoldError attention/bad-request with the first error
  */

@@ -1,4 +1,7 @@
-/** The command `kvfold attention heads`: scores every attention head, and measures how the loss grows without the best heads. */
+/**
+ * The command `kvfold attention heads`: scores every attention head, and measures how much the loss grows without the heads with the best
+ * scores.
+ */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
@@ -77,7 +80,7 @@ export function addHeads(command: Command, shell: Shell): void {
     .action((flags: HeadFlags) => study(flags, shell))
 }
 
-/** The losses of the model without some of its heads. */
+/** The losses of the model when some of its heads are switched off. */
 interface LossRow {
   readonly without: string
   readonly heads: readonly string[]
@@ -85,8 +88,8 @@ interface LossRow {
     readonly of: (typeof LOSSES)[number]
     readonly nats: number
     /**
-     * How much larger the loss is than with all heads. `interval`: its 95 % interval over prompts; of several draws of random heads the least
-     * and the most.
+     * How much larger the loss is than with all heads. `interval`: the 95 % interval over prompts. For several draws of random heads it is
+     * the smallest and the largest result of a draw.
      */
     readonly more: number
     readonly interval: Interval | null
@@ -160,10 +163,13 @@ interface LossStudy {
   readonly name: string
 }
 
-/** Measures the losses with all heads, without the chosen heads, and without as many random heads (the mean of several draws). */
-/** The seed of the prompts that losses are measured on. The heads are chosen by other prompts, so that the choice does not flatter them. */
+/**
+ * The seed of the prompts for the losses. The heads are chosen on other prompts. On the same prompts, the chosen heads would look more
+ * important than they are.
+ */
 const lossSeed = (seed: number): number => mix(seed + 1)
 
+/** Measures the losses with all heads, without the chosen heads, and without as many random heads (mean of several draws). */
 async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStudy): Promise<readonly LossRow[]> {
   const { notes, interrupt } = shell
   const plain = { ...flags, contract: 'exact' as const }
@@ -189,7 +195,7 @@ async function lossesOf({ flags, shell, prompts, scores, chosen, name }: LossStu
         without,
         heads: heads.map(headName),
         losses: LOSSES.map((of) => {
-          // An interval over prompts would leave out by how much draws of other heads differ. So several draws show their least and most.
+          // An interval over prompts would hide how much the draws differ. So for several draws, show the smallest and the largest result.
           const nats = whole[of].map((_, prompt) => mean(tries.map((one) => one[of][prompt]!)))
           const more = nats.map((value, prompt) => value - whole[of][prompt]!)
           const drawn = tries.map((one) => mean(one[of]) - mean(whole[of]))
@@ -216,7 +222,7 @@ const meansOf = (one: HeadScores) => Object.fromEntries(HEAD_SCORES.map((score) 
 
 const BEST = 8
 
-/** Returns the heads with the highest scores of each kind. */
+/** Returns the best heads for each kind of score. */
 const bestOf = (scores: readonly HeadScores[]) =>
   Object.fromEntries(
     HEAD_SCORES.map((score) => [

@@ -1,4 +1,4 @@
-/** The parts that all attention commands share: their options, loading the engine without flash attention, and the terminal output. */
+/** What all attention commands share: their options, loading the engine without flash attention, and the terminal output. */
 import { type Command, Option } from 'commander'
 import { CHANGES, type Finding, type FindingFigure, type StudySummary } from '../../attention/findings.js'
 import { type Contract, CONTRACTS } from '../../../runtime/core/contract.js'
@@ -19,8 +19,8 @@ export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
 }
 
 /**
- * Adds the options that every attention study has, those of the model among them. `--contract` takes a list here.
- * @param folder the folder for the results when the user names none
+ * Adds the options that every attention study has, including those of the model. Here `--contract` takes a list.
+ * @param folder the default folder for results
  */
 export function addStudyOptions(command: Command, folder: string): Command {
   addModelOptions(command)
@@ -32,7 +32,7 @@ export function addStudyOptions(command: Command, folder: string): Command {
 }
 
 /**
- * Loads the model with flash attention off, so that attention weights can be captured. The caller disposes the engine.
+ * Loads the model without flash attention, which does not expose attention weights. The caller disposes of the engine.
  * @throws KvfoldError cli/bad-usage for `--flash-attention on`, and the errors of LlamaEngine.load
  */
 export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Shell): Promise<LlamaEngine> {
@@ -47,9 +47,9 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }
 
-// Writes the findings of a study for the terminal, as a table and in words.
+// Below: the findings of a study for the terminal, as a table and as sentences.
 
-/** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
+/** Returns the findings as lines: a table with the paper's row last, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
   const changes = CHANGES.map(([title]) => `${title.replace('arithmetic ', '')} %`)
   const columns = [
@@ -86,7 +86,7 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
   ]
 }
 
-/** Returns a note for each contract under which some pairs could not be compared, with their number and the reason. */
+/** Returns one note per contract under which pairs could not be compared: how many, and why. */
 function leftOut(findings: readonly Finding[]): string[] {
   return findings
     .filter(({ from }) => from === 'value')
@@ -107,14 +107,14 @@ const endsOf = (figure: FindingFigure | null): string =>
 const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
   [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
 
-/** The names of a finding's fields whose values the output of `--json` has. */
+/** The fields of a finding whose values `--json` prints. */
 const VALUES = [
   ...(['meanChange', 'medianChange', 'baselineMeanChange', 'excessMeanChange', 'baselineR2', 'placeboMeanChange'] as const),
   ...(['placeboBaselineMeanChange', 'unaskedMeanChange', 'unaskedBaselineMeanChange', 'beyondPlacebo', 'beyondUnasked'] as const),
   ...(['othersMeanChange', 'changeOfMean', 'r2'] as const),
 ]
 
-/** Returns a finding in the form that `--json` prints. */
+/** Returns a finding as the object that `--json` prints. */
 export function machineFinding(finding: Finding): object {
   const { contract, from, pairs, improved, range, counts, fellBack, belowEven, overPairs, overSeeds, excessOverSeeds } = finding
   return {

@@ -138,7 +138,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** Returns the object that `--json` prints. Its top level has the finding of the first contract, with the value's tokens looking. */
+/** Returns the object that `--json` prints. Its top level has the first contract's finding with the value's tokens as queries. */
 function machineView(summary: StudySummary, report: string): object {
   const { findings, model, n, interference } = summary
   const [first] = findings

@@ -1,4 +1,4 @@
-/** The command `kvfold collect`: collects trajectories of agents for training. A trajectory marks the tokens or messages with loss. */
+/** The command `kvfold collect`: collects trajectories of agents for training. Each marks the tokens or messages that have loss. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
@@ -27,7 +27,7 @@ import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../.
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 
-/** The default seed. `kvfold eval` has another, because a model must not be tested on the samples that it learned from. */
+/** The default seed. It differs from that of `kvfold eval`, so that a model is not tested on the samples that it was trained on. */
 const SEED = 3_000_000_001
 
 interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
@@ -154,7 +154,10 @@ export function addCollect(program: Command, shell: Shell): void {
     })
 }
 
-/** The options that only some sources take, and those that each of the sources besides the tasks takes. */
+/**
+ * `TAKES`: for each source besides the tasks, which of the options below it takes. `SESSIONS`, `SAMPLES`: all options that only some
+ * sources take.
+ */
 const TAKES = {
   chat: ['agent', 'systemPrompt', 'maxTokens', 'data', 'limit'],
   memtool: ['samples', 'turns', 'way', 'tools', 'relation'],
@@ -166,7 +169,9 @@ const SAMPLES = [
   ...['data', 'limit', 'taskOption', 'agent', 'systemPrompt', 'maxTokens', 'maxCalls', 'stumble'],
 ] as const satisfies readonly (keyof CollectFlags)[]
 
-/** @throws KvfoldError cli/bad-usage for a given option that the source does not take. `askedTasks` has the options of single tasks. */
+/**
+ * @throws KvfoldError cli/bad-usage for a given option that the source does not take. Options of single tasks are checked by `askedTasks`.
+ */
 function refuseStrays(name: string, command: Command): void {
   const takes: readonly string[] = Object.hasOwn(TAKES, name) ? TAKES[name as keyof typeof TAKES] : SAMPLES
   const strays: readonly string[] = [...SESSIONS, ...SAMPLES].filter((option) => !takes.includes(option))
@@ -182,7 +187,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   const { out, notes, interrupt } = shell
   const { rollouts, format, out: path = format === 'verl' ? 'trajectories.parquet' : 'trajectories.jsonl' } = flags
   refuseMisfits(flags)
-  // The module is imported only here, so that other commands do not wait for its libraries.
+  // Imported here, so that other commands do not load its libraries.
   const { collect, TrajectoryFile: Trajectories } = await import('../../collect/collect.js')
   const source = await sourceOf(name, flags, shell)
   const cast = await castOf(flags, shell)
@@ -226,7 +231,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   }
 }
 
-/** Checks the options. @throws KvfoldError cli/bad-usage for options that contradict each other */
+/** @throws KvfoldError cli/bad-usage for options that contradict each other */
 function refuseMisfits(flags: CollectFlags): void {
   const remote = isRemote(flags)
   if (remote && flags.teacher === 'script')
@@ -243,7 +248,7 @@ function refuseMisfits(flags: CollectFlags): void {
     throw new KvfoldError('cli/bad-usage', '--tokenizer needs --engine; a model that is loaded here has tokens of its own.')
 }
 
-/** Opens the source of trajectories by its name. @throws KvfoldError cli/bad-usage, eval/bad-data */
+/** Opens the source of trajectories with this name. @throws KvfoldError cli/bad-usage, eval/bad-data */
 async function sourceOf(
   name: string,
   flags: CollectFlags,
@@ -289,7 +294,7 @@ async function sourceOf(
   })
 }
 
-/** Returns the teacher that acts, the source of the tokens in the rows, and the name and fingerprint of the model that they belong to. */
+/** Returns the teacher that acts, where the rows' tokens come from, and the name and fingerprint of the model whose tokens they are. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const { temperature, seed, tokenizer, maxTokens, maxCalls } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
@@ -313,7 +318,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
     tokenizer === undefined ? null : await loadEngine({ ...withoutDraftModel(flags), model: tokenizer }, notes, interrupt.signal)
   const { model: name, release } = engine.info
   const takes = engine.flavour.sampling
-  // The neutral values are sent explicitly, because engines have defaults of their own.
+  // Send neutral values for filters, because engines have their own defaults for options that are left out.
   const neutral = { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
   const sampling = { temperature, seed, ...neutral }
   const fingerprint =
@@ -325,7 +330,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   return {
     acting: { teacher: 'model', engine, sampling } as const,
     tokens: own === null ? ('engine' as const) : wordingOf(own),
-    // With a tokenizer the fingerprint is the tokenizer's, so the endpoint is a setting.
+    // With a tokenizer, the fingerprint is that of the tokenizer's model. So the endpoint is recorded as a setting.
     model:
       own === null
         ? { name, fingerprint, ...settings() }

@@ -1,4 +1,4 @@
-/** The command `kvfold demo`: holds a conversation several times longer than the context, with the built-in model or another one. */
+/** The command `kvfold demo`: a conversation several times longer than the context, with the built-in model or another one. */
 import type { Command } from 'commander'
 import type { Contract } from '../../../runtime/core/contract.js'
 import { wordsFrom } from '../../pi-llm.js'
@@ -36,7 +36,7 @@ async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt 
   const isBuiltin = flags.model === BUILTIN
   const words = wordsFrom(flags.words)
   const begun = performance.now()
-  // Without --contract, the demo uses `splice` instead of the default of other commands.
+  // Without --contract, the demo folds under `splice`; other commands default to `exact`.
   const contract = command.getOptionValueSource('contract') === 'default' ? 'splice' : flags.contract
   const context = flags.context ?? (isBuiltin ? undefined : CONTEXT)
   const engine = await loadEngine({ ...flags, contract, ...(context === undefined ? {} : { context }) }, notes, interrupt.signal)
@@ -73,8 +73,8 @@ async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt 
 }
 
 /**
- * Returns the line of JSON. `computed` and `prefixCache.computed` count tokens of the same steps: reading, folding, answer and restore.
- * The first counts the tokens that kvfold computed. The second (the ledger's `plain`) counts those that a prefix cache would compute.
+ * Returns the line of JSON. `computed` and `prefixCache.computed` cover the same steps: reading, folding, the answer and the restore.
+ * `computed` counts the tokens that kvfold computed; `prefixCache.computed` (the ledger's `plain`) those that a prefix cache would compute.
  */
 function jsonOf({ conversationTokens, asked, right, total }: Reading, cells: number, seconds: number): string {
   return JSON.stringify({

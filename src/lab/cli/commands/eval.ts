@@ -1,4 +1,4 @@
-/** The command `kvfold eval`: runs agents on tasks, scores their answers, and writes each record to a self-contained log. */
+/** The command `kvfold eval`: runs agents on tasks, scores their answers, and writes all records to a log that needs no other file. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { basename } from 'node:path'
 import { type Command, Option } from 'commander'
@@ -33,10 +33,10 @@ import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 
-/** The tasks and default options of `kvfold eval table`. The low `maxTokens` soon ends a model that does not stop by itself. */
+/** The tasks and default options of `kvfold eval table`. The low `maxTokens` ends a model soon that does not stop by itself. */
 const TABLE = {
   tasks: ['pi-llm', 'needles', 'similar'],
-  // The agents of the Sculptor paper. The other agents fold or summarise earlier messages, and these tasks have none.
+  // The agents of the Sculptor paper. The remaining agents fold or summarise earlier messages, which these tasks do not have.
   agent: ['plain', 'sculptor', 'rag-bm25', 'rag-dense', 'memagent', 'mem0'],
   samples: 20,
   sizes: [2000, 4000],
@@ -67,7 +67,7 @@ export function addEval(program: Command, shell: Shell): void {
     .command('eval')
     .description('measure how well agents answer, from how much context and at what cost: accuracy, tokens and time, with a log')
     .argument('<task...>', 'the tasks; see below')
-  // The subcommands have options of their own, some with the same names.
+  // The subcommands have options with the same names.
   addEvalService(command.enablePositionalOptions(), shell)
   addMemTool(command, shell)
   addEvalOptions(command)
@@ -75,13 +75,13 @@ export function addEval(program: Command, shell: Shell): void {
     .action(async (words: string[], flags: EvalFlags) => {
       const { tasks, options } = words.includes('table') ? table(words, flags) : { tasks: words, options: flags }
       const asked = askedTasks(tasks, options)
-      // The module is imported only here, so that other commands do not wait for its libraries.
+      // Imported here, so that other commands do not load its libraries.
       const { evaluate } = await import('../eval/evaluate.js')
       await evaluate(asked, options, shell)
     })
 }
 
-/** Returns the tasks and options of `kvfold eval table`. @throws KvfoldError cli/bad-usage when other tasks are named beside it */
+/** Returns the tasks and options of `kvfold eval table`. @throws KvfoldError cli/bad-usage if another task is named too */
 function table(words: readonly string[], flags: EvalFlags): { readonly tasks: readonly string[]; readonly options: EvalFlags } {
   if (words.length > 1)
     throw new KvfoldError('cli/bad-usage', 'The table is a list of tasks itself; name only the table, or only tasks.')
@@ -90,8 +90,8 @@ function table(words: readonly string[], flags: EvalFlags): { readonly tasks: re
   return { tasks, options: { agent, samples, needles, maxTokens, ...lengths, ...flags } }
 }
 
-// The command `kvfold eval service`: agents with different ways to manage their context run an order desk.
-// It compares their rewards, tokens and contexts, which the same ledger counts.
+// The command `kvfold eval service`: agents with different kinds of context management run an order desk. Compares their rewards, tokens
+// and context sizes, all from the ledger.
 
 interface ServiceFlags extends ModelFlags, EngineFlags {
   readonly agent: Manner | 'model'
@@ -284,7 +284,10 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** Returns the engine of the model for notes (`--folder`): remote for a URL, else loaded here. @throws KvfoldError model/*, remote/* */
+/**
+ * Opens the engine of the model that writes notes (`--folder`): a remote one for a URL, else a model loaded here. @throws KvfoldError
+ * model/*, remote/*
+ */
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })

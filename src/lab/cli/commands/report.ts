@@ -1,4 +1,4 @@
-/** The command `kvfold report`: makes tables, figures and a page from the logs of `kvfold eval`. */
+/** The command `kvfold report`: makes tables, figures and a page from logs of `kvfold eval`. */
 import { realpathSync } from 'node:fs'
 import { InvalidArgumentError, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -18,7 +18,7 @@ interface ReportFlags {
 }
 
 const FOLDER = 'kvfold-report'
-/** Says what logs of episodes are, which a report leaves out. */
+/** The words for logs of episodes, which this report leaves out. */
 const SESSIONS =
   'These are logs of sessions, of which `kvfold eval memtool --report FILE` and `kvfold eval service --report FOLDER` make reports'
 const DEFAULT_BASELINE: Baseline = { agent: 'plain', contract: null }
@@ -88,7 +88,7 @@ function refuseTwice(logs: readonly string[]): void {
     try {
       return realpathSync(log)
     } catch {
-      // The code that reads the log later reports the error.
+      // The error is reported when the log is read.
       return log
     }
   })
@@ -96,7 +96,7 @@ function refuseTwice(logs: readonly string[]): void {
   if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `You named the log ${twice} twice; name every log once.`)
 }
 
-/** Refuses a baseline that the user named if the logs do not have it. Only the default baseline may be missing. */
+/** Refuses a `--baseline` that the logs do not contain. The default baseline may be missing. */
 function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Summary): void {
   const there = conditions.filter((condition) => agents[condition.agent]!.agent === agent)
   if (there.some((condition) => contract === null || condition.contract === contract)) return
@@ -129,7 +129,7 @@ function lines(summary: Summary, rule: string): string[] {
   return terminal(table(columns, summary.conditions, { opens: (row, before) => row.task !== before.task }), rule)
 }
 
-/** Returns the object that `--json` prints. It has the main numbers; summary.json has all. */
+/** Returns the object that `--json` prints: the main numbers. summary.json has all numbers. */
 function machineView(summary: Summary, page: string): object {
   const labels = new Labels(summary)
   const { agents, conditions, tasks, variants } = summary

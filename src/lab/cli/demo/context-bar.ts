@@ -1,6 +1,6 @@
 /**
- * Draws a text as a bar in the terminal. The bar is one line of characters, which stand for the text's tokens in order. The caller gives
- * the colours and glyphs.
+ * Draws a text as a bar in the terminal: one line of characters that stand for the text's tokens, in order. The caller gives the colours
+ * and glyphs.
  */
 
 /** The state of a token. `reused`: in the cache. `new`: just computed. `folded`: hidden. `waiting`: not computed yet. */
@@ -12,13 +12,13 @@ export interface TokenRun {
   readonly tokens: number
 }
 
-/** The glyph that the bar shows for each share. Readers can distinguish the glyphs without colour. */
+/** The glyph for each state. They can be told apart without colour. */
 export const glyphs = {
   unicode: { reused: '█', new: '+', folded: '░', waiting: '·' },
   ascii: { reused: '#', new: '+', folded: ':', waiting: '.' },
 } as const satisfies Record<string, Record<TokenShare, string>>
 
-/** The entries of the legend, in order: a share, and the words that explain it. */
+/** The legend in order: a token's state, and the words for it. */
 export const shares = [
   ['folded', 'folded away'],
   ['reused', 'in context'],
@@ -26,7 +26,7 @@ export const shares = [
   ['waiting', 'still to come'],
 ] as const satisfies readonly (readonly [TokenShare, string])[]
 
-/** Joins adjacent runs of tokens that have the same share, and leaves out empty runs. */
+/** Joins adjacent runs with the same state, and drops empty runs. */
 export function joined(stretches: readonly TokenRun[]): TokenRun[] {
   const result: TokenRun[] = []
   for (const { share, tokens } of stretches) {
@@ -39,10 +39,10 @@ export function joined(stretches: readonly TokenRun[]): TokenRun[] {
 }
 
 /**
- * Returns the share that each character of the bar shows, in order. `capacity` tokens fill the width, or all tokens when there are more. A
- * shorter text leaves the rest of the line empty, so that bars with one capacity compare by length.
- * Runs get characters in proportion to their tokens. If the width allows, every run gets at least one, so that a marker of ten tokens is
- * visible among thousands. Otherwise each character shows the share of most of its tokens.
+ * Returns the state that each character of the bar shows, in order. `capacity` tokens fill the width, or all tokens if there are more. For
+ * fewer tokens the rest of the line stays empty, so that bars with the same capacity can be compared by length.
+ * Each run gets characters in proportion to its tokens. It gets at least one if the width allows, so that a marker of ten tokens stays
+ * visible among thousands. If the width is too small for that, each character shows the state that most of its tokens have.
  */
 export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
   const parts = joined(stretches)
@@ -52,7 +52,7 @@ export function cells(stretches: readonly TokenRun[], width: number, capacity = 
   return parts.length <= filled ? dealt(parts, total, filled) : sampled(parts, total, filled)
 }
 
-/** Gives each run one character of the bar, and divides the other characters in proportion to tokens (largest remainders first). */
+/** Gives each run one character, and divides the remaining characters in proportion to tokens (largest remainders first). */
 function dealt(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const owed = parts.map(({ tokens }) => Math.max(0, (tokens * filled) / total - 1))
   const owedInAll = owed.reduce((sum, value) => sum + value, 0)
@@ -67,7 +67,7 @@ function dealt(parts: readonly TokenRun[], total: number, filled: number): Token
   return parts.flatMap(({ share }, index) => Array.from({ length: sizes[index]! }, () => share))
 }
 
-/** Returns, for each character of the bar, the share that most tokens in its part of the text have. */
+/** Returns for each character of the bar the state that most of its tokens have. */
 function sampled(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const result: TokenShare[] = []
   let part = 0
@@ -91,7 +91,7 @@ function sampled(parts: readonly TokenRun[], total: number, filled: number): Tok
   return result
 }
 
-/** Returns the bar as text, padded with blanks to `width`. Calls `paint` once for adjacent characters of the same share. */
+/** Returns the bar as text, padded with blanks to `width`. Calls `paint` once per run of characters with the same state. */
 export function contextBar(
   stretches: readonly TokenRun[],
   options: {

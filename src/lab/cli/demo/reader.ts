@@ -1,6 +1,6 @@
 /**
- * The demo's reader. It lets the model read a stream of updates that is several times longer than the context. The stream comes in parts.
- * When a part would not fit beside the open parts, the reader first folds the oldest open part. All counts come from the ledger.
+ * The demo's reader. It lets the model read a stream of updates that is several times longer than the context, chunk by chunk. If a chunk
+ * does not fit beside the unfolded ones, it first folds the oldest unfolded chunk. All counts come from the ledger.
  */
 import type { Contract } from '../../../runtime/core/contract.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -17,13 +17,13 @@ import type { TokenRun } from './context-bar.js'
 export interface ReaderPlan {
   readonly keys: readonly string[]
   readonly updates: readonly PiUpdate[]
-  /** `partTokens`: about the number of tokens in a part. `openTokens`: the most tokens of all parts that are not folded. */
+  /** `partTokens`: tokens of a chunk, approximately. `openTokens`: the most tokens of all unfolded chunks together. */
   readonly partTokens: number
   readonly openTokens: number
   readonly contract: Contract
   /**
-   * About the most seconds for reading the stream. A slower model reads only the first parts, but at least `leastTokens` tokens. Default:
-   * no limit.
+   * Approximate limit in seconds for reading the stream. A slower model reads only the first chunks, but at least `leastTokens` tokens.
+   * Default: no limit.
    */
   readonly seconds?: number
   readonly leastTokens: number
@@ -38,48 +38,48 @@ export interface Work {
 export interface Cost {
   readonly ours: Work
   /**
-   * The work of a plain prefix cache for the same step. It keeps the common beginning of two prompts and computes the rest. The tokens are
-   * the ledger's `plain`. The seconds are estimated from the speed at which the latest part was read.
+   * What the same step would cost with a prefix cache, which keeps only the common beginning of two prompts. The tokens are the ledger's
+   * `plain`. The seconds are estimated from the speed of the last chunk that was read.
    */
   readonly prefixCache: Work
 }
 
-/** How far the reading has come. */
+/** How far the reader has come. */
 export interface Standing {
-  /** Numbers of tokens: of the parts read so far, of the whole stream (`all`), and in the context (`shown`). */
+  /** Numbers of tokens: read so far (`read`), of the whole stream (`all`), in the context (`shown`). */
   readonly read: number
   readonly all: number
   readonly shown: number
   readonly folds: number
   /** The cost of all steps so far. */
   readonly total: Cost
-  /** The whole stream in order, as runs of tokens that are reused, new, folded or not read yet. */
+  /** The whole stream in order, as runs of tokens in the same state. */
   readonly runs: readonly TokenRun[]
 }
 
 export interface ReaderEvents {
-  /** Called often while tokens are computed. `doing` says what the step does. */
+  /** Called often while tokens are computed. `doing`: what the running step does. */
   progress(doing: 'reading' | 'answering', standing: Standing): void
   folded(cost: Cost, standing: Standing): void
 }
 
 export interface Restore extends Cost {
-  /** `tokens`: the tokens of the restored text. `again`: how many tokens of the conversation had to be computed again for it. */
+  /** `tokens`: tokens of the restored text. `again`: how many of the conversation's tokens had to be computed again for it. */
   readonly tokens: number
   readonly again: number
 }
 
 export interface Reading {
-  /** Tokens of the whole conversation without folds, answer included. */
+  /** Tokens of the whole conversation without folds, including the answer. */
   readonly conversationTokens: number
   readonly folds: number
   readonly folding: Cost
   readonly asked: number
   readonly right: number
-  /** Tokens in context at the end of the answer. */
+  /** Tokens in the context at the end of the answer. */
   readonly shown: number
   readonly answer: string
-  /** The restore of the part that was folded last; null when nothing was folded. */
+  /** The restore of the chunk that was folded last; null if no chunk was folded. */
   readonly restore: Restore | null
   /** The cost of all steps: reading, folding, answering and restoring. */
   readonly total: Cost
@@ -91,7 +91,7 @@ interface Part {
   readonly updates: readonly PiUpdate[]
 }
 
-/** The text that stands in place of a folded part. It is short, because a small context has many markers. */
+/** The marker of a folded chunk. It is short, because a small context holds many markers. */
 const MARKER = '[folded]'
 
 const NO_WORK: Work = { tokens: 0, seconds: 0 }
@@ -104,12 +104,12 @@ export class Reader {
   readonly #framing: string
   readonly #question: string
   #parts: readonly Part[]
-  /** For each part read so far, the message and the span that hold it. */
+  /** The position of each chunk read so far: message index and character span. */
   readonly #places: { readonly message: number; readonly span: Span }[] = []
-  /** Ids of the parts folded so far, oldest first. */
+  /** Fragment ids of the folded chunks, oldest first. */
   readonly #folded: string[] = []
   #shown = 0
-  /** Seconds per token, measured on the part that was read last. */
+  /** Seconds per token, measured on the chunk that was read last. */
   #pace = 0
   #total = NO_COST
   #folding = NO_COST
@@ -133,7 +133,8 @@ export class Reader {
   }
 
   /**
-   * Sends the whole stream at once, as a client without folds does. Returns the engine's refusal; null if the stream fits into the context.
+   * Sends the whole stream at once, as a client without folds would. Returns the engine's refusal; null if the stream fits into the
+   * context.
    * @throws KvfoldError engine/cancelled
    */
   async refusal(): Promise<KvfoldError | null> {
@@ -150,7 +151,7 @@ export class Reader {
     }
   }
 
-  /** Reads the stream, answers and restores the part that was folded last. @throws KvfoldError engine/cancelled */
+  /** Reads the stream, answers the question, and restores the chunk that was folded last. @throws KvfoldError engine/cancelled */
   async run(): Promise<Reading> {
     for (let at = 0; at < this.#parts.length; at++) {
       await this.#makeRoom(at)
@@ -186,7 +187,7 @@ export class Reader {
     if (ledger.submitted > 0) this.#pace = secondsOf(ledger) / ledger.submitted
   }
 
-  /** Folds the oldest open parts until part `at` fits beside the parts that stay open. */
+  /** Folds the oldest unfolded chunks until the chunk with index `at` fits beside the rest. */
   async #makeRoom(at: number): Promise<void> {
     while (this.#folded.length < at && tokensOf(this.#parts.slice(this.#folded.length, at + 1)) > this.plan.openTokens) {
       const folded = this.#conversation.replace([{ ...this.#places[this.#folded.length]!, marker: MARKER }])
@@ -208,7 +209,7 @@ export class Reader {
     return { tokens: this.#parts[this.#folded.length - 1]!.tokens, again: ledger.recomputed, ...this.#costOf(ledger) }
   }
 
-  /** Drops parts from the end of the stream when reading it would take longer than `plan.seconds`, at the speed of the first part. */
+  /** Drops chunks from the end of the stream if, at the speed of the first chunk, reading would take longer than `plan.seconds`. */
   #shorten(): void {
     const { seconds = Infinity, leastTokens } = this.plan
     const most = Math.max(leastTokens, seconds / this.#pace)
@@ -253,7 +254,7 @@ export class Reader {
     }
   }
 
-  /** `read`: the number of parts read, with the current one. `left`: the share of the current part that is not computed yet. */
+  /** `read`: number of chunks read, including the current one. `left`: the share of the current chunk that is not computed yet. */
   #standing(read: number, left: number): Standing {
     const runs = this.#parts.flatMap(({ tokens }, at): TokenRun[] => {
       if (at >= read) return [{ share: 'waiting', tokens }]
@@ -280,7 +281,7 @@ const secondsOf = ({ milliseconds: { cache, prefill, decode } }: LedgerEntry): n
 
 const tokensOf = (parts: readonly Part[]): number => parts.reduce((sum, { tokens }) => sum + tokens, 0)
 
-/** Divides the stream into parts of about equal length, each with whole updates. */
+/** Divides the stream into chunks of about equal length. No update is cut. */
 function partsOf({ model }: LlamaEngine, { updates, partTokens }: ReaderPlan): Part[] {
   const textOf = (some: readonly PiUpdate[]) => some.map(({ key, value }) => `${key}: ${value};`).join(' ')
   const all = model.tokenize(textOf(updates)).length

@@ -1,4 +1,4 @@
-/** Shows the demo in the terminal: a bar of the whole stream while it is read, a row for every fold, and sentences at the end. */
+/** Shows the demo in the terminal: a bar of the whole stream while it is read, a row per fold, and sentences at the end. */
 import { count, duration, plural } from '../../../runtime/figures/numbers.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 import { printable, wrap } from '../../../runtime/cli/terminal.js'
@@ -8,16 +8,16 @@ import type { Cost, Reading, Standing, Work } from './reader.js'
 /** The facts that the demo shows before it begins. */
 export interface Opening {
   readonly model: string
-  /** The size of the context in tokens. */
+  /** Context size in tokens. */
   readonly context: number
-  /** Number of tokens of the stream; `keys`: the number of its keys. */
+  /** `tokens`: tokens of the stream. `keys`: its number of keys. */
   readonly tokens: number
   readonly keys: number
   readonly openTokens: number
   readonly contract: string
 }
 
-/** The widths of the columns of a row, in characters. No title is wider than its column. */
+/** The widths of a row's columns in characters. No title is wider than its column. */
 const COLUMNS = [9, 10, 20, 26] as const
 const TITLES = ['read', 'in context', 'a fold computes', 'a prefix cache computes'] as const
 
@@ -33,7 +33,7 @@ export class DemoView {
     )
   }
 
-  /** Says what became of the stream sent at once. @param refusal the engine's message; null when the stream fits into the context */
+  /** Says what happened to the stream sent at once. @param refusal the engine's message; null if the stream fits into the context */
   sentAtOnce(refusal: string | null): void {
     const { out } = this
     out.print()
@@ -44,7 +44,7 @@ export class DemoView {
     )
   }
 
-  /** Prints the legend of the bar and the titles of the rows, before the stream is read in parts. */
+  /** Prints the bar's legend and the column titles, before the stream is read in chunks. */
   reads({ openTokens, contract }: Opening): void {
     const { out } = this
     out.print()
@@ -105,10 +105,10 @@ export class DemoView {
 
 const row = (cells: readonly string[]): string => cells.map((cell, at) => cell.padStart(COLUMNS[at] ?? 0)).join('  ')
 
-/** Returns the text of a cost, such as `4,131 tokens, 2.1 s`. `about`: a word before the time, for a time that is only estimated. */
+/** Returns a cost in words, such as `4,131 tokens, 2.1 s`. `about`: a word before an estimated time. */
 const work = ({ tokens, seconds }: Work, about = ''): string => `${plural(tokens, 'token')}, ${about}${duration(seconds * 1000)}`
 
-/** Returns the sentences that sum up the demo. Each is true whatever the outcome is. */
+/** Returns the sentences that sum up the demo. They hold for every outcome. */
 export function sentences(reading: Reading, context: number, contract: string): string[] {
   const { conversationTokens, folds, folding, asked, right, shown, restore, total, answer } = reading
   const times = conversationTokens / context

@@ -34,21 +34,21 @@ import { Follower } from './follow.js'
 import { cellText, machineLine, remarks, resultText, tableLines } from './lines.js'
 import { ProgressLine } from '../progress.js'
 
-/** The default number of samples that run at once, for every model except the built-in one. */
+/** The default number of samples that run at once, for models other than the built-in one. */
 const SLOTS = 4
 /**
- * The default number of engines for the built-in model, if the machine has as many cores. Each engine answers one sample at a time. With
- * slots of one shared engine, every token would also read the cells of other conversations. For so small a model this costs a fifth more
- * CPU time (measured with 2 and 4 slots).
+ * The default number of engines for the built-in model, if there are as many CPU cores. Each engine answers one sample at a time. In slots
+ * of one shared engine, every token would also read the cells of the other conversations. For so small a model that costs a fifth more CPU
+ * time (measured with 2 and 4 slots).
  */
 const OWN_ENGINES = 4
 
 const AGENTS = ['plain', 'sculptor'] as const
 
-/** From this many samples on, a separate thread makes and scores them. With fewer, the start of the thread takes longer than the work. */
+/** From this many samples on, a worker thread makes and scores them. For fewer, starting the thread takes longer than the work. */
 const MANY = 50
 
-/** A resource of the run. At the end, resources close in reverse order of opening. */
+/** A resource of the run. At the end they are closed in reverse order of opening. */
 type Closing = { dispose(): Promise<unknown> } | { close(): Promise<unknown> }
 
 export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, shell: Shell): Promise<void> {
@@ -107,17 +107,17 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
   }
 }
 
-/** Returns a function that prints each step of `--follow` and logs it at once. So the log of a killed run shows how far it came. */
+/** Returns a function that prints each step for `--follow` and logs it at once. So the log of a killed run shows how far it came. */
 const following =
   (follower: Follower, { tasks }: LogHeader, log: RunLogFile): NonNullable<RunOptions['onStep']> =>
   (item, { id, cell }, step) => {
     const { task, agent, contract } = item
     follower.say(`${tasks[task]?.title ?? ''} ${cellText(cell)}, ${id}, ${agent}, ${contract}`, step)
-    // An error here is ignored: if the log cannot be written, writing the sample's own record fails, too.
+    // Ignore the error: if the log cannot be written, writing the sample's record fails too, and that error is reported.
     log.add({ kind: 'step', ...item, id, cell: { ...cell }, step: stepOf(step) }).catch(() => undefined)
   }
 
-/** Loads the engines, adds them to `open`, and returns them with the number of slots of each. */
+/** Loads the engines and adds them to `open`. Returns them, and how many slots each has. */
 async function enginesFor(
   flags: EvalFlags,
   modelFlags: ModelFlags,
@@ -137,10 +137,10 @@ async function enginesFor(
   return { engines, slots }
 }
 
-/** `--judge self`: the model under evaluation is the judge. */
+/** The value of `--judge` that makes the evaluated model the judge. */
 const SELF = 'self'
 
-/** Returns the judge; null when no task needs one. @throws KvfoldError cli/bad-usage, remote/* */
+/** Opens the judge; null if no task needs one. @throws KvfoldError cli/bad-usage, remote/* */
 async function judgeFor(
   tasks: readonly Task[],
   flags: EvalFlags,
@@ -169,7 +169,7 @@ async function judgeFor(
   return { name: `${judge.info.model} at ${new URL(flags.judge).host}`, engine: judge }
 }
 
-/** Returns the task with the temperature of the flags, if given. Also lowers the task's `maxTokens` to that of the flags. */
+/** Returns the task with `--temperature` if it is given. `--max-tokens` can only lower the task's `maxTokens`. */
 const within = (task: Task, { temperature = task.temperature, maxTokens = task.maxTokens }: EvalFlags): Task => ({
   ...task,
   temperature,
@@ -186,7 +186,7 @@ function sayWhere(log: RunLogFile, total: number, { notes }: Shell, quiet: boole
   else notes.prose(`${log.path} already has all samples of this run; the command computes nothing.`)
 }
 
-/** Prints the results. @throws KvfoldError eval/too-many-errors when every sample ended in an error */
+/** Prints the results. @throws KvfoldError eval/too-many-errors when every sample ended with an error */
 function conclude(header: LogHeader, results: readonly ItemResult[], path: string, { json }: EvalFlags, { out }: Shell): void {
   const last = results.at(-1)
   if (last?.kind === 'error' && results.every(({ kind }) => kind === 'error'))
@@ -202,14 +202,14 @@ function conclude(header: LogHeader, results: readonly ItemResult[], path: strin
   out.print(`Log: ${path}`)
 }
 
-// Chooses the default path of a run's log. A repeated command continues its unfinished log; if that log is finished, it begins another.
+// Below: the default path of a run's log. A repeated command resumes its unfinished log; if that log is finished, it begins a new one.
 
 export const FOLDER = 'kvfold-eval'
 
 /**
- * Returns the path of the run's log. It tries numbered names, and takes the first that is free or belongs to an unfinished log. It skips
- * a log that another living process writes.
- * @param total the number of samples of the whole run
+ * Returns the path of the run's log. Tries numbered names, and takes the first that is free or has an unfinished log of the same run. Skips
+ * a log that another running process writes.
+ * @param total the number of samples in the whole run
  * @throws KvfoldError eval/bad-log when a file with such a name is not a log
  */
 export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
@@ -232,14 +232,17 @@ async function answeredIn(path: string): Promise<number> {
   return names.size
 }
 
-// The option `--sizes`. It chooses a task's lengths so that its prompts have about the given numbers of tokens of the evaluated model.
+// Below: the option `--sizes`, which chooses a task's lengths so that its prompts have about these numbers of the model's tokens.
 
 export type OpenTask = (spec: TaskSpec) => Promise<Task>
 
-/** Counts the tokens of the first sample with these options of the task. All samples of a cell have about the same length. */
+/** Counts the tokens of the first sample with these task options. All samples of a cell have about the same length. */
 type Measure = (options: TaskSpec['options']) => Promise<number>
 
-/** Returns the task's spec, with lengths that give prompts of the asked sizes. @throws KvfoldError cli/bad-usage for too small a size */
+/**
+ * Returns the task's spec with lengths that give prompts of the requested sizes. @throws KvfoldError cli/bad-usage for a size that is too
+ * small
+ */
 export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask: OpenTask): Promise<TaskSpec> {
   if (sizes.length === 0) return spec
   const measure: Measure = async (options) => {
@@ -250,10 +253,10 @@ export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask
   return { task: spec.task, options: { ...spec.options, ...lengths } }
 }
 
-/** The most updates that the search tries. No list of words allows as many. */
+/** The most updates per key that the search tries. No word list has as many values. */
 const MOST_UPDATES = 10_000
 
-/** Returns the option `updates` of PI-LLM. For each size it has the most updates per key whose prompt is not longer than the size. */
+/** Returns PI-LLM's option `updates`: for each size, the most updates per key with which the prompt does not exceed the size. */
 async function updatesFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   const updates: number[] = []
   for (const size of sizes) {
@@ -264,7 +267,7 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
         'cli/bad-usage',
         `A PI-LLM prompt with one update a key has ${one} tokens; --sizes ${size} is too small.`,
       )
-    // Length is nearly linear in updates, so the first guess is close; the loops below correct it.
+    // The length is nearly linear in the updates, so the first guess is close, and the loops correct it.
     const step = (await tokens(2)) - one
     let n = Math.max(1, Math.min(MOST_UPDATES, 1 + Math.floor((size - one) / step)))
     while (n > 1 && (await tokens(n)) > size) n--
@@ -274,10 +277,10 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
   return { updates: [...new Set(updates)] }
 }
 
-/** The most times that `charactersFor` corrects the characters per token, which differ a little between lengths of text. */
+/** The most rounds in which `charactersFor` corrects the characters per token, which vary a little with the length of the text. */
 const ROUNDS = 4
 
-/** Returns the options `lengths` and `charsPerToken` of other tasks. It chooses `charsPerToken` so that no prompt exceeds its size. */
+/** Returns the options `lengths` and `charsPerToken` of other tasks, such that no prompt exceeds its size. */
 async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   let charsPerToken = 4
   for (let round = 0; round < ROUNDS; round++) {
@@ -290,10 +293,10 @@ async function charactersFor(sizes: readonly number[], measure: Measure): Promis
   return { lengths: [...sizes], charsPerToken }
 }
 
-// The option `--embedder`. It names the model that makes vectors of texts for the agents that search by similarity.
+// Below: the option `--embedder`, which names the embedding model for agents that search by similarity.
 
 /**
- * Returns the embedder; null when no agent needs one. The caller disposes it before the engine.
+ * Opens the embedder; null if no agent needs one. The caller disposes of it before the engine.
  * @throws KvfoldError cli/bad-usage when the user must name one with `--embedder`; and the errors of loading an embedder
  */
 export async function embedderFor(
@@ -319,7 +322,7 @@ export async function embedderFor(
   return namedEmbedder(model, flags, { notes, interrupt })
 }
 
-/** Opens the embedder that an option names: `onnx:` and a model, the folder of an ONNX model, or a GGUF. @throws KvfoldError model/* */
+/** Opens the embedder that an option names: `onnx:<model>`, the folder of an ONNX model, or a GGUF file. @throws KvfoldError model/* */
 export async function namedEmbedder(
   model: string,
   flags: ModelFlags,

@@ -1,4 +1,4 @@
-/** Defines the options of `kvfold eval`: the names of its tasks, the options of each task, and the task specs made of them. */
+/** Defines the options of `kvfold eval`: the names of its tasks, each task's options, and the task specs made of them. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -110,7 +110,7 @@ export function addEvalOptions(command: Command): Command {
   return command
 }
 
-/** Adds the options for single tasks. The commands `eval` and `collect` both have them. */
+/** Adds the options of single tasks, which both `eval` and `collect` have. */
 export function addTaskOptions(command: Command): Command {
   return command
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
@@ -124,7 +124,7 @@ export function addTaskOptions(command: Command): Command {
     .option('--limit <count>', 'use only this many first rows of the file', integer(1, 1_000_000_000))
 }
 
-/** Parses an option that is a list of lengths; 8k is 8,000. Returns the lengths without repetitions, sorted by size. */
+/** Parses a list of lengths such as `500,1k,8k`; 8k is 8,000. Returns the distinct lengths, the smallest first. */
 export function tokens(text: string): number[] {
   const one = (part: string): number => {
     const [, digits, unit] = /^(\d+(?:\.\d+)?)([km]?)$/i.exec(part.trim()) ?? []
@@ -136,7 +136,7 @@ export function tokens(text: string): number[] {
   return [...new Set(text.split(',').map(one))].sort((a, b) => a - b)
 }
 
-/** Parses a share such as `20%` or `0.2`. */
+/** Parses a share above 0 and up to 1, such as `20%` or `0.2`. */
 function share(text: string): number {
   const [, digits, percent] = /^(\d*\.?\d+)\s*(%?)$/.exec(text.trim()) ?? []
   const value = Number(digits) / (percent === '%' ? 100 : 1)
@@ -144,13 +144,13 @@ function share(text: string): number {
   return value
 }
 
-// The task names of `kvfold eval`, the command-line options that each takes, and the task specs made of them.
+// Below: the task names of the command line, the options that each task takes, and the task specs made of them.
 
-/** A task name of the command line. It stands for a task, or for one source of a task's samples: the generator or a file. */
+/** A task name of the command line. It means a task with one source of samples: the generator, or a file. */
 interface Called {
   readonly task: TaskName
   readonly about: string
-  /** `must`: the user must name a data file. `may`: the default is the hub's file. `never`: the samples are generated. */
+  /** `must`: the user has to name a data file. `may`: the default is the hub's file. `never`: the samples are generated. */
   readonly data: 'must' | 'may' | 'never'
   readonly takes: readonly (keyof TaskFlags)[]
 }
@@ -198,18 +198,20 @@ const names = {
 export type CalledTask = keyof typeof names
 export const calledTasks = Object.keys(names) as CalledTask[]
 
-/** Returns the help text: one line for each task. */
+/** Returns the help text: one line per task. */
 export const taskHelp = (): string => calledTasks.map((name) => `  ${name.padEnd(14)} ${names[name].about}`).join('\n')
 
-/** A task of the command line. When `sizes` is not empty, `spec` still lacks the lengths, which are computed from the sizes later. */
+/** A task as asked for on the command line. If `sizes` is not empty, `spec` lacks the lengths, which `sized` computes from the sizes. */
 export interface AskedTask {
   readonly called: CalledTask
   readonly spec: TaskSpec
-  /** The sizes that prompts should have, in tokens of the model. Empty when other options give the lengths. */
+  /** Prompt sizes in tokens of the model. Empty if other options give the lengths. */
   readonly sizes: readonly number[]
 }
 
-/** Reads the named tasks. @throws KvfoldError cli/bad-usage for unknown tasks, options that no named task takes, and missing data files */
+/**
+ * Parses the named tasks. @throws KvfoldError cli/bad-usage for an unknown task, an option that no named task takes, or a missing data file
+ */
 export function askedTasks(words: readonly string[], flags: TaskFlags & { readonly seed: number }): AskedTask[] {
   const called = [...new Set(words)].map((word) => {
     if (Object.hasOwn(names, word)) return word as CalledTask
@@ -253,7 +255,7 @@ function refuseStrays(called: readonly CalledTask[], flags: TaskFlags): void {
 
 const takes = (name: CalledTask, flag: keyof TaskFlags): boolean => (names[name].takes as readonly string[]).includes(flag)
 
-/** Returns the data file of each task that has one. `texts`: the values of --data. */
+/** Returns the data file of each task that has one. `texts`: the values of `--data`. */
 function dataOf(called: readonly CalledTask[], texts: readonly string[]): ReadonlyMap<CalledTask, string> {
   const loaded = called.filter((name) => names[name].data !== 'never')
   const files = new Map<CalledTask, string>()
@@ -283,7 +285,7 @@ function dataOf(called: readonly CalledTask[], texts: readonly string[]): Readon
 }
 
 /**
- * Parses options of tasks and agents in the form `owner.option=value`; the value is JSON or plain text.
+ * Parses options of tasks or agents in the form `owner.option=value`. The value is JSON or plain text.
  * @throws KvfoldError cli/bad-usage
  */
 export function namedOptions<Owner extends string>(
@@ -341,7 +343,7 @@ function optionsOf(
 }
 
 /**
- * Returns `prompts` as given; for `original` it returns the folder of the authors' checkout, found from the path of `words`.
+ * Returns `prompts` unchanged. For `original`, returns the folder of the authors' checkout, which is the parent of the folder of `words`.
  * @throws KvfoldError cli/bad-usage for `original` without `words`
  */
 function checkoutOf(prompts: string | undefined, words?: string): string | undefined {

@@ -1,28 +1,27 @@
-/** The option `--follow`: prints the transcript of samples as it happens, with each message, call and fold, and the cost of every step. */
+/** The option `--follow`: prints samples while they run, with each message, call and fold, and the cost of every step. */
 import type { ChatMessage, Edit } from '../../../runtime/chat/message.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 import { callText, resultText } from '../../../runtime/cli/turn-view.js'
 import { count, duration } from '../../../runtime/figures/numbers.js'
 import type { DoneStep } from '../../recorder.js'
 
-/** The help text of the option, for all commands that have it. */
+/** The option's help text, for all commands that have it. */
 export const FOLLOW = 'print each message, call and fold with its cost as it happens'
 
 export class Follower {
-  /** The last step of each conversation that may still continue. */
+  /** The last step of each conversation that may still go on, least recently used first. */
   readonly #last = new Map<string, DoneStep>()
   #name = ''
 
   constructor(private readonly out: Terminal) {}
 
-  /** Returns the listener for the steps of one sample. */
   of(name: string): (step: DoneStep) => void {
     return (step) => {
       this.say(name, step)
     }
   }
 
-  /** Prints one step. @param name the sample's name, which is printed when the step before was another sample's */
+  /** Prints one step. @param name the sample's name; printed if the previous step belonged to another sample */
   say(name: string, step: DoneStep): void {
     const { out } = this
     const { bold, dim } = out.colours
@@ -34,7 +33,7 @@ export class Follower {
     for (const line of editTexts(before?.request.edits ?? [], request.edits)) out.print(`  ${line}`)
     out.print(`  ${messageText(reply.message)}`)
     out.print(dim(`  ${costText(step)}`))
-    // The steps do not show which samples are finished, so the conversation without a step for the longest time is dropped.
+    // The steps do not tell which samples are finished, so the conversation with the oldest last step is dropped.
     this.#last.delete(request.conversation)
     this.#last.set(request.conversation, step)
     const [oldest] = this.#last.keys()
@@ -45,7 +44,7 @@ export class Follower {
 /** The most conversations whose last step is remembered. */
 const MOST = 64
 
-/** Returns how many messages of the next request are printed already: the messages of the step before, and its reply. */
+/** Returns how many messages of the next request are printed already: those of the previous request, and its reply. */
 const shownBefore = (before: DoneStep | undefined): number => (before === undefined ? 0 : before.request.messages.length + 1)
 
 function messageText({ role, content, toolCalls = [], name }: ChatMessage): string {
@@ -53,7 +52,7 @@ function messageText({ role, content, toolCalls = [], name }: ChatMessage): stri
   return `${name ?? role}: ${[...text, ...toolCalls.map(callText)].join('; ') || '(nothing)'}`
 }
 
-/** Returns a line for every new edit, and for every edit that was undone. */
+/** Returns one line per new edit, and one per edit that was undone. */
 function editTexts(before: readonly Edit[], now: readonly Edit[]): string[] {
   const key = ({ message, span, replacement }: Edit) => JSON.stringify([message, span.start, span.end, replacement])
   const [old, current] = [new Set(before.map(key)), new Set(now.map(key))]

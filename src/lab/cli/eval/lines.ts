@@ -1,16 +1,16 @@
-/** Writes the output of `kvfold eval`: a text for each finished sample, the table at the end, and the line of JSON for machines. */
+/** The output of `kvfold eval`: a text per finished sample, the table at the end, and the line of JSON. */
 import type { LogHeader } from '../../log.js'
 import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../accuracy.js'
 import type { ItemResult } from '../../run/plan.js'
 import { count, duration, percent } from '../../../runtime/figures/numbers.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
 
-/** Describes a finished sample for the progress line. */
+/** Describes a finished sample, for the progress line. */
 export const resultText = (header: LogHeader, result: ItemResult): string =>
   `${header.tasks[result.task]?.title ?? ''} ${cellText(result.cell)}, ${result.agent}, ` +
   (result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0))
 
-/** Describes a cell, such as `updates 64` or `needles 5, length 8,000`. Null stands for all cells and gives `all`. */
+/** Describes a cell, such as `updates 64` or `needles 5, length 8,000`. Null means all cells, and gives `all`. */
 export const cellText = (cell: AccuracyRow['cell']): string =>
   cell === null
     ? 'all'
@@ -18,7 +18,7 @@ export const cellText = (cell: AccuracyRow['cell']): string =>
         .map(([name, value]) => `${name} ${typeof value === 'number' ? count(value) : value}`)
         .join(', ')
 
-/** Returns the table's lines: a row for every task, cell, agent and contract, and a row over all cells when there are several. */
+/** Returns the table's lines: a row per task, cell, agent and contract, and a row over all cells if a task has several. */
 export function tableLines(header: LogHeader, results: readonly ItemResult[], rule: string): string[] {
   const cells = rowsOf(results)
   const totals = totalsOf(results)
@@ -49,14 +49,14 @@ export function tableLines(header: LogHeader, results: readonly ItemResult[], ru
   return terminal(table(columns, rows, { opens: (row, before) => place(row) !== place(before) }), rule)
 }
 
-/** Names the agent of a row. Adds a star when the model was not trained for the agent's prompts on the task. */
+/** Names the row's agent, with a star if the model was not trained on the agent's prompts for this task. */
 function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: AccuracyRow, contracts: boolean): string {
   const found = agents.find((one) => one.agent === agent)
   const trained = found?.trainedTasks?.includes(tasks[task]!.task) ?? found?.trained ?? null
   return `${agent}${trained === false ? '*' : ''}${contracts ? ` (${contract})` : ''}`
 }
 
-/** Returns notes that explain the columns and warn of wrong conclusions from the numbers. */
+/** Returns notes that explain the columns and warn against wrong conclusions. */
 export function remarks(header: LogHeader, results: readonly ItemResult[]): string[] {
   const untrained = header.agents.some(({ trained }) => trained === false)
   const full = results.filter((result) => result.kind === 'sample' && result.details['overflowed'] === 1).length
@@ -76,8 +76,8 @@ export function remarks(header: LogHeader, results: readonly ItemResult[]): stri
 }
 
 /**
- * Returns the object for the line of JSON. When one agent answered one task under one contract, its top level has the numbers over all
- * samples. Otherwise these fields are null, and only `cells` has numbers.
+ * Returns the object for the line of JSON. If the run had one task, agent and contract, the top level has the numbers over all samples.
+ * Otherwise these fields are null, and only `cells` has numbers.
  */
 export function machineLine(header: LogHeader, results: readonly ItemResult[], log: string): object {
   const totals = totalsOf(results)

@@ -1,6 +1,6 @@
 /**
- * The command `kvfold eval memtool`, in which agents load and remove tools over many turns. Reads its options, plays the sessions, and
- * writes table, report and JSON.
+ * The command `kvfold eval memtool`: agents load and remove tools over many turns. Reads the options, runs the sessions, and writes table,
+ * report and JSON.
  */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
@@ -35,7 +35,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly sessions: number
   readonly tools: number
   readonly relation: Relation
-  /** Whether some tools take a year as argument. False with `--no-arguments`. */
+  /** Whether some tools take a year as an argument; false with `--no-arguments`. */
   readonly arguments: boolean
   readonly seed: number
   readonly limit: number
@@ -52,11 +52,11 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly json?: true
 }
 
-/** The default number of cells; large, because sessions are long. */
+/** The default context in cells. It is large, because sessions are long. */
 const CELLS = 65_536
-/** Number of queries of each wording, for the measurement of the tool search. */
+/** Number of queries per wording when the tool search is measured. */
 const QUERIES = 1000
-/** Number of queries to embed in one call. */
+/** Number of queries that are embedded in one call. */
 const TOGETHER = 64
 
 const HELP = `
@@ -210,7 +210,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   }
 }
 
-/** The version of the rule for right answers. A log has the points of each turn, so logs of other versions are not continued. */
+/** The version of the rule for right answers. A log holds each turn's points, so a log with another version is not resumed. */
 const SCORING = 2
 
 /** Returns the facts that identify a session, and the path of its log. */
@@ -228,7 +228,7 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
 const agentOf = (flags: MemToolFlags): MemToolRun['agent'] =>
   flags.agent ?? (flags.model === BUILTIN && !isRemote(flags) ? 'taught' : 'model')
 
-/** Returns the runs: a list of sessions for each way, placement and contract. */
+/** Returns the runs: for each combination of way, placement and contract, one list with a run per session. */
 function runsOf(flags: MemToolFlags): MemToolRun[][] {
   const { mode, contract, turns, relation, limit, tokenLimit, history, historyBy, temperature } = flags
   const seeds = Array.from({ length: flags.sessions }, (_, session) => (flags.seed + session) % 2 ** 32)
@@ -259,7 +259,7 @@ async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promi
   return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
 }
 
-/** Returns the JSON for machines. Its top level has the numbers of the first result. With several results it also lists all of them. */
+/** Returns the object for the line of JSON. The top level has the first result; with several results, `sessions` lists all of them. */
 function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
   const lines = results.map(({ way, placement, contract, measures, intervals, tokens, sessions }) => ({
     ...{ mode: way, placement, contract, ...measures, tools },
@@ -288,7 +288,7 @@ async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }
         : [{ wording: "the file's", queries: own.queries }]
     const { embedder, onEmbedded, signal } = options
     const words = [...new Set(sets.flatMap(({ queries }) => queries.map((query) => wordsOf(query.words))))]
-    // Queries are embedded in batches before the searches are timed, because one query alone takes as long as several together.
+    // Embed the queries in batches before the searches are timed. One query alone takes as long as a batch.
     for (let from = 0; embedder !== undefined && from < words.length; from += TOGETHER) {
       await embedder.embed(words.slice(from, from + TOGETHER), signal)
       onEmbedded?.(Math.min(words.length, from + TOGETHER), words.length)
@@ -318,7 +318,10 @@ interface KeptEmbedder {
   readonly dispose: () => Promise<void>
 }
 
-/** Returns an embedder that keeps its vectors in a file in kvfold-eval/. The file's name comes from the model's path, size and date. */
+/**
+ * Returns an embedder whose vectors are kept in a file in kvfold-eval/. The file's name depends on the model's path, size and modification
+ * time.
+ */
 async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
   const [{ KeptVectors }, { namedEmbedder }] = await Promise.all([
     import('../../../runtime/tools/catalogue.js'),
@@ -349,7 +352,7 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   }
 }
 
-/** Returns a file's size and its time of change in milliseconds, by which a changed file is noticed. Null when the file does not exist. */
+/** Returns a file's size in bytes and its modification time in milliseconds, which reveal a changed file. Null if there is no such file. */
 function standingOf(path: string): readonly [bytes: number, changed: number] | null {
   if (!existsSync(path)) return null
   const { size, mtimeMs } = statSync(path)

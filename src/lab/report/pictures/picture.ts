@@ -1,4 +1,7 @@
-/** Draws the figures of accuracy and cost. A figure is a drawing, or the reason why it is missing. Also chooses how conditions look. */
+/**
+ * Draws the figures of accuracy and cost. A figure is a drawing, or the reason why it is missing. Also defines each condition's colour and
+ * dashes.
+ */
 import { type Curve, curves, type PanelPoint, type PanelRow, type RowGroup, rows, size } from '../../figures/panels.js'
 import { type LegendEntry, figure, type Panel, type Picture, THEIRS } from '../../figures/figure.js'
 import { count, plural } from '../../../runtime/figures/numbers.js'
@@ -17,10 +20,10 @@ export interface LeftOut {
 
 export type DrawnPicture = Picture | LeftOut
 
-/** Returns the figure with this drawing. When `svg` is '', because there is no data, returns the reason `why` instead. */
+/** Returns the drawing as a figure. If `svg` is '' (no data), returns the reason `why`. */
 export const drawnOr = (name: string, svg: string, why: string): DrawnPicture => (svg === '' ? { why } : { name, svg })
 
-/** The colours of agents; readable on white and on black. */
+/** The agents' colours, readable on white and on black. */
 const AGENTS: Readonly<Record<AgentKind, string>> = {
   plain: '#71717a',
   sculptor: '#0d9488',
@@ -39,11 +42,11 @@ const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']
 
 export interface SeriesStyle {
   readonly colour: string
-  /** The dash pattern distinguishes the conditions of one agent: contracts, settings, logs. */
+  /** The dash pattern. It tells conditions of the same agent apart: contracts, settings, logs. */
   readonly dash: string
 }
 
-/** Returns the colour and dash of a condition, the same in all figures. */
+/** Returns a condition's colour and dashes, which are the same in all figures. */
 export function lookOf({ agents, conditions }: Summary, condition: ConditionResult): SeriesStyle {
   const kind = agents[condition.agent]!.agent
   const name = ({ variant, agent, contract }: ConditionResult): string => `${variant} ${agent} ${contract}`
@@ -51,7 +54,7 @@ export function lookOf({ agents, conditions }: Summary, condition: ConditionResu
   return { colour: AGENTS[kind], dash: DASHES[same.indexOf(name(condition)) % DASHES.length]! }
 }
 
-// The figures of accuracy: one of all conditions of all tasks, and curves along the axes of cells, with the paper's curves beside ours.
+// Below: the figures of accuracy: one of all conditions and tasks, and curves along the axes of cells, beside the paper's curves.
 
 export function accuracyPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
@@ -82,8 +85,8 @@ export function accuracyPictures(summary: Summary): DrawnPicture[] {
 }
 
 /**
- * Draws the curves of one task. Every axis with two values or more has a panel, with the paper's curves beside it.
- * With two such axes, there is also a panel along the second axis for every value of the first.
+ * Draws the curves of one task. Each axis with at least two values has a panel, beside the paper's curves. With two such axes, there is
+ * also a panel along the second axis for each value of the first.
  */
 function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture {
   const { task, slug, axes } = summary.tasks[index]!
@@ -167,7 +170,7 @@ const point = (label: string, x: number, { value, interval }: Estimate, answered
   says: `${label}, ${size(x)}: ${percent(value)} % (${plural(answered, 'sample')})`,
 })
 
-/** Says how many samples the points of a curve along the axis have. */
+/** Returns a text on how many samples each point of a curve along the axis has. */
 function samples(conditions: readonly ConditionResult[], axis: string): string {
   const sizes = conditions.flatMap(({ margins }) =>
     margins.filter((margin) => margin.axis === axis).map(({ answered }) => answered),
@@ -177,7 +180,7 @@ function samples(conditions: readonly ConditionResult[], axis: string): string {
   return least === most ? `${plural(most, 'sample')} a point` : `${least} to ${most} samples a point`
 }
 
-/** The colours of the paper's three models. A line of a model without tools is dashed. */
+/** The colours of the paper's three models. Models without tools have dashed lines. */
 const MODELS: Readonly<Record<string, string>> = { 'Claude-4-Sonnet': '#db2777', 'GPT-4.1': '#65a30d', 'DeepSeek-V3': '#0891b2' }
 
 function paperPanel(task: string, axis: string): Panel | null {
@@ -197,14 +200,14 @@ function paperPanel(task: string, axis: string): Panel | null {
   return panel(title, 'solid lines: with tools; dashed: plain', axis, quoted.columns, own)
 }
 
-// The figures of cost: context before and after, tokens computed and reused, time.
+// Below: the figures of cost: context before and after, computed and reused tokens, time.
 
 export function costPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
   return [context(summary, labels), work(summary, labels), time(summary, labels)]
 }
 
-/** Draws a figure like the paper's figure 6. It has only conditions with tool calls, because only their agents change the context. */
+/** Draws a figure like the paper's figure 6. It shows only conditions with tool calls, because only their agents change the context. */
 function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)

@@ -9,7 +9,7 @@ import { plural } from '../../../runtime/figures/numbers.js'
 import { Labels, percent } from '../tables/labels.js'
 import { toolNames } from '../tables/tools.js'
 
-/** Returns the figures of tool use. When no agent called tools, returns one reason why all of them are missing. */
+/** Returns the figures of tool use. If no agent called tools, returns one reason for all of them. */
 export function usePictures(summary: Summary): DrawnPicture[] {
   const calling = summary.conditions.filter(({ tools }) => tools.calls > 0)
   const why = "Tool use, as in the paper's figures 3 and 11 to 13: no agent of these logs called tools."
@@ -30,7 +30,10 @@ const toolEntries = (calling: readonly ConditionResult[]): LegendEntry[] =>
 
 const perSample = ({ tools }: ConditionResult, name: string): number => (tools.counts[name] ?? 0) / tools.samples
 
-/** Draws a figure like the paper's figure 3: a group of rows per task, or per task and tool when several conditions called tools. */
+/**
+ * Draws a figure like the paper's figure 3, with one group of rows per task. If several conditions called tools, one group per task and
+ * tool.
+ */
 function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tools are called'
   const groups = summary.tasks.flatMap(({ task }, index): RowGroup[] => {
@@ -72,7 +75,7 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Pan
   }
 }
 
-/** The figure shows at most this many calls of a sample. The report's table of the order of calls has all of them. */
+/** The figure shows at most this many calls per sample. The report's table on the order of calls has all of them. */
 const MOST = 30
 
 function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
@@ -118,7 +121,7 @@ const quotedRow = (label: string, { start, end }: { readonly start: number; read
   theirs: true,
 })
 
-/** Returns one group of rows for each task. */
+/** Returns one group of rows per task. */
 const ownGroups = (
   summary: Summary,
   labels: Labels,
@@ -143,7 +146,7 @@ const ownGroups = (
 
 const QUOTED = `The paper's (${paperTraining.method}), beginning → end`
 
-/** Draws one number for each condition, beside the paper's numbers. The paper's own figure shows how its number changes in training. */
+/** Draws one number per condition, beside the paper's, whose own figure shows how the number changes during training. */
 function besideTraining(
   [id, title, below, unit]: readonly [id: string, title: string, below: string, unit: string],
   groups: readonly RowGroup[],
@@ -165,7 +168,7 @@ function callsPerTask(summary: Summary, labels: Labels, calling: readonly Condit
   return besideTraining(['tool-calls', 'Calls a sample', below, 'calls a sample'], groups, paperTraining.calls)
 }
 
-/** Draws the shares of tools among the calls, for all tasks. It stands for the left half of the paper's figure 13. */
+/** Draws each tool's share of the calls, over all tasks: the counterpart of the left half of the paper's figure 13. */
 function shares(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Shares of tools among the calls'
   const tools = toolEntries(calling)
@@ -187,7 +190,7 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
   return drawnOr('tool-shares', figure({ title, below, key: tools, panels: rows(groups, '% of all calls', 100) }), title)
 }
 
-/** Draws the folds and restores per sample on PI-LLM. It stands for the right half of the paper's figure 13. */
+/** Draws folds and restores per sample on PI-LLM: the counterpart of the right half of the paper's figure 13. */
 function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Folds and restores on PI-LLM'
   const own = calling.filter(({ task }) => summary.tasks[task]!.task === 'pi-llm')

@@ -1,11 +1,11 @@
-/** Names the conditions of a report, and formats numbers, for its tables and figures. */
+/** Names the conditions of a report and formats numbers, for its tables and figures. */
 import { count } from '../../../runtime/figures/numbers.js'
 import { type DataColumn, NONE } from '../../figures/data-table.js'
 import { edits } from '../../run/plan.js'
 import type { Estimate } from '../../accuracy.js'
 import type { ConditionResult, Summary } from '../summary.js'
 
-/** Names the tasks, agents and logs of a summary. A name includes an option only when two items of the summary differ in this option. */
+/** Names a summary's tasks, agents and variants. A name includes an option only if two items of the summary differ in it. */
 export class Labels {
   readonly #contracts: boolean
 
@@ -28,7 +28,7 @@ export class Labels {
     )
   }
 
-  /** Returns the agent's title. Adds the options that differ when the summary has the agent with several settings. */
+  /** Returns the agent's title. If the summary has the agent with several settings, adds the options that differ. */
   agent(index: number): string {
     const { agent, title, options, embedder } = this.summary.agents[index]!
     const others = this.summary.agents.filter((other) => other.agent === agent)
@@ -43,12 +43,12 @@ export class Labels {
     return this.summary.variants[index]!.name
   }
 
-  /** Returns the contract; `NONE` for agents that do not edit their context, because contracts are about edits. */
+  /** Returns the contract. `NONE` for agents that do not edit their context, because contracts are about edits. */
   contract({ agent, contract }: ConditionResult): string {
     return edits(this.summary.agents[agent]!.agent) ? contract : NONE
   }
 
-  /** Returns the name of a condition: the agent, and if they matter the contract, the logs' variant and the word `untrained`. */
+  /** Returns a condition's name: the agent and, where they matter, the contract, the variant and the word `untrained`. */
   condition(condition: ConditionResult): string {
     const { variant, agent, trained } = condition
     return [
@@ -59,7 +59,7 @@ export class Labels {
     ].join(', ')
   }
 
-  /** Returns the columns that name the condition of a row. `of` returns null for a row of the paper; `theirs` then names the row. */
+  /** Returns the columns that name a row's condition. For a row of the paper `of` returns null, and `theirs` names the row. */
   columns<Row>(of: (row: Row) => ConditionResult | null, theirs: (row: Row) => string = () => NONE): DataColumn<Row>[] {
     const from = (row: Row, name: (condition: ConditionResult) => string): string => {
       const condition = of(row)
@@ -91,7 +91,7 @@ export class Labels {
   }
 }
 
-/** Returns, in brackets, the own options in which the items of `others` differ; '' when they do not differ. */
+/** Returns, in brackets, the values in `own` of the options in which `others` differ; '' if they do not differ. */
 function apart(own: Readonly<Record<string, unknown>>, others: readonly Readonly<Record<string, unknown>>[]): string {
   const names = [...new Set(others.flatMap((other) => Object.keys(other)))].filter((name) => !Array.isArray(own[name]))
   const different = names.filter((name) => new Set(others.map((other) => JSON.stringify(other[name]))).size > 1)
@@ -101,19 +101,19 @@ function apart(own: Readonly<Record<string, unknown>>, others: readonly Readonly
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
-/** Writes a share (0..1) in percent, without the percent sign. */
+/** Formats a share (0 to 1) in percent, without the percent sign. */
 export const percent = (share: number): string => (100 * share).toFixed(1)
-/** Writes milliseconds as seconds. */
+/** Formats milliseconds as seconds. */
 export const seconds = (milliseconds: number): string => {
   const value = milliseconds / 1000
   return value >= 100 ? count(value) : value.toFixed(value >= 10 ? 1 : 2)
 }
-/** Writes a difference of shares in percentage points, with its sign. */
+/** Formats a difference of shares in percentage points, with its sign. */
 export const points = (share: number): string => {
   const value = (100 * share).toFixed(1)
   return Number(value) === 0 ? '0.0' : value.startsWith('-') ? `−${value.slice(1)}` : `+${value}`
 }
 export const withInterval = ({ value, interval }: Estimate): string =>
   `${percent(value)} [${percent(interval[0])}, ${percent(interval[1])}]`
-/** Writes a p value in the usual form. */
+/** Formats a p value. */
 export const probability = (p: number): string => (p < 0.0001 ? '< 0.0001' : p < 0.001 ? p.toFixed(4) : p.toFixed(3))

@@ -1,4 +1,4 @@
-/** Builds the tables with our numbers beside the paper's: two like its tables 1 and 2, and one with the numbers of its figures. */
+/** Makes the tables with our numbers beside the paper's: two like its tables 1 and 2, and one with the numbers of its figures. */
 import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, type PaperRow } from '../../paper.js'
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
@@ -6,7 +6,7 @@ import { count } from '../../../runtime/figures/numbers.js'
 import { type DataColumn, dataTable, type DataTable, NONE } from '../../figures/data-table.js'
 import { Labels } from './labels.js'
 
-/** The axis of a task's cells along which the paper's table 1 and curves run. */
+/** For each task, the axis of its cells along which the paper's table 1 and curves run. */
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }
 
 const THEIRS =
@@ -16,13 +16,13 @@ export function paperTables(summary: Summary): DataTable[] {
   return [...firstTable(summary, 'pi-llm'), ...firstTable(summary, 'needles'), ...secondTable(summary), ...figureTable(summary)]
 }
 
-/** Returns the conditions' values on the axis, sorted. */
+/** Returns the conditions' values on the axis, in ascending order. */
 export const valuesOn = (conditions: readonly ConditionResult[], axis: string): number[] =>
   [
     ...new Set(conditions.flatMap(({ margins }) => margins.flatMap((margin) => (margin.axis === axis ? [margin.value] : [])))),
   ].sort((a, b) => a - b)
 
-/** Returns a condition's accuracy in percent at one value of an axis; null when no sample with this value was answered. */
+/** Returns a condition's accuracy in percent at one value of an axis; null if no sample with this value was answered. */
 function accuracyAt({ margins }: ConditionResult, axis: string, value: number): number | null {
   const margin = margins.find((one) => one.axis === axis && one.value === value)
   return margin === undefined ? null : 100 * margin.accuracy.value
@@ -84,7 +84,10 @@ const numberColumn = (name: string, title: string, at: number): DataColumn<Paper
   text: ({ values }) => values[at]?.toFixed(1) ?? NONE,
 })
 
-/** Builds a table like the paper's table 2. A row is an agent under a contract in one group of logs. Only a task's first setting counts. */
+/**
+ * Makes a table like the paper's table 2. A row is an agent under a contract in one variant. Of a task with several settings, only the
+ * first counts.
+ */
 function secondTable(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const { conditions, tasks } = summary
@@ -134,7 +137,7 @@ interface PaperFigure {
   readonly theirs: boolean
 }
 
-/** Builds a table of the numbers in the paper's figures 3, 6 and 11 to 13, each followed by ours. */
+/** Makes a table of the numbers in the paper's figures 3, 6 and 11 to 13, each followed by ours. */
 function figureTable(summary: Summary): DataTable[] {
   const rows = [...toolCounts(summary), ...contexts(summary), ...training(summary)]
   if (rows.length === 0) return []
@@ -168,7 +171,7 @@ function figureTable(summary: Summary): DataTable[] {
   ]
 }
 
-/** Returns the conditions with tool calls on the task with this name; on all tasks when `task` is null. */
+/** Returns the conditions with tool calls on the task with this name; on all tasks if `task` is null. */
 const callers = ({ conditions, tasks }: Summary, task: TaskName | null): ConditionResult[] =>
   conditions.filter((condition) => condition.tools.calls > 0 && (task === null || tasks[condition.task]!.task === task))
 

@@ -1,4 +1,4 @@
-/** Builds the tables of accuracy and of cost, each over all cells and cell by cell. */
+/** Makes the tables of accuracy and of cost, each over all cells and cell by cell. */
 import type { Measures } from '../estimates.js'
 import { byAxes, type ConditionResult, type MeasuredResult, type Summary } from '../summary.js'
 import type { TaskCell } from '../../task.js'
@@ -15,7 +15,7 @@ import {
 } from '../../figures/data-table.js'
 import { Labels, percent, points, probability, seconds, withInterval } from './labels.js'
 
-// The rows of all result tables. A row is a condition over all its cells, or one cell of it.
+// Below: the rows of all result tables. A row is a condition over all its cells, or one cell of it.
 
 export interface ResultRow {
   readonly condition: ConditionResult
@@ -29,7 +29,7 @@ export const wholeRows = ({ conditions }: Summary): ResultRow[] =>
 
 export const opensTask = (row: ResultRow, before: ResultRow): boolean => row.condition.task !== before.condition.task
 
-/** Returns the rows of a task sorted by cell, so that the conditions of one cell are together. */
+/** Returns a task's rows sorted by cell, so that the conditions of a cell are together. */
 export function cellRows({ conditions, tasks }: Summary, task: number): ResultRow[] {
   const own = conditions.filter((condition) => condition.task === task)
   const rows = own.flatMap((condition) => condition.cells.map((result): ResultRow => ({ condition, cell: result.cell, result })))
@@ -47,13 +47,11 @@ export const opensCell =
   (row: ResultRow, before: ResultRow): boolean =>
     byAxes(row.cell, before.cell, axes) !== 0
 
-/** Returns the columns that name the task and the condition. */
 export const conditionColumns = (labels: Labels): DataColumn<ResultRow>[] => [
   { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
   ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-/** Returns the columns that name the cell and the condition. */
 export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn<ResultRow>[] => [
   ...axes.map((axis): DataColumn<ResultRow> => ({
     name: axis,
@@ -65,7 +63,7 @@ export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn
   ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-/** Returns a column of a measure. Rows without an answered sample have no value in it. */
+/** Returns a column with a measure. Rows without an answered sample are empty there. */
 export const measured = (
   name: string,
   title: string,
@@ -79,7 +77,7 @@ export const measured = (
   })
 }
 
-// The tables of accuracy: over all cells and cell by cell, with intervals and the tests against the baseline.
+// Below: the tables of accuracy, with intervals and tests against the baseline, over all cells and cell by cell.
 
 export function accuracyTables(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
@@ -179,7 +177,7 @@ function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Re
   ]
 }
 
-/** Returns the note that says over how many comparisons p is corrected; none when there are no comparisons. */
+/** Returns a note on the number of comparisons for which p is corrected; nothing without comparisons. */
 function family(rows: readonly ResultRow[]): string[] {
   const comparisons = rows.filter(({ result }) => result.against !== null).length
   return comparisons === 0 ? [] : [`p, Holm: corrected for all ${comparisons} comparisons of this table.`]
@@ -218,11 +216,11 @@ function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]
   ]
 }
 
-/** The note below every table with the accuracy of an agent for which the model was not trained. */
+/** The note below tables that have an agent whose prompts the model was not trained on. */
 const UNTRAINED =
   "Untrained: the model was not trained for this agent's prompts on this task; its accuracy says nothing about the method."
 
-// The tables of cost: context, work and time, over all cells and cell by cell.
+// Below: the tables of cost: context, work and time, over all cells and cell by cell.
 
 export function costTables(summary: Summary): DataTable[] {
   const labels = new Labels(summary)

@@ -1,10 +1,10 @@
-/** Builds the tables of the agents' actions: the tools that they call, the order of calls, failures, and counts by scorers and agents. */
+/** Makes the tables of what agents did: the tools they called, the order of calls, failures, and the counts of scorers and agents. */
 import type { Measures, ToolUse } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { amount, type DataColumn, dataTable, type DataTable, inCsv, NONE } from '../../figures/data-table.js'
 import { Labels, percent } from './labels.js'
 
-/** Sculptor's tools, in the order of its paper. */
+/** The Sculptor paper's tools, in its order. */
 const SUITE: readonly string[] = [
   'fragment_context',
   'fold_fragment',
@@ -14,7 +14,7 @@ const SUITE: readonly string[] = [
   'get_search_detail',
 ]
 
-/** Returns the names of the called tools, those of Sculptor first. */
+/** Returns the names of the called tools, Sculptor's first. */
 export function toolNames(uses: readonly ToolUse[]): string[] {
   const called = new Set(uses.flatMap(({ counts }) => Object.keys(counts)))
   return [...SUITE.filter((name) => called.has(name)), ...[...called].filter((name) => !SUITE.includes(name)).sort()]
@@ -90,7 +90,10 @@ function toolTable(calling: readonly ConditionResult[], first: readonly DataColu
   )
 }
 
-/** Builds the table of the order of calls. Each condition has a row for the first calls of all samples, one for the second, and so on. */
+/**
+ * Makes the table on the order of calls. For each condition it has a row for the first calls of all samples, one for the second calls, and
+ * so on.
+ */
 function orderTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
@@ -182,7 +185,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
   ]
 }
 
-/** Builds, for each task, a table of the scorer's counts (as columns) and one of the agents' own counts (as rows), if there are any. */
+/** Makes for each task a table of the scorer's counts (columns) and one of the agents' own counts (rows), if there are any. */
 function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[] {
   return tasks.flatMap(({ slug }, task) => {
     const rows = conditions.flatMap((condition) =>
