@@ -104,8 +104,8 @@ interface Block {
 }
 
 /**
- * Compares a cache with itself a moment ago, again and again, and finds the blocks that came and went. Call `changes` while no decode runs.
- * Then run all steps of `eventsOf` before the next call.
+ * Finds the blocks that a cache gained and lost since the last comparison. Call `changes` while no decode runs. Then run all steps of
+ * `eventsOf` before the next call.
  */
 export class BlockEvents {
   readonly #chains = new Map<object, Chain>()

@@ -28,8 +28,8 @@ export interface MeasuredOn {
 
 /**
  * The units of work that the computation of prompt tokens consists of. `call`: one graph run, which reads all weights. `token`: one token
- * passes the layers. `read`: one graph run reads one cell that its tokens see. `attended`: one token looks at one such cell. `scanned`: one
- * token passes over one cell in use, of any sequence (docs/kv-cache.md: attention runs up to the highest one).
+ * passes the layers. `read`: one graph run reads one cell that its tokens see. `attended`: one token attends to one such cell. `scanned`:
+ * one token passes over one cell in use, of any sequence (docs/kv-cache.md: attention runs up to the highest one).
  */
 export type PrefillTerm = 'call' | 'token' | 'read' | 'attended' | 'scanned'
 /**
@@ -71,12 +71,12 @@ export const tierRatesOf = ({ host, prefill, decode }: Pick<CostModel, 'host' | 
   scanned: { prefill: prefill.rates.scanned, decode: decode.rates.scanned },
 })
 
-/** A stretch of tokens that are computed, one after the other. */
+/** Consecutive tokens that are computed. */
 export interface ComputedRun {
   readonly tokens: number
-  /** Number of tokens before the stretch that its tokens see. If nothing is hidden, this is also the position where it begins. */
+  /** Number of tokens before the run that its tokens see. If nothing is hidden, this is also the position where it begins. */
   readonly attended: number
-  /** Number of cells that all sequences use before the stretch is computed. */
+  /** Number of cells that all sequences use before the run is computed. */
   readonly cells: number
 }
 
@@ -138,8 +138,8 @@ export function hostTime({ host }: Pick<CostModel, 'host'>, cells: number): { by
 }
 
 /**
- * Returns how much work of each kind the run is. Every token sees the tokens before it and itself. A ubatch passes over all cells in use,
- * its own included.
+ * Returns the run's amount of each unit of work (PrefillTerm). Every token sees the tokens before it and itself. A ubatch passes over all
+ * cells in use, its own included.
  */
 function prefillAmounts({ tokens, attended, cells }: ComputedRun, ubatch: number): Record<PrefillTerm, number> {
   let read = 0
@@ -165,7 +165,7 @@ const booksAmounts = ({ shown, moved }: Omit<TimedBooks, 'milliseconds'>): Recor
   moved,
 })
 
-// Fits measured times to a sum of a few physical terms, none of which can cost less than nothing.
+// Fits measured times to a sum of a few physical terms. No rate may be negative.
 
 /** The result of a fit: one rate per term, and the fit's error. */
 export interface Fit<Term extends string> {

@@ -55,7 +55,7 @@ export class Evictor {
     return { kind: 'ok', evicted }
   }
 
-  /** Whether running steps leave cells for all that this plan brings onto the device, beside the cells that it keeps. Evicts nothing. */
+  /** Whether the plan's new cells fit beside the cells that it keeps and those of running steps. Evicts nothing. */
   fits(own: Sequence, { parts }: Plan): boolean {
     const { cells } = this.table
     let coming = 0

@@ -90,7 +90,7 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
   )
 }
 
-// Messages of inner loops are composed only when they are needed.
+// Unlike `invariant`, it is called only after a check failed. Composing a message for every cell would be slow.
 function fail(message: string): never {
   throw new KvfoldError('internal/invariant', message)
 }

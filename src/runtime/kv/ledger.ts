@@ -83,14 +83,14 @@ export interface LedgerEntry {
   /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent if it is 0. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
-   * Reused tokens whose cells are copies turned to other positions, because they could not stay or to close gaps; they are approximate.
-   * Absent in entries of earlier versions and of engines that have no positions.
+   * Reused tokens whose cells are copies turned to other positions, because they could not stay at their own, or to close gaps. They are
+   * approximate. Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly turned?: number
   /**
-   * Reused tokens that the conversation showed before by other cells, behind the same text and under the same edits. The cells that it
-   * shows now are not exact. The old cells are in no tier any more, or were moved. A restore for which this is 0 shows the very cells from
-   * before the edit. Absent in entries of earlier versions and of engines that have no positions.
+   * Reused tokens whose cells are approximate and differ from the cells that last showed the same token behind the same text. The earlier
+   * cells are in no tier any more, or were turned. A restore for which this is 0 shows the very cells from before the edit. Absent in
+   * entries of earlier versions and of engines that have no positions.
    */
   readonly replaced?: number
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
@@ -165,7 +165,7 @@ export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt 
  * far as they are equal in both steps. The tokens between them are fresh. So text that stayed between two edits of one message counts as
  * fresh, and `recomputed` errs on the low side there. Generated tokens are always fresh.
  *
- * @param computed stretches of the prompt that were computed; a last token decoded again counts as not computed
+ * @param computed spans of the prompt that were computed; a last token decoded again counts as not computed
  * @param prompt number of prompt tokens; the rest of `now` was generated
  * @param before the prompt of this conversation's previous step, null for the first
  * @param exact number of tokens at the beginning whose cells are exact

@@ -14,7 +14,7 @@ export interface Wording {
   readonly starts: readonly number[]
 }
 
-/** A wording, and the place of each of its tokens in the lineage. Tokens of text that replaced other text have the place NOWHERE. */
+/** A wording, and the place of each of its tokens: its index in the lineage's text, or NOWHERE for text that replaced other text. */
 export interface PlacedWording {
   readonly lineage: Lineage
   readonly places: Int32Array
@@ -30,7 +30,7 @@ const OVERHEAD = 256
 /** The most wordings that a lineage remembers. */
 const WORDINGS = 64
 
-/** A message in the form in which it was shown at some time. */
+/** One version of a message: the tokens that it had when a step showed it. */
 interface MessageVersion {
   /** The tokens as a string: versions have equal keys exactly if they have equal tokens. */
   readonly key: string
@@ -43,14 +43,15 @@ interface MessageVersion {
 
 /**
  * All texts that the messages of a conversation ever had, in order. Text that a client took out or replaced stays in the lineage. A lineage
- * only grows at its end, so a place in it always means the same token, and source ids name tokens by place. Lineages are immutable.
+ * only grows at its end, so an index in its text (a *place*) always means the same token, and source ids name tokens by place. Lineages are
+ * immutable.
  */
 export class Lineage {
   private constructor(
     readonly text: Int32Array,
     /** All versions of all messages, in the order of their places. */
     private readonly versions: readonly MessageVersion[],
-    /** The message versions of each prompt that was placed, latest first. A prompt that a later one only continued is left out. */
+    /** For each prompt that was placed, its message versions; latest prompt first. A prompt is dropped when a later one continues it. */
     private readonly wordings: readonly (readonly MessageVersion[])[],
   ) {}
 
@@ -157,8 +158,8 @@ export class Lineage {
   }
 
   /**
-   * Returns the versions. The version that the model generated gets the key of the client's message that continues it, so that the two
-   * match.
+   * Returns the versions with one change: the version that the model generated gets the key of the client's message that continues it, so
+   * that the two match.
    */
   #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly MessageVersion[] {
     const place = this.#generated
@@ -287,7 +288,7 @@ type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
 /**
  * Pairs the shown versions in a gap between two matches with the messages that took their place. In the last gap it pairs only the first
- * version and the first message. Elsewhere it pairs them one by one if their numbers are equal, and otherwise joins them into one pair.
+ * version and the first message. Elsewhere it pairs them one by one if there are equally many, and otherwise joins them into one pair.
  */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
@@ -303,20 +304,20 @@ function replacedIn(
   return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
 }
 
-/** Gives the beginning of `tokens` that equals the beginning of `old` its old places. Returns its length. */
+/** Copies the places of `old` to the beginning that `tokens` has in common with it. Returns the length of that beginning. */
 function placeHead(old: VersionText, tokens: Int32Array, places: Int32Array): number {
   const head = commonPrefix(old.tokens, tokens)
   places.set(old.places.subarray(0, head))
   return head
 }
 
-/** Gives the beginning and the end that `tokens` has in common with `old` their old places. */
+/** Copies the places of `old` to the beginning and the end that `tokens` has in common with it. */
 function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
   const tail = commonSuffix(old.tokens, tokens, placeHead(old, tokens, places))
   places.set(old.places.subarray(old.places.length - tail), places.length - tail)
 }
 
-/** Takes the places away that do not ascend. Two shown versions of one message may share places; the first version keeps them. */
+/** Sets every place that does not ascend to NOWHERE. Two shown versions of one message may share places; the first version keeps them. */
 function keepAscending(places: Int32Array): void {
   let last = NOWHERE
   places.forEach((place, at) => {

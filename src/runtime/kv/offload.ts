@@ -256,8 +256,8 @@ export class OffloadTiers {
 // A sequence that was moved off the device.
 
 /**
- * The place of a saved sequence's cell values: in memory, or on the disk tier under an id. Values from the shared tier are kept by the code
- * that read them, not here.
+ * Where a saved sequence's cell values are: in memory, or on the disk tier under an id. For the shared tier, the code that read the values
+ * keeps them.
  */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: SavedState }
@@ -334,8 +334,8 @@ export class OffloadedSequence implements HeldSequence {
 }
 
 /**
- * Returns everything about the sequence except its cells' values. The unedited prompt ends where the last entry comes from. The text behind
- * that place may be forgotten later, and the record must not keep it.
+ * Returns the whole sequence except its cells' values. The unedited prompt is cut behind the token of the last entry: text after it may be
+ * forgotten later, and the record must not keep it.
  */
 export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   const { conversation, sourceIds, unedited: base } = sequence
@@ -349,7 +349,7 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
-/** The cell values of a saved sequence: one piece, or several pieces in order, each for a stretch of positions. */
+/** The cell values of a saved sequence: one piece, or several pieces in order, each for consecutive entries. */
 export type SavedState = Uint8Array | readonly Uint8Array[]
 
 const bytesOf = (state: SavedState): number =>

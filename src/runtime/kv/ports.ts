@@ -55,11 +55,11 @@ export interface KvMemory {
 
 /**
  * A saved sequence without its cells' values, entry by entry as in Sequence. All arrays but `unedited` have one element per entry; `hashes`
- * has WORDS.
+ * has WORDS elements per entry.
  */
 export interface OffloadRecord {
   readonly conversation: ConversationId
-  /** The unedited prompt that the source ids point into, up to the place of the last entry. */
+  /** The unedited prompt that the source ids point into, up to the token of the last entry. */
   readonly unedited: Int32Array
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array

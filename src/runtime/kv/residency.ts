@@ -7,8 +7,8 @@ import type { SequenceTable } from './sequence-table.js'
 import type { HeldSequence } from './sequence.js'
 
 /**
- * All fields count tokens. Each token counts once, in the first of these places that has it. `live` + `parked` + `host` + `disk` + `gone` =
- * `tokens`.
+ * Where the cells of a text are. All fields count tokens. A token with several cells counts once, in the first of these fields that
+ * applies: `live` + `parked` + `host` + `disk` + `gone` = `tokens`.
  */
 export interface Residency {
   readonly tokens: number
@@ -18,7 +18,7 @@ export interface Residency {
   readonly parked: number
   readonly host: number
   readonly disk: number
-  /** In no place. They would be computed again, unless another conversation has the same beginning. */
+  /** In no tier. They would be computed again, unless another conversation has the same beginning. */
   readonly gone: number
 }
 
@@ -27,7 +27,7 @@ const PLACES = ['live', 'parked', 'host', 'disk'] as const
 export type CellPlace = (typeof PLACES)[number]
 
 /**
- * Counts, for each stretch, where its tokens' cells are. Changes nothing.
+ * Counts, for each span, where its tokens' cells are. Changes nothing.
  * @param base an unedited prompt of the conversation
  * @param stretches spans of it
  * @param held the conversation's sequences, and where they are
@@ -37,7 +37,7 @@ export function residencyOf(
   stretches: readonly Span[],
   held: readonly { readonly holder: HeldSequence; readonly where: CellPlace }[],
 ): Residency[] {
-  /** For each place of the prompt: 1 plus the smallest index in PLACES of the places that hold its cell; 0 if none does. */
+  /** For each token of `base`: 1 plus the smallest index in PLACES among the sequences that hold its cell; 0 if none does. */
   const best = new Uint8Array(base.length)
   for (const { holder, where } of held) {
     const rank = 1 + PLACES.indexOf(where)
@@ -79,7 +79,7 @@ export interface CacheTotals {
   readonly shared?: SharedCounts
 }
 
-/** Returns the totals of the cache. Looks at every held cell, so it is too slow for inner loops. */
+/** Returns the totals of the cache. Visits every held cell, so it is too slow for inner loops. */
 export function totalsOf(table: SequenceTable, offload: OffloadTiers, shared?: SharedCounts): CacheTotals {
   const { cells, sequences } = table
   return {

@@ -13,20 +13,20 @@ import { Views } from './views.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
 
-/** Subtracted from the last use of a sequence that counts as longest unused: more ticks than the clock ever has. */
+/** More ticks than the clock ever reaches. Subtracting it makes a retired sequence count as the longest unused. */
 const LONG_AGO = 2 ** 52
 
-/** Errors of a save that memory or llama.cpp refuses. The sequence stays as it is. */
+/** The errors for which `save` returns null. The sequence then stays as it is. */
 const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
 /**
  * Live, parked and scratch sequences, by sequence id.
  *
  * To make room, sequences are dropped in this order: first parked ones (also called versions), longest unused first; then idle live ones,
- * longest unused first. Running live sequences are never dropped. Versions go first, because the loss of a version costs no more than the
- * undo of an edit. The next step of a conversation, however, shows its live sequence. Versions go by age, because an old edit is less
- * likely to be undone. A version is used when it is parked and when it lends cells. A live sequence is used when it is opened, when it
- * lends cells, and when one of its steps ends.
+ * longest unused first. Running live sequences are never dropped. Versions go first, because only the undo of an edit needs them, while the
+ * next step of a conversation needs its live sequence. Versions go by age, because an old edit is less likely to be undone. A version is
+ * used when it is parked and when it lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps
+ * ends.
  */
 export class SequenceTable {
   readonly cells: CellTable
@@ -86,7 +86,7 @@ export class SequenceTable {
 
   /** Notes that no later step of the conversation is expected: all its sequences count as the longest unused. */
   retire({ conversation }: Sequence): void {
-    // The number is new each time, so that code that remembers a last use sees that the sequence was used since.
+    // A new value each time: SlicedOffload compares `lastUse` with a remembered value, and must see that the sequence was used since.
     const lastUse = ++this.#clock - LONG_AGO
     for (const sequence of this.all)
       if (sequence.conversation === conversation) {
@@ -306,9 +306,9 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step whose whole prompt was computed. */
   before: Prompt | null
-  /** Whether that prompt holds text that was forgotten since. Then it must not be computed again. */
+  /** Whether `before` holds text that was forgotten since. Then it must not be computed again. */
   forgets: boolean
-  /** How many of its cells were moved to a lower tier while no step ran. Its next step will count them. */
+  /** How many of its cells were moved to a lower tier since its last step. Its next step counts them. */
   moved: number
 }
 

@@ -94,8 +94,8 @@ export class SharedCells {
   }
 
   /**
-   * Publishes the conversation's blocks that the shared tier may lack, one at a time. Blocks that were not seen there for long are looked
-   * for first, which also keeps them from being evicted.
+   * Publishes the conversation's blocks that the shared tier may lack, one at a time. First it asks the tier for blocks that it last saw
+   * there more than KNOWN_FOR ago, which also keeps them from being evicted.
    * @param between runs its argument when no decode is in progress
    */
   async publish(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void> {
@@ -150,7 +150,7 @@ export class SharedCells {
     return !base.includes(FORGOTTEN) || (done !== undefined && sameForgotten(done, base))
   }
 
-  /** Returns the conversation's blocks that were published, but not seen in the shared tier for long. */
+  /** Returns the conversation's published blocks that were last seen in the shared tier more than KNOWN_FOR ago. */
   #unseen(conversation: ConversationId): readonly (readonly [string, WantedBlock])[] {
     const own = this.conversations.live(conversation)
     const unseen: (readonly [string, WantedBlock])[] = []
@@ -212,17 +212,14 @@ export class SharedCells {
   }
 }
 
-/** Returns the tokens, positions and hashes of this stretch of a text: one block or several. */
+/** Returns the tokens, positions and hashes of this token span of a text: one block or several. */
 function blockOf(tokens: Int32Array, hashes: CellHashes, of: Span) {
   const { start, end } = of
   const positions = Int32Array.from({ length: length(of) }, (_, at) => start + at)
   return { tokens: tokens.slice(start, end), positions, hashes: hashes.slice(WORDS * start, WORDS * end) }
 }
 
-/**
- * Returns the key of the block that begins at `place`: its last cell's hash, which depends on the block's place and on all text up to its
- * end.
- */
+/** Returns the key of the block that begins at token `place`: its last cell's hash, which depends on all text up to the block's end. */
 const keyOf = (hashes: CellHashes, place: number): string =>
   hashes.subarray(WORDS * (place + BLOCK - 1), WORDS * (place + BLOCK)).join()
 

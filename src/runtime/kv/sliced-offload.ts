@@ -1,11 +1,11 @@
-/** Moves sequences off the device in slices, between decodes, so that no stream waits for a whole copy. */
+/** Moves sequences off the device in slices, between decodes, so that no running answer waits for a whole copy. */
 import { length, span } from '../core/span.js'
 import type { OffloadTiers, SavedState } from './offload.js'
 import { offloadRecordOf } from './offload.js'
 import type { SequenceTable } from './sequence-table.js'
 import type { Sequence } from './sequence.js'
 
-/** The fewest cells of a slice: fewer take hardly less time. */
+/** The fewest cells of a slice. A smaller slice takes hardly less time. */
 const FEWEST = 256
 
 /** A sequence whose values are being copied out. */

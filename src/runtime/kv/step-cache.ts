@@ -39,29 +39,29 @@ export interface CacheSteps {
    */
   plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
-   * Reads ahead: the saved states that `prepare` would read from disk, and, of the tokens that would be computed, the cells that other
+   * Reads saved states ahead of `prepare`: those that it would read from disk, and, for tokens that would be computed, blocks that other
    * engines share. Decodes and steps of other conversations may run meanwhile. Returns null when there is nothing to read. Changes nothing
    * on the device.
    */
   fetch(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Promise<ReadStates> | null
   /**
-   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. If room is short, they replace cells that the live
-   * sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
-   * @param fetched states that were read before; the rest is read now
+   * Returns the plan for `prompt`, after bringing all cells that it borrows onto the device. If room is short, they replace cells that the
+   * live sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
+   * @param fetched states that `fetch` read before; the rest is read here
    */
   prepare(sequence: LiveSequence, prompt: Prompt, terms?: StepContract, fetched?: ReadStates): Promise<Plan>
   /**
-   * Carries the plan out. Afterwards the live sequence is running and holds all tokens that are not to be computed. The plan must be made
-   * for this sequence, since the cache last changed, and must borrow only from the device (`prepare`). A plan that would reuse cells of
-   * other tokens than it shows is refused.
+   * Carries the plan out. Afterwards the live sequence is running and holds all tokens that are not to be computed. The plan must have been
+   * made for this sequence, the cache must not have changed since, and it must borrow only from the device (`prepare`). A plan that would
+   * reuse cells of other tokens than it shows is refused.
    * @param alone No other step is running, so the cache moves cells off the device that would slow this step.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone?: boolean): Step
-  /** Returns the next prompt tokens, `limit` at most, and where they go; null when the whole prompt is entered. */
+  /** Returns the next prompt tokens, `limit` at most, and where they go; null when the whole prompt is in the cache. */
   next(step: Step, limit: number): Chunk | null
   /** Returns where the next generated token goes. */
   seat(step: Step): WritePosition
-  /** Whether the plan, which has not begun, finds cells beside those of running steps and those that it keeps. Changes nothing. */
+  /** Whether the new cells of a plan that has not begun fit beside the cells that it keeps and those of running steps. Changes nothing. */
   fits(sequence: LiveSequence, plan: Plan): boolean
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
@@ -99,9 +99,9 @@ export interface CacheBooks {
   prompt(conversation: ConversationId): Prompt | null
   /** Returns the conversation's steps, oldest first; an empty list for an unknown conversation. */
   ledger(conversation: ConversationId): readonly LedgerEntry[]
-  /** Returns where the conversation's own cells of these tokens are. `base` is its unedited prompt; the stretches are spans of it. */
+  /** Counts, tier by tier, where the conversation's own cells of these tokens are. `stretches` are spans of its unedited prompt `base`. */
   residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[]
-  /** Totals of the cache. Reading them looks at every held cell, so do not read them in inner loops. */
+  /** Totals of the cache. Reading them visits every held cell, so do not read them in inner loops. */
   readonly totals: CacheTotals
   /**
    * Checks kvfold's records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back
@@ -117,9 +117,9 @@ interface CacheAbilities {
   /** Number of free cells, which running steps can take without `reserve`. */
   readonly spare?: number
   /**
-   * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected` ones
-   * leave the cache again, and their cells are free; the `accepted` ones before them stay. Only caches that can cut the end of a sequence
-   * have it.
+   * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected`
+   * ones leave the cache again, and their cells are free; the `accepted` ones before them stay. Only caches that can cut the end of a
+   * sequence have it.
    */
   verified?(step: Step, accepted: number, rejected: number): void
   /**
@@ -148,18 +148,18 @@ interface CacheAbilities {
    */
   closeGaps?(conversation: ConversationId): number
   /**
-   * Returns the beginnings of all sequences, for `BlockEvents.look`, which is its only caller: it also notes that they were looked at. Call
-   * it while no decode runs. Only caches that find texts by their beginnings have it.
+   * Returns the tokens of all sequences for `BlockEvents.changes`. It must be the only caller, because each call resets what counts as
+   * changed. Call it while no decode runs. Only caches that find texts by their beginnings have it.
    */
   held?(): HeldTexts
   /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
   /**
-   * Forgets as `forgetHidden` does if the tier shared with other engines may hold such text. That takes long, so other steps run meanwhile;
-   * in `prepare` they would wait. Returns null otherwise. No step of the conversation may be running.
+   * Does what `forgetHidden` does if the tier shared with other engines may hold the forgotten text; otherwise returns null. The engine
+   * calls it before `prepare`: it takes long, and other steps can run meanwhile. No step of the conversation may be running.
    */
   forgetting?(conversation: ConversationId, prompt: Prompt): Promise<void> | null
-  /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
+  /** Offers the conversation's exact cells to other engines (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**
    * The engine calls it after a decode of several sequences failed. Only caches have it in which such a failure may also spoil sequences

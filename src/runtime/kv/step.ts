@@ -51,7 +51,7 @@ export class Step {
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
   readonly #replaced: number
-  /** Which of `#passes` is computed now, and how many of its tokens are in the cache already. */
+  /** Index in `#passes` of the part that is being computed, and how many of its tokens are in the cache. */
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
@@ -68,16 +68,14 @@ export class Step {
     this.#replaced = replacedIn(sequence, plan)
   }
 
-  /**
-   * The stretch of the prompt that is computed next, without its tokens that are entered already; null when the whole prompt is entered.
-   */
+  /** The part of the plan that is computed next, without its tokens that are in the cache; null when the whole prompt is in the cache. */
   get due(): Compute | null {
     const pass = this.#passes[this.#pass]
     if (pass === undefined) return null
     return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
   }
 
-  /** Whether the stretch that `due` returns lies in the middle of the live sequence. Only the last stretch ends where the prompt ends. */
+  /** Whether the part that `due` returns lies in the middle of the live sequence. Only the last computed part reaches the prompt's end. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
   }
@@ -110,7 +108,7 @@ export class Step {
     return withoutContracts({ messages: this.prompt.messages, tokens: sequence.tokens.slice(), origin })
   }
 
-  /** Counts tokens of the step that entered the cache. */
+  /** Counts tokens of the step that a decode added to the cache. */
   submit(part: StepPart, count: number): void {
     this.#submitted[part] += count
     if (part === 'generated') return
@@ -125,9 +123,7 @@ export class Step {
     return this.#submitted.generated
   }
 
-  /**
-   * Counts drafted tokens among the generated ones that were submitted: those that the answer keeps, and those that left the cache again.
-   */
+  /** Counts how many of the submitted draft tokens the answer keeps, and how many were removed from the cache again. */
   drafted(accepted: number, rejected: number): void {
     this.#drafts.accepted += accepted
     this.#drafts.rejected += rejected
@@ -146,7 +142,8 @@ export class Step {
 
   /**
    * Makes the step's ledger entry.
-   * @param number place in the conversation's ledger
+   * @param number index of the entry in the conversation's ledger, from 0
+   * @param pending number of tokens that were sampled but not submitted
    * @param before the prompt of the previous step
    * @param inherited for a first step, the prompt of the conversation that this one was forked from
    */
@@ -234,7 +231,7 @@ function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
   return all.shared > 0 ? all : { host: all.host, disk: all.disk }
 }
 
-/** Counts reused tokens by source. A last token that is decoded again counts for the source of the token before it. */
+/** Counts reused tokens by source. A last token that is decoded again counts for the source of the part before it. */
 function sourcesOf(parts: readonly Part[], redecoded: 0 | 1): Record<ReuseSource, number> {
   const sources = { own: 0, parked: 0, shared: 0 }
   let last: ReuseSource = 'own'

@@ -117,7 +117,7 @@ export class Views {
     }
   }
 
-  /** Keeps the view of the live sequence if the prompt differs from it before either ends. */
+  /** Keeps the view of the live sequence if neither it nor the prompt is a beginning of the other. */
   leave(sequence: Sequence, { prompt, sourceIds, asked }: LeavingPlan): void {
     const { conversation, held } = sequence
     if (asked !== 'exact' && !this.#own.has(conversation)) this.#own.set(conversation, new Set())
