@@ -27,8 +27,8 @@ class AnswerLimits {
   AnswerLimits(ModelHandle &model, const Napi::Object &options, std::shared_ptr<const BadWords> words);
   // Starts a new answer: forgets the tokens so far.
   void begin();
-  // Bans tokens that may not come next; `candidates` has every token at the index of its id. A token that ends the answer stays if the
-  // grammar has left no other token. Throws engine/bad-request if no token is left.
+  // Bans tokens that may not come next; `candidates` has every token at the index of its id. End tokens stay if the grammar allows nothing
+  // else. Throws engine/bad-request if no token is left.
   void mask(std::vector<llama_token_data> &candidates) const;
   void take(llama_token token);
   // Whether this token ends the answer because the options name it as a stop token.
