@@ -7,9 +7,7 @@ import type { Span } from '../core/span.js'
 /** A named set of shown tokens over which attention is summed. Sets may overlap. */
 export interface KeySet {
   readonly name: string
-  /**
-   * Places among the shown tokens: the prompt as rendered under the edits, then the generated tokens. The spans are half-open and disjoint.
-   */
+  /** Half-open, disjoint spans of the shown tokens: those of the prompt as rendered under the edits, then the generated ones. */
   readonly tokens: readonly Span[]
 }
 

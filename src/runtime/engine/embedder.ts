@@ -70,7 +70,7 @@ export class Embedder implements TextVectors {
   }
 
   /**
-   * Loads a model only for embeddings. The embedder disposes it at its end, or if it cannot be made.
+   * Loads a model only for embeddings. The model is disposed with the embedder, or at once if the embedder cannot be made.
    * @throws as Native.loadModel and Embedder.on
    */
   static async load(

@@ -59,7 +59,7 @@ export class Reranker implements TextScores {
   }
 
   /**
-   * Loads a model only for reranking. The reranker disposes it at its end, or if it cannot be made.
+   * Loads a model only for reranking. The model is disposed with the reranker, or at once if the reranker cannot be made.
    * @throws as Native.loadModel and Reranker.on
    */
   static async load(

@@ -66,8 +66,8 @@ export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.j
 
 /**
  * Returns once the model has passed a trial, now or earlier: a separate process has loaded it and decoded with it. An earlier trial counts
- * if it had the same files (path, size, inode, time of change), options, llama.cpp release, backend and version of kvfold. If `file` cannot be
- * written, the trial is not remembered.
+ * if it had the same files (path, size, inode, time of change), options, llama.cpp release, backend and version of kvfold. If `file` cannot
+ * be written, the trial is not remembered.
  * @throws KvfoldError model/bad-file with llama.cpp's last output if the process died; the error of loading the model; engine/cancelled
  */
 export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {
