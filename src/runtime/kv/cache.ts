@@ -34,8 +34,8 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
   /** The tier through which this engine and others find each other's cells. Default: none. */
   readonly shared?: SharedOptions
   /**
-   * Measurements of this machine. Each is null until it was measured, and may be set later. `model` is for predictions in the ledger.
-   * `rates` decide which moves off the device pay; without them cells move only when others need their room.
+   * Measurements of this machine. Each is null until it was measured, and may be set later. `model` serves predictions in the ledger.
+   * `rates` decide whether it pays to move cells off the device; without them, cells move only when others need their room.
    */
   readonly costs?: { readonly model: CostModel | null; readonly rates: TierRates | null }
 }
@@ -139,7 +139,7 @@ export class KvCache extends CacheBase implements StepCache {
           if (reason !== null) without.set(first, reason)
           else incoming.delete(first)
         }
-        // Evictions record their own time.
+        // `make` and `evict` record the time of evictions themselves.
         this.evictor.spend(performance.now() - started - this.evictor.evicting)
       }
     } finally {

@@ -1,6 +1,6 @@
 /**
- * Computes cell hashes. A cell's hash says all that its values depend on. That is its token, its position, and every cell that it could see
- * when it was computed.
+ * Computes cell hashes. A cell's hash covers everything that its values depend on: its token, its position, and every cell that it could
+ * see when it was computed.
  */
 import { commonPrefix } from './prompt.js'
 import { type CacheSalt, COMMON } from './tenant-salts.js'
@@ -8,7 +8,7 @@ import { type CacheSalt, COMMON } from './tenant-salts.js'
 /** Words of 32 bits per cell hash. */
 export const WORDS = 4
 
-/** Cell hashes in a row, `WORDS` words each. */
+/** An array of cell hashes, `WORDS` words each. */
 export type CellHashes = Int32Array
 
 /** Rounds of Chaskey-12 (ISO/IEC 29192-6). */
@@ -17,7 +17,7 @@ const ROUNDS = 12
 /** Goes into the hash of a turned cell, to keep it apart from the hashes of computed cells. */
 const TURNED = 1
 
-/** Number of cells between two remembered states, a power of two. Going back to an earlier state reads fewer than this again. */
+/** Number of cells between two saved states of the hasher, a power of two. Going back re-reads fewer cells than this. */
 const STRIDE = 256
 
 /**
@@ -40,7 +40,7 @@ export class CellHasher {
   readonly #key: Int32Array
   readonly #state: Int32Array
   #seen = 0
-  /** The states after 0, STRIDE, 2 STRIDE, ... cells seen. */
+  /** The states after 0, STRIDE, 2 STRIDE, ... cells. */
   readonly #states: number[]
 
   constructor({ key, start }: CacheSalt = COMMON) {
@@ -95,7 +95,7 @@ export class CellHasher {
     into[first + 3] = v3 ^ key[3]!
   }
 
-  /** Adds the cell with the `at`th hash to the cells seen. */
+  /** Adds a cell to the cells seen; `hashes[at]` is its hash. */
   see(hashes: CellHashes, at: number): void {
     const state = this.#state
     const first = WORDS * at
@@ -157,7 +157,7 @@ export class FreshHashes {
     if (same < known || tokens.length > this.#tokens.length) this.#move(same, tokens.length + (tokens.length >> 1))
     this.#tokens.set(tokens.subarray(same), same)
     for (let at = from; at < tokens.length; at++) {
-      // Known tokens are only seen again, for the state; their hashes stay.
+      // Known tokens keep their hashes. They are only fed to the hasher again, to restore its state.
       if (at >= same) this.#hasher.place(tokens[at]!, at, this.#hashes, at)
       this.#hasher.see(this.#hashes, at)
     }

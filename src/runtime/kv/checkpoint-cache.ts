@@ -1,6 +1,6 @@
 /**
- * The cache for models whose sequences can only be extended: recurrent and hybrid models, and models whose attention windows drop old
- * cells.
+ * The cache for models whose sequences can only be extended: recurrent and hybrid models, and models with a sliding window whose old cells
+ * are not kept.
  */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
@@ -24,11 +24,11 @@ import type { StepCache } from './step-cache.js'
 export interface CheckpointCacheOptions {
   /** Why contracts other than `exact` are not available, for the ledger. */
   readonly refusal: string
-  /** The tiers that keep checkpoints. Default: none, so that every edit computes the whole text again. */
+  /** The tiers that keep checkpoints. Default: none; then every edit computes the whole text again. */
   readonly offload?: OffloadTiers
 }
 
-/** An end beyond any position: a span up to here covers a whole sequence. */
+/** Larger than any position, so that a span up to here covers a whole sequence. */
 const END = 2 ** 31 - 1
 
 /**
@@ -199,7 +199,7 @@ export class CheckpointCache extends CacheBase implements StepCache {
       entered <= attempted.length,
       `sequence ${sequence.seq} continued at position ${sequence.held} with ${attempted.length} tokens, but grew by ${entered}`,
     )
-    // The tokens count as submitted, because llama.cpp took them in. `entered` is negative when llama.cpp dropped the whole sequence.
+    // llama.cpp took these tokens in, so they count as submitted. `entered` is negative if llama.cpp dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
     this.#lose(sequence)
     return 0

@@ -32,7 +32,9 @@ export function checkpointPlaces(prompt: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers. When the tiers are full, they drop the states of least benefit (tier-policy.ts). */
+/**
+ * Saves and finds checkpoints. They are kept in the offload tiers, which drop those of least benefit when they are full (tier-policy.ts).
+ */
 export class Checkpoints {
   constructor(
     private readonly table: Pick<SequenceTable, 'save'>,
@@ -78,7 +80,7 @@ export class Checkpoints {
         best === null ||
         held > best.held ||
         (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
-      // The last hash covers all before it. The tokens are compared all the same, because a wrong state is a wrong answer.
+      // The last hash covers the hashes before it. Compare the tokens nevertheless, because a wrong state would give a wrong answer.
       if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, text)) continue
       if (commonPrefix(stored.tokens, tokens) === held) best = stored
     }

@@ -51,7 +51,7 @@ export class Parking {
     return parked
   }
 
-  /** Parks the entries that are worth it (`worthParking`), and returns their number. When no sequence id is available, they are lost. */
+  /** Parks the entries that `worthParking` chooses, and returns their number. If there is no sequence id for them, they are lost. */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.tokens === 0) return 0
@@ -109,7 +109,7 @@ export class Parking {
     this.evictor.spend(performance.now() - started)
   }
 
-  /** Forgets that versions of the conversation were moved. */
+  /** Forgets that the conversation had versions moved off the device. */
   forget(conversation: ConversationId): void {
     this.#scattered.delete(conversation)
   }
@@ -165,7 +165,7 @@ export class Parking {
   }
 }
 
-/** Returns how many of the sequence's cells no other sequence holds. */
+/** Returns the number of the sequence's cells that no other sequence holds. */
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
 
 // Moving idle sequences off the device: the attention of every token that other conversations compute runs over their cells, too.
@@ -210,7 +210,7 @@ export class IdleOffload {
   }
 }
 
-// The entries that a live sequence loses when a plan is carried out, and which of them are worth parking.
+// Which entries a live sequence loses when a plan is carried out, and which of them are parked.
 
 /** Returns the sequence's entries that the plan does not keep, in order. */
 export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
@@ -265,7 +265,7 @@ function firstOfMarker(keys: Int32Array, entry: number): number {
   return entry
 }
 
-// Forgetting: no cell stays that holds a forgotten text or was computed from it.
+// Forgetting: removes all cells that hold a forgotten text or were computed from it.
 
 /**
  * Drops, in every tier, the conversation's cells of a text that `prompt` marks as FORGOTTEN, and all cells that have read it. Cells
@@ -312,7 +312,7 @@ export async function forgetHidden(
   if (stored.length > 0 || offload.isWriting(conversation)) await offload.settle()
 }
 
-// Loading sequences back onto the device, in the place of cells that their conversation no longer shows.
+// Loading sequences back onto the device. They take the room of cells that their conversation does not show.
 
 /**
  * Returns the stored sequences that the plan borrows from, each with the entries that it needs. Those with the most unneeded entries come
@@ -404,7 +404,7 @@ export class Reloader {
     return null
   }
 
-  /** Ends the preparation of a step: the sequences loaded for it may be evicted again. */
+  /** Ends the preparation of a step. From then on, the sequences that were loaded for it may be evicted. */
   end(own: Sequence): void {
     for (const [sequence, by] of this.#loaded) if (by === own) this.#loaded.delete(sequence)
   }

@@ -17,15 +17,15 @@ export interface ReplacedSpan {
   readonly span: Span
   /** Number of tokens shown instead: those of the marker or summary. */
   readonly marker: number
-  /** The contract that this edit asks for as long as it is shown. Default: the step's. Of all edits, the strictest counts. */
+  /** The contract that this edit asks for while it is shown. Default: the step's. A step keeps the strictest contract of all its edits. */
   readonly contract?: Contract
 }
 
-/** Where shown tokens come from: the prompt before its edits, and the edits. */
+/** How the shown tokens were made: the unedited prompt, and the edits. */
 export interface EditMap {
-  /** The unedited prompt. FORGOTTEN replaces every token of a text that is to be forgotten. */
+  /** The unedited prompt. Tokens of text that is to be forgotten are replaced by FORGOTTEN. */
   readonly base: Int32Array
-  /** The edits, in order and disjoint. */
+  /** The edits, in order of their spans, without overlaps. */
   readonly holes: readonly ReplacedSpan[]
 }
 
@@ -88,11 +88,9 @@ function tokenSources(start: number, end: number): Int32Array {
   return sources.subarray(start, end)
 }
 
-// How much two lists of tokens have in common.
+// Common beginnings and endings of two lists of tokens.
 
-/**
- * Number of tokens that are compared in one go. Comparing memory in blocks is about twenty times faster than token by token in JavaScript.
- */
+/** Number of tokens compared at once. Comparing memory is about twenty times faster than comparing token by token in JavaScript. */
 const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
@@ -112,7 +110,7 @@ export function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
-/** Returns the length of the longest ending that both lists have in common, without their first `skip` elements. */
+/** Returns the length of the longest common ending of both lists, not counting their first `skip` elements. */
 export function commonSuffix(a: Int32Array, b: Int32Array, skip: number): number {
   const end = Math.min(a.length, b.length) - skip
   let size = 0

@@ -12,7 +12,7 @@ import type { HeldSequence } from './sequence.js'
  */
 export interface Residency {
   readonly tokens: number
-  /** In the conversation's live sequence. If hidden text is there, no step has carried out the fold yet. */
+  /** In the conversation's live sequence. For hidden text this means that no step has carried out the fold yet. */
   readonly live: number
   /** In a parked version on the device. */
   readonly parked: number
@@ -58,14 +58,14 @@ export function residencyOf(
   })
 }
 
-// Totals of the cache at a moment.
+// Totals of the cache.
 
-/** Counts of cells unless said otherwise. used + free = cells. */
+/** Totals of the cache. Fields count cells unless they say otherwise; used + free = cells. */
 export interface CacheTotals {
   readonly cells: number
   readonly used: number
   readonly free: number
-  /** Cells that only parked versions hold, so that they can be freed without touching any live sequence. */
+  /** Cells that only parked versions hold. They can be freed without touching a live sequence. */
   readonly parked: number
   /** Attention runs over at most this many cells (CellTable). */
   readonly reach: number
@@ -73,7 +73,7 @@ export interface CacheTotals {
   readonly sequences: { readonly used: number; readonly total: number }
   /** Number of parked versions. */
   readonly versions: number
-  /** Sequences that were moved off the device. */
+  /** Counts of sequences that were moved off the device. */
   readonly tiers: OffloadTotals
   /** Blocks sent to other engines and received from them; absent without a shared tier. */
   readonly shared?: SharedCounts

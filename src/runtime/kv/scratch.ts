@@ -1,6 +1,6 @@
 /**
- * Uses a step's scratch sequence for two tasks. Tokens in the middle of a live sequence are computed in it, because llama.cpp refuses that
- * in the live sequence itself. And cells move through it to other positions.
+ * Uses a step's scratch sequence for two tasks. It computes tokens that belong in the middle of a live sequence, because llama.cpp decodes
+ * only at a sequence's end. And it copies cells to other positions.
  */
 import { invariant } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
@@ -55,13 +55,13 @@ export class MidSequencePrefill {
   }
 }
 
-// Moving cells to other positions. A shift moves a cell for every sequence that sees it, so we move copies, and the originals stay.
+// Copies cells to other positions. A shift moves a cell for every sequence that sees it, so copies are shifted, and the originals stay.
 
 /** Saved cells of one sequence that are to be loaded again at other positions. */
 interface Copies {
   readonly record: OffloadRecord
   readonly state: Uint8Array
-  /** Runs of entries of the record that move by the same distance (`by`), in order. */
+  /** Runs of the record's entries that move by the same distance (`by` positions), in order. */
   readonly runs: readonly { readonly entries: Span; readonly by: number }[]
 }
 
@@ -84,7 +84,7 @@ export class KeyRotation {
         byHolder.set(part.from, [...(byHolder.get(part.from) ?? []), part])
     return [...byHolder].map(([holder, turned]) => {
       invariant(scratch !== null, 'copying cells needs a scratch sequence')
-      // A later step may need the originals again, so this sequence stays on the device.
+      // A later step may need the originals again. This keeps their sequence on the device.
       holder.lent = true
       const runs = turned.map((part) => {
         const { held } = scratch

@@ -33,10 +33,10 @@ export class SequenceTable {
   readonly sequences: SequenceIds
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
-  /** A counter that grows whenever a sequence gets or loses cells other than by decoding. */
+  /** Grows whenever a sequence gets or loses cells other than by decoding, so that observers see that something changed. */
   revision = 0
   #computed: Passed = { prompt: 0, generated: 0 }
-  /** Milliseconds of copies that count for no step yet. */
+  /** Milliseconds of copies that no step has counted yet. */
   #copied = 0
 
   constructor(readonly memory: KvMemory) {
@@ -48,14 +48,14 @@ export class SequenceTable {
     return [...this.#bySequence.values()]
   }
 
-  /** Returns the conversation's parked versions, latest used first, so that the likeliest hit is tried first. */
+  /** Returns the conversation's parked versions, latest used first, because these are the likeliest to be restored. */
   parked(conversation: ConversationId): readonly Sequence[] {
     return this.all
       .filter((sequence) => sequence.state === 'parked' && sequence.conversation === conversation)
       .sort((a, b) => b.lastUse - a.lastUse)
   }
 
-  /** Whether this very object is still in the table. Its id alone does not tell, because ids are lent again after a drop. */
+  /** Whether this object is still in the table. Comparing ids is not enough, because ids are reused. */
   has(holding: Pick<Sequence, 'seq'>): holding is Sequence {
     return this.#bySequence.get(holding.seq) === holding
   }
@@ -95,7 +95,7 @@ export class SequenceTable {
       }
   }
 
-  /** Runs `copy`, which copies cells out of llama.cpp's memory or into it, and counts its time. */
+  /** Runs `copy`, which copies cells out of llama.cpp's memory or into it, and adds its time to `takeCopied`. */
   copying<T extends Uint8Array | boolean | Promise<Uint8Array | boolean>>(copy: (memory: KvMemory) => T): T {
     const begun = performance.now()
     const count = () => {
@@ -107,7 +107,7 @@ export class SequenceTable {
     return copied
   }
 
-  /** Runs `work`, for which no step waits. The time of its copies is not counted. */
+  /** Runs `work` without counting the time of its copies, because no step waits for it. */
   uncounted<T>(work: () => T): T {
     const copied = this.#copied
     try {
@@ -117,7 +117,7 @@ export class SequenceTable {
     }
   }
 
-  /** Returns how many milliseconds copies took since the last call. */
+  /** Returns the milliseconds of all copies since the last call. */
   takeCopied(): number {
     const copied = this.#copied
     this.#copied = 0
@@ -160,7 +160,7 @@ export class SequenceTable {
     return sequence.cut(entries)
   }
 
-  /** Removes the sequence and gives its id back. Returns how many cells that freed. Refuses a running one. */
+  /** Removes the sequence and frees its id. Returns how many cells that freed. The sequence must not be running. */
   drop(sequence: Sequence): number {
     invariant(
       !sequence.running && this.has(sequence),
@@ -262,7 +262,7 @@ export class SequenceTable {
   }
 }
 
-// The free sequence ids.
+// Sequence ids.
 
 /** Lends the sequence ids of a context, 0 to total - 1. It lends the lowest free id first, which keeps logs readable. */
 export class SequenceIds {
@@ -285,7 +285,7 @@ export class SequenceIds {
     return seqId(id)
   }
 
-  /** Takes a sequence id back; its sequence must hold nothing. */
+  /** Takes a sequence id back. No cell may be tagged with it. */
   give(id: SeqId): void {
     invariant(!this.#free.has(id), `sequence ${id} was given back twice`)
     this.#free.add(id)
@@ -296,7 +296,7 @@ export class SequenceIds {
   }
 }
 
-// The conversations, which outlive their live sequences.
+// Conversations, which outlive their live sequences.
 
 /** The state of a conversation. It stays when the live sequence is dropped for room. */
 export interface ConversationRecord {
@@ -312,9 +312,7 @@ export interface ConversationRecord {
   moved: number
 }
 
-/**
- * The most ancestors of a conversation that are remembered: the conversation that it was forked from, the parent of that one, and so on.
- */
+/** How many ancestors of a fork are remembered: the conversation that it was forked from, the parent of that one, and so on. */
 const MOST_KIN = 8
 
 export class Conversations {
@@ -333,7 +331,7 @@ export class Conversations {
     this.#kin.set(conversation, [from, ...this.kin(from)].slice(0, MOST_KIN))
   }
 
-  /** Returns the last prompt of the conversation that this one was forked from; null when there is none or it is no longer known. */
+  /** Returns the last prompt of the conversation that this one was forked from; null if there is none, or if it was forgotten. */
   inherited(conversation: ConversationId): Prompt | null {
     const [parent] = this.kin(conversation)
     return parent === undefined ? null : (this.#records.get(parent)?.before ?? null)

@@ -1,4 +1,4 @@
-/** One sequence's entries: its tokens and, parallel to them, their source ids and the cells that keep them. */
+/** A sequence: its tokens and, in parallel arrays, their source ids and cells. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, lowerBound, span, type Span } from '../core/span.js'
 import { CellHasher, type CellHashes, FreshHashes, FreshText, sameHash, WORDS } from './cell-hash.js'
@@ -8,7 +8,7 @@ import type { Passed } from './tier-policy.js'
 import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 
-// The interface through which the planner reads sequences: those on the device, and those that were moved off it.
+// What the planner reads of a sequence, whether it is on the device or in a lower tier.
 
 /** The tier that keeps cells: llama.cpp's context (`device`), this program's memory (`host`), the disk, or the tier that engines share. */
 export type Tier = 'device' | 'host' | 'disk' | 'shared'
@@ -16,10 +16,10 @@ export type Tier = 'device' | 'host' | 'disk' | 'shared'
 export interface HeldSequence {
   readonly conversation: ConversationId
   readonly tier: Tier
-  /** Number of tokens that the sequence holds. */
+  /** Number of entries, one per token. */
   readonly held: number
   readonly tokens: Int32Array
-  /** The tokens' source ids, one per entry; see prompt.ts. */
+  /** The source id of each token (prompt.ts). */
   readonly sourceIds: Int32Array
   /** The unedited prompt that source ids point into. */
   readonly unedited: Int32Array
@@ -74,14 +74,14 @@ export class Sequence implements HeldSequence {
   tier: Tier = 'device'
   /** When it was last used, in ticks of SequenceTable's clock; the smallest is unused for longest. Negative after SequenceTable.retire. */
   lastUse = 0
-  /** How many tokens all conversations had computed when this sequence was last used. */
+  /** The count of tokens computed for all conversations when this sequence was last used (SequenceTable.passedSince). */
   passedBefore: Passed = { prompt: 0, generated: 0 }
   /**
-   * Whether another step has borrowed or copied cells from this sequence since the last step of its own conversation began. If so, a later
-   * step may need them again, so it is not moved off the device.
+   * Whether another step has borrowed or copied cells from this sequence since the last step of its own conversation began. Then a later
+   * step may need them again, so the sequence is not moved off the device.
    */
   lent = false
-  /** The unedited prompt that source ids point into. Never written to. */
+  /** The unedited prompt that source ids point into. The array is never written to. */
   unedited: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
   #keys = new Int32Array(256)
@@ -101,7 +101,7 @@ export class Sequence implements HeldSequence {
     readonly seq: SeqId,
     private readonly book: CellTable,
     public state: SequenceState,
-    /** The cache salt of its tenant, with which its cell hashes begin. */
+    /** The salt of the conversation's tenant and adapters, which keys the cell hashes. */
     readonly salt: CacheSalt = COMMON,
   ) {
     this.#hasher = new CellHasher(salt)
@@ -134,12 +134,12 @@ export class Sequence implements HeldSequence {
     return this.book.positions[this.#cells[entry]!]!
   }
 
-  /** The position of the next token. */
+  /** The position at which the next token is decoded. */
   get next(): number {
     return this.#held === 0 ? 0 : this.position(this.#held - 1) + 1
   }
 
-  /** The number of exact entries at the beginning: a fresh prefill of their tokens would make the same cells. */
+  /** Number of exact entries at the beginning: their cells equal those of a fresh prefill. */
   get exact(): number {
     this.#catchUp()
     return this.#exact
@@ -183,13 +183,13 @@ export class Sequence implements HeldSequence {
     return place > known ? freshCells(this, entry, place, end, text) : Math.min(known, end) - place
   }
 
-  /** Returns these tokens with the hashes that a fresh prefill for this sequence's tenant would give them. */
+  /** Returns these tokens as a text with the cell hashes of a fresh prefill, under this sequence's salt. */
   freshText(tokens: Int32Array): FreshText {
     this.#fresh ??= new FreshHashes(this.salt)
     return new FreshText(tokens, this.#fresh)
   }
 
-  /** Returns the first entry that changed since the last call; `held` when none did. Its only caller is the KvCache's `held`. */
+  /** Returns the index of the first entry that changed since the last call; `held` if none did. Only `KvCache.held` calls it. */
   takeChanged(): number {
     const changed = Math.min(this.#changed, this.#held)
     this.#changed = this.#held
@@ -208,7 +208,7 @@ export class Sequence implements HeldSequence {
       const cell = this.book.take(position)
       this.#hasher.place(token, position, hashes, cell)
       this.#hasher.see(hashes, cell)
-      // A cell just computed is exact if all cells before it are.
+      // A new cell is exact if all cells before it are exact.
       if (this.#exact === this.#held && position === this.#held) this.#exact++
       this.#cells[this.#held++] = cell
       position++
@@ -251,12 +251,12 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(entries.start)
   }
 
-  /** Whether the attention keys of all its cells are rotated to their positions already (CellTable.settledOf). */
+  /** Whether the keys of all its cells are rotated to their positions (CellTable.settledOf). */
   get settled(): boolean {
     return this.settledBeginning === this.#held
   }
 
-  /** Number of entries at the beginning whose attention keys are rotated to their positions already. */
+  /** Number of entries at the beginning whose keys are rotated to their positions. */
   get settledBeginning(): number {
     return this.book.settledOf(this.cells)
   }

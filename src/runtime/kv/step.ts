@@ -1,4 +1,4 @@
-/** Keeps the running account of one step, from its plan to its ledger entry. */
+/** The account of one step in progress, from its plan to its ledger entry. */
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
@@ -7,7 +7,7 @@ import type { Part } from './plan/parts.js'
 import { computedIn, type Plan, replacedIn, reusedIn, turnedIn } from './plan/plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
-/** Which of a step's tokens are meant: the prompt's, or those that the model generated. */
+/** Which tokens of a step: those of its prompt, or those that it generates. */
 export type StepPart = 'prompt' | 'generated'
 
 /** The sequence and the position where the next tokens go. */
@@ -32,7 +32,7 @@ type Compute = Part & { readonly kind: 'compute' }
 export class Step {
   /** Set by the cache when it finishes the step. */
   ended = false
-  /** Cells that were freed for this step by dropping parked sequences and idle live sequences. */
+  /** Number of cells that were freed for this step by dropping parked and idle sequences. */
   evicted = 0
   /**
    * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
@@ -44,7 +44,7 @@ export class Step {
   predicted: number | null = null
   /** Why tokens were computed that were shown or held before; see LedgerEntry.recomputeReason. */
   recomputeReason: string | null = null
-  /** The sequence in which tokens in the middle of the live sequence are computed, while there are some; otherwise null. */
+  /** The scratch sequence in which tokens for the middle of the live sequence are computed; null if there are none (left). */
   scratch: Sequence | null = null
   /** Tokens that the conversation no longer shows and that were parked for this step. */
   parked = 0
@@ -118,7 +118,7 @@ export class Step {
     this.#done = 0
   }
 
-  /** How many generated tokens the cache holds. Drafts that were taken back do not count. */
+  /** Number of generated tokens in the cache, without rejected drafts. */
   get generated(): number {
     return this.#submitted.generated
   }

@@ -18,7 +18,7 @@ export const BLEND_REASONS = [
   'blend: they stand between such tokens',
 ] as const
 
-/** The tokens that a step computes again. */
+/** The reused tokens that a step computes again under `blend`. */
 export interface Repair {
   /** One element per prompt token: 0 if its cell stays, else 1 + the index of the reason in `BLEND_REASONS`. */
   readonly places: Uint8Array
@@ -92,12 +92,12 @@ export function chooseRepair(
 /** The default of BlendChoice.decode: how many tokens can be computed in the time that one more decode costs. */
 const DECODE = 8
 
-/** Number of neighbouring tokens that BlendChoice.spread chooses at a time. */
+/** BlendChoice.spread chooses runs of this many neighbouring tokens. */
 const RUN = 16
 
 /**
- * Whether BlendChoice.spread chooses the token with this index among the approximate tokens. It chooses runs of RUN tokens at even
- * distances, so that `share` of all tokens are chosen.
+ * Whether BlendChoice.spread chooses a token. `at` is its index among the approximate tokens. It chooses runs of RUN tokens at even
+ * distances, a `share` of all.
  */
 function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)

@@ -10,9 +10,9 @@ import type { Prompt } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { View } from '../views.js'
 
-// The terms of a step.
+// What a step asks for.
 
-/** The contract and further terms that a step is asked to keep. */
+/** The contract that a step asks for, and its further options. */
 export interface StepContract {
   readonly contract: Contract
   /** Which tokens `blend` computes again. Default: BLEND_DEFAULT. */
@@ -26,7 +26,7 @@ export interface StepContract {
 
 export const EXACT: StepContract = { contract: 'exact' }
 
-/** Returns the contract that promises more: `exact` before `blend` before `splice`. */
+/** Returns the stricter of two contracts: `exact` is stricter than `blend`, and `blend` than `splice`. */
 export const stricter = (a: Contract, b: Contract): Contract => {
   const rank = (of: Contract) => ['splice', 'blend', 'exact'].indexOf(of)
   return rank(a) >= rank(b) ? a : b
@@ -62,8 +62,8 @@ export type Part =
   | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
 
 /**
- * The sequences that may lend cells. Those of the conversation and its ancestors lend under any contract; all other sequences lend only
- * exact cells.
+ * The sequences from which a plan may reuse cells. Those of the conversation and its ancestors lend under any contract; all others lend
+ * only exact cells.
  */
 export interface Lenders {
   /**
@@ -73,7 +73,7 @@ export interface Lenders {
   readonly parked: readonly HeldSequence[]
   /** Live, parked and stored sequences of all other conversations that are not its ancestors. */
   readonly others: readonly HeldSequence[]
-  /** Earlier views of the conversation and views of its ancestors, latest first. The live sequence itself is not among them. */
+  /** Earlier views of the conversation, and views of its ancestors, latest first. The live sequence is not included. */
   readonly views: readonly View[]
   /** The prompt of the conversation's last step, or else of its parent's; null when there was none. */
   readonly before: Prompt | null
@@ -103,7 +103,7 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
   return { kind: 'borrow', span: of, at, from: holder, source }
 }
 
-// The parts of a plan under contract `exact`: the longest beginning that exact cells can make up, then computation.
+// Contract `exact`: the longest beginning that exact cells can make up is reused, and the rest is computed.
 
 /**
  * Returns the parts for the longest beginning of the text that exact cells of any sequences can make up. If the live sequence holds the
@@ -131,7 +131,7 @@ export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked
   return parts
 }
 
-/** Returns the parts of `beginning`, and behind them a part that computes the rest of the prompt. */
+/** Returns the parts of `beginning`, plus a part that computes the rest of the prompt. */
 export function withRest(beginning: readonly Part[], tokens: Int32Array): readonly Part[] {
   const at = beginning.at(-1)?.span.end ?? 0
   return at === tokens.length ? beginning : withComputed(beginning, span(at, tokens.length), at)

@@ -20,7 +20,7 @@ import { type HeldSequence, Sequence } from '../sequence.js'
 import { type Placing, splicedParts, type SplicedParts } from './splice.js'
 import { type LatestView, latestView } from '../views.js'
 
-/** How a step is carried out. A plan is valid until the cache changes, so make it and begin it without another change in between. */
+/** How a step is carried out. A plan is valid until the cache changes, so nothing may change it between planning and beginning. */
 export interface Plan {
   readonly prompt: Prompt
   readonly sourceIds: Int32Array
@@ -32,9 +32,9 @@ export interface Plan {
   readonly fallback: string | null
   /** In order; they cover all shown tokens. The last part is always computed, because a step needs the logits of its last token. */
   readonly parts: readonly Part[]
-  /** 1: all shown tokens were held already, and the last one is decoded again for its logits. */
+  /** 1 if all shown tokens are held already, so that the last one is decoded only for its logits. */
   readonly redecoded: 0 | 1
-  /** The number of tokens from the first approximate one to the end of the prompt. */
+  /** Number of tokens from the first approximate one to the end of the prompt. */
   readonly approximate: number
   /** The view that showed the longest beginning of the prompt. Null or absent when `exact` was asked for or no view showed any of it. */
   readonly last?: LatestView | null
@@ -53,7 +53,7 @@ export interface PlanOptions {
    * falls back to `exact`, whose positions have no gaps.
    */
   readonly positions?: number
-  /** Why cells cannot be copied to other positions; null when they can. */
+  /** Why cells cannot be turned to other positions; null if they can. */
   readonly fixed: string | null
 }
 
@@ -61,7 +61,7 @@ export interface PlanOptions {
 export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'compute' ? length(part.span) : 0), 0)
 
-/** Number of tokens that are not computed. A last token that is decoded again counts as one of them. */
+/** Number of tokens that are reused, including a last token that is only decoded again for its logits. */
 export const reusedIn = (plan: Pick<Plan, 'parts' | 'redecoded' | 'prompt'>): number =>
   plan.prompt.tokens.length - computedIn(plan) + plan.redecoded
 
@@ -95,7 +95,7 @@ export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>)
 /** The prompt spans that the live sequence holds when the plan begins: all that are not computed. */
 export const spansHeld = ({ parts }: Plan): Span[] => parts.flatMap((part) => (part.kind === 'compute' ? [] : [part.span]))
 
-/** Whether the plan needs a scratch sequence: it computes tokens in the middle of the live sequence, or turns copies. */
+/** Whether the plan needs a scratch sequence: it computes tokens in the middle of the live sequence, or turns cells. */
 export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
   parts.slice(0, -1).some(({ kind }) => kind === 'compute' || kind === 'turn')
 
@@ -163,8 +163,8 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
 }
 
 /**
- * The share of the trained positions that should stay free for an answer. If less is left, gaps are closed, provided they take at least
- * this share.
+ * The share of the trained positions that should stay free for the answer. If less is free, gaps are closed, provided that they take at
+ * least this share themselves.
  */
 const RESERVE = 1 / 8
 
@@ -237,7 +237,7 @@ export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan
 }
 
-// The last check of a plan before it is carried out. A wrong plan would make a wrong cache, not only a slow one.
+// Verifies a plan before it is carried out, because a wrong plan would corrupt the cache.
 
 /**
  * Checks a plan:

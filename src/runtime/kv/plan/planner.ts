@@ -1,5 +1,5 @@
 /**
- * Collects the inputs of a plan: the sequences that may lend, the limits, and whether a scratch sequence is available. Also explains, for
+ * Collects what a plan needs: the sequences that may lend cells, the limits, and whether a scratch sequence can be had. Also explains, for
  * the ledger, why a step computes tokens that were shown or held before.
  */
 import { length, placesOf, span, type Span } from '../../core/span.js'
@@ -30,8 +30,8 @@ export class Planner {
 
   /**
    * Plans a step; see CacheSteps.plan.
-   * @param without stored sequences that must not be used, and why
-   * @param incoming sequences that were read from the shared tier for this very step
+   * @param without stored sequences that must not be used, each with the reason
+   * @param incoming sequences that were read from the shared tier for this step
    */
   plan(
     own: Sequence,

@@ -9,7 +9,7 @@ import type { HeldSequence } from '../sequence.js'
 import type { LatestView } from '../views.js'
 
 export interface SplicedParts {
-  /** The parts cover the whole prompt. The last token is computed, unless the exact beginning contains it already. */
+  /** The parts, which cover the whole prompt. The last token is computed, unless the exact beginning already contains it. */
   readonly parts: readonly Part[]
   /** 1: the last token is held, too, and is computed only for its logits. */
   readonly redecoded: 0 | 1
@@ -118,8 +118,8 @@ function follows(own: readonly HeldSequence[], before: Part | undefined, at: num
 }
 
 /**
- * Whether two parts of the prompt can be one: the entries of `next` come right after those of `before` in the same sequence, and their
- * positions are moved by the same distance.
+ * Whether two parts can be merged: the entries of `next` come right after those of `before` in the same sequence, and both move by the same
+ * distance.
  */
 function goesOn(before: Part, next: Part): boolean {
   if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
@@ -256,7 +256,7 @@ export interface HeldRun {
   readonly source: number
   /** The worth of each of its tokens: 2 in the live sequence, 1 in another one on the device, 0 in a lower tier. */
   readonly worth: number
-  /** Whether the conversation last showed these tokens, behind the same text, by exactly these cells. */
+  /** Whether the conversation last showed these tokens, behind the same text, by these very cells. */
   readonly shown: boolean
   readonly span: Span
   /** The entry of the run's first token in that sequence. */
