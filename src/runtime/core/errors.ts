@@ -6,13 +6,13 @@ export const errorTable = {
   'native/build-failed': 500,
   /** A library of llama.cpp is missing, does not load, or is not the pinned release. */
   'native/library-mismatch': 500,
-  /** An unsupported feature: Windows, activated LoRA, multimodal input. */
+  /** A feature that kvfold does not support, such as Windows, activated LoRA or multimodal input. */
   'native/unsupported': 501,
   /** The addon or llama.cpp failed, and no other code fits. */
   'native/failed': 500,
   /** The object was disposed. */
   'native/disposed': 409,
-  /** A decode is running on this context. */
+  /** A decode is running on this context, or the model is in use. */
   'native/busy': 409,
   /** An argument of a native call is out of range. */
   'native/bad-argument': 400,
@@ -24,7 +24,7 @@ export const errorTable = {
   'model/busy': 409,
   /** The hub or another server failed, the disk is full, or the bytes differ from what was announced. */
   'model/download-failed': 502,
-  /** The architecture does not support the operation (e.g. edits on a recurrent model). */
+  /** The architecture does not support the operation (e.g. removing tokens from a recurrent state). */
   'model/unsupported': 501,
   /** The model or context would not fit, by an estimate made before anything was allocated. Or an allocation failed. */
   'memory/insufficient': 507,
@@ -60,7 +60,7 @@ export const errorTable = {
   'server/timeout': 504,
   /** The thread does not exist or belongs to another key. */
   'server/no-thread': 404,
-  /** The request is not of the form that its route expects; the message names the field. */
+  /** The request does not have the format that its route expects; the message names the field. */
   'server/bad-request': 400,
   /** The server does not support a field, and ignoring it would change the answer. */
   'server/unsupported': 400,
@@ -95,9 +95,9 @@ export const errorTable = {
   'remote/failed': 502,
   /** The endpoint sent no data for longer than the limit. */
   'remote/timeout': 504,
-  /** The answer broke off before its end. */
+  /** The endpoint's answer broke off before its end. */
   'remote/broken-stream': 502,
-  /** The answer is not of the form that an OpenAI-compatible endpoint gives. */
+  /** The endpoint's answer does not have the format of an OpenAI-compatible endpoint. */
   'remote/bad-answer': 502,
   /** The endpoint does not support the requested feature. */
   'remote/unsupported': 400,

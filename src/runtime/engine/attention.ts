@@ -37,7 +37,7 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * The captured attention: weights after the softmax. The weight on tokens outside all sets is 1 minus the sum of the sets, provided that
+ * The captured attention: weights after the softmax. The weight on tokens outside all sets is 1 minus the sum of the sets. That holds if
  * the sets do not overlap and the model has no attention sinks of its own. A place is an index among the shown tokens.
  */
 export interface AttentionPattern {

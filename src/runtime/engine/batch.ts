@@ -192,8 +192,7 @@ const PROBE_EVERY = 32
 /** How many batches of streams alone are measured before the first one with prompts. The shortest time of these counts. */
 const FIRST_PROBES = 2
 /**
- * A chunk takes all waiting prompt tokens if they are at most this many times its size, because a small rest costs as much as a larger
- * chunk.
+ * A chunk takes all waiting prompt tokens if they are at most this many times its size. A small rest would cost as much as a larger chunk.
  */
 const REST = 4 / 3
 /** Of every PROBE_EVERY choices between the two ways, the choice with this number takes the way that seems slower, to measure it. */
@@ -217,7 +216,7 @@ interface TurnPace {
  * of the size from time to time.
  */
 class Way {
-  /** Milliseconds of a token; null before the first measurement. */
+  /** Milliseconds per prompt token; null before the first measurement. */
   #each: number | null = null
   #extra = 0
   /** Number of chunks chosen so far, and the size of the last one if it was such a quarter. */
@@ -285,7 +284,7 @@ class Way {
  * all tokens of a tile, as on the CPU. All times are running means, so they adapt to depth, model and machine.
  */
 export class PrefillBudget {
-  /** The measured times of batches, by their number of streams. */
+  /** The measured times of batches, by number of streams. */
   readonly #alone = new Map<number, TurnPace>()
   readonly #apart = new Way()
   readonly #mixed = new Way(this.#apart)

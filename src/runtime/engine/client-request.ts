@@ -1,5 +1,5 @@
 /**
- * Prepares a request for the scheduler: finds the messages that a client edited, checks that sampled tokens in messages are this model's,
+ * Prepares a request for the scheduler. Finds the messages that a client edited, checks that sampled tokens in messages are this model's,
  * and makes the grammar of the answer.
  */
 import type { AnswerBeginning, ChatFormat, Rendered } from '../chat/format.js'
@@ -83,8 +83,8 @@ export class ClientEdits {
 }
 
 /**
- * Places the client's messages (`wording`) in one of the known lineages: the latest one that showed these messages before, else the latest
- * one with enough of their tokens (FEWEST_KEPT). Both results are null if no lineage fits.
+ * Places the client's messages (`wording`) in one of the known lineages. It takes the latest lineage that showed these messages before,
+ * else the latest one with enough of their tokens (FEWEST_KEPT). Both results are null if no lineage fits.
  */
 function placedIn(known: readonly Lineage[], wording: Wording, count: number | undefined) {
   const before = known.filter((each) => each.showed(wording))
@@ -157,8 +157,8 @@ export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo
 }
 
 /**
- * Refuses a request with both a grammar and a schema. If the request continues an answer, also refuses a required form, because it would
- * apply from the first character on, and a beginning that has more than text.
+ * Refuses a request with both a grammar and a schema. If the request continues an answer, also refuses a required form, which would apply
+ * from the first character on. Refuses a beginning of an answer that has more than text.
  * @throws KvfoldError engine/bad-request
  */
 export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {

@@ -136,9 +136,9 @@ const LONG = 8
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses texts that certainly do not fit: the longest tokens could not spell them in twice as many tokens as there are cells, or a
- * beginning of them already has that many tokens. The factor is 2, because tokens may differ where texts meet or are cut, but not half of
- * them. For all other texts the engine decides whether they fit.
+ * Refuses texts that certainly do not fit. A text is refused if even the longest tokens could not spell it in twice as many tokens as there
+ * are cells, or if a beginning of it already has that many tokens. The factor is 2, because tokens may differ where texts meet or are cut,
+ * but not half of them. For all other texts the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
@@ -159,8 +159,8 @@ export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabT
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 
 /**
- * Refuses messages that would not fit even if all were folded: too many messages for one token each, or calls with more characters than the
- * longest tokens could spell.
+ * Refuses messages that would not fit even if all were folded. There are too many of them for one token each, or their calls have more
+ * characters than the longest tokens could spell.
  * @param info null if the vocabulary is on another server
  * @throws KvfoldError context/full
  */

@@ -210,7 +210,7 @@ export class Scheduler {
     )
   }
 
-  /** Waits until there is news. */
+  /** Waits until `#tell` is called, unless it was called since the loop last checked. */
   async #heard(): Promise<void> {
     if (!this.#news) await new Promise<void>((resolve) => (this.#wake = resolve))
     this.#wake = null

@@ -113,8 +113,8 @@ export class Drafter {
   }
 
   /**
-   * Whether the draft model may read the part of the text that it has not read. Not before the answer has taken as long as the reading will
-   * take: an answer is assumed to go on for as long as it has already taken.
+   * Whether the draft model may read the part of the text that it has not read. It must wait until the answer has taken as long as the
+   * reading will take. An answer is assumed to go on for as long as it has already taken.
    * @param alone milliseconds of a batch without drafts
    */
   mayRead(alone: number): boolean {

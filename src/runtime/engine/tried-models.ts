@@ -130,7 +130,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
 const CANNOT_COMPUTE =
   /the provided PTX was compiled with an unsupported toolchain|no kernel image is available|invalid device function|CUDA driver version is insufficient/
 
-/** Returns the refusal after the process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
+/** Returns the answer for a trial whose process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
 export function obituary(
   { path: model, gpu, options: { lora = [] } = {} }: Pick<TrialOrder, 'path' | 'gpu'> & Partial<Pick<TrialOrder, 'options'>>,
   end: string | null,

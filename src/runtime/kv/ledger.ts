@@ -58,8 +58,8 @@ export interface LedgerEntry {
   /** Number of positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown: a prompt's last token that is decoded again for its logits, rejected drafts, or all
-   * tokens of a cancelled step.
+   * Tokens that were submitted but not newly shown. They are a prompt's last token that is decoded again for its logits, rejected drafts,
+   * or all tokens of a cancelled step.
    */
   readonly side: number
   /** Drafted tokens that were submitted, and (next field) how many of them the answer kept. Absent if nothing was drafted. */

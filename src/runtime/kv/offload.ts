@@ -29,8 +29,8 @@ export interface OffloadTotals {
 }
 
 /**
- * Saved sequences in host memory and on disk. When memory is full, sequences are written to the disk tier in the background, those of least
- * benefit per byte first (tier-policy.ts); without a disk tier they are lost. A sequence leaves memory only when it is on disk.
+ * Saved sequences in host memory and on disk. When memory is full, sequences of least benefit per byte (tier-policy.ts) are written to the
+ * disk tier in the background. Without a disk tier they are lost. A sequence leaves memory only when it is on disk.
  */
 export class OffloadTiers {
   readonly #host = new Set<OffloadedSequence>()

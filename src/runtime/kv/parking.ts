@@ -27,8 +27,8 @@ export interface ParkingOptions {
 
 /**
  * Parks the cells that a conversation no longer shows, each time as a parked sequence (a "version"). Versions stay on the device, where a
- * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). A version that
- * leaves only for speed moves only if a lower tier has room for it, so a restore then costs a copy instead of a recompute.
+ * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). To gain speed,
+ * a version leaves only if a lower tier has room for it. So a restore then costs a copy instead of a recompute.
  */
 export class Parking {
   /** Conversations that had versions moved off the device. Free cells may lie between their remaining cells. */

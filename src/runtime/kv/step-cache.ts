@@ -143,8 +143,8 @@ interface CacheAbilities {
   tidy?(share?: number, milliseconds?: number): Promise<boolean>
   /**
    * Closes the gaps that splices left in an idle conversation's positions by shifting cells, which makes them approximate. Returns by how
-   * many positions the sequence became shorter. Returns 0, and changes nothing, for a running sequence, if cells cannot be shifted, or if
-   * cells behind a gap are shared: a shift would move them for all their sequences.
+   * many positions the sequence became shorter. Returns 0, and changes nothing, for a running sequence, or if cells cannot be shifted. It
+   * also does so if cells behind a gap are shared, because a shift would move them for all their sequences.
    */
   closeGaps?(conversation: ConversationId): number
   /**

@@ -69,9 +69,9 @@ const INDEXED: ReadonlySet<string> = new Set(['deepseek32', 'dots3note', 'glm-ds
 const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
 
 /**
- * Returns why cached keys cannot be rotated to other positions; null if they can. llama.cpp's own answer (llama_memory_can_shift) is not
- * enough: it says yes for recurrent states, which have no keys. It asserts on positions of several dimensions, and rotates keys that have
- * no position. In all other cases that are refused here, a shift spoils the cells of other sequences.
+ * Returns why cached keys cannot be rotated to other positions; null if they can. The answer of llama_memory_can_shift is not enough. It is
+ * yes for recurrent states, which have no keys. llama.cpp asserts on positions of several dimensions, and rotates keys that have no
+ * position. In all other cases that are refused here, a shift spoils the cells of other sequences.
  */
 export function fixedKeys(
   { architecture, recurrent, hybrid, rope, slidingWindow, layers, metadata }: FixedFacts,
@@ -425,9 +425,9 @@ const RESERVED = 512 * 2 ** 20
 const CACHE_SHARE = 0.2
 
 /**
- * Returns how many layers go to the GPU (llama.cpp's n_gpu_layers): first the output layer, then layers from the last to the first, until
- * the GPUs' free memory is used up. A model that fits whole gets every layer. Several GPUs count as one, because llama.cpp divides layers
- * by free memory.
+ * Returns how many layers go to the GPU (llama.cpp's n_gpu_layers). The output layer goes first, then layers from the last to the first,
+ * until the GPUs' free memory is used up. A model that fits whole gets every layer. Several GPUs count as one, because llama.cpp divides
+ * layers by free memory.
  */
 export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: readonly Device[]): number {
   let left = (freeOn(devices) - RESERVED) * (1 - CACHE_SHARE)

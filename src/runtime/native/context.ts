@@ -329,8 +329,8 @@ export class NativeContext {
   }
 
   /**
-   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the data is cut off or comes
-   * from another model or context. llama.cpp does not check the values: a state must come from this process, or be checked by the caller.
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the state is cut off or
+   * foreign (`isSealed`). Its values are not checked. So a state must come from this process, or the caller must have verified it.
    */
   loadSequence(seq: SeqId, state: Uint8Array): boolean {
     const idle = this.#emptied(seq)

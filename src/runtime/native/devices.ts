@@ -47,9 +47,9 @@ export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\
 
 /**
  * Refuses a driver that would end the process. Mesa 22.3's emulated GPU takes a reference to every buffer that a bound descriptor set
- * names, even to destroyed buffers that no shader uses, which Vulkan allows. ggml replaces its scratch buffers by larger ones as a text
- * grows, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory. Plain
- * decodes can crash in this way, too.
+ * names. It does so even for destroyed buffers that no shader uses, which Vulkan allows. As a text grows, ggml replaces its scratch buffers
+ * by larger ones, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory.
+ * Plain decodes can crash in this way, too.
  * @param libraries paths of the shared libraries in this process
  * @throws KvfoldError native/unsupported
  */

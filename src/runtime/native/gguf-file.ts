@@ -96,7 +96,7 @@ export function measured(
   return sizes
 }
 
-/** Refuses files that are no language model by themselves: adapters and multimodal projectors. */
+/** Refuses adapters and multimodal projectors, which are not models on their own. */
 function refuseKinds({ path, metadata }: GgufHeader): void {
   for (const key of ['general.type', 'general.architecture']) {
     const entry = metadata.get(key)
@@ -152,8 +152,8 @@ const WEIGHTS: Readonly<Record<number, string>> = {
 const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
 
 /**
- * Names of tensors that must be f32. The first two patterns match tensors that are added to activations or multiplied with them:
- * activations are f32, and ggml's binary operators take only f32 beside them (binary-ops.cpp). The other patterns match, in order, factors
+ * Names of tensors that must be f32. The first two patterns match tensors that are added to activations or multiplied with them.
+ * Activations are f32, and ggml's binary operators take only f32 beside them (binary-ops.cpp). The other patterns match, in order: factors
  * of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that
  * encoders add, and attention sinks (ggml_soft_max_add_sinks).
  */

@@ -304,7 +304,7 @@ export class NativeModel {
   }
 
   /**
-   * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
+   * Compiles GBNF off the event loop. Refuses a grammar that is too large or too ambiguous.
    * @throws KvfoldError engine/bad-grammar, native/disposed
    */
   async compileGrammar(text: string): Promise<NativeGrammar> {
