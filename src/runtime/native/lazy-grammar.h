@@ -16,7 +16,7 @@ class LazyGrammar {
   // The grammar must outlive this object.
   LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // Goes back to the beginning of an answer. Returns true if the end of the prompt (`opened`) already contains a trigger. Throws
+  // Resets the state for a new answer. Returns true if the end of the prompt (`opened`) already contains a trigger. Throws
   // engine/bad-grammar if the grammar does not allow what follows the trigger.
   bool begin();
   // Whether the token may come next. If it completes a trigger, the grammar must allow the text from the trigger on.

@@ -12,7 +12,7 @@ namespace kvfold {
 class ReasoningBudget {
  public:
   explicit ReasoningBudget(const Napi::Object &options);
-  // Goes back to the beginning of an answer.
+  // Resets the state for a new answer.
   void begin();
   // The token that must be written next; LLAMA_TOKEN_NULL if the model may choose.
   llama_token due();

@@ -72,7 +72,7 @@ export interface SamplerOptions {
   /** Bounds the tokens of the answer's reasoning. Default: no bound. */
   readonly budget?: {
     /**
-     * The most tokens of reasoning in the answer, over all its pairs of tags. When they are used up, `forced` is written as soon as the
+     * The most tokens of reasoning in the answer, all reasoning blocks together. When they are used up, `forced` is written as soon as the
      * grammar allows it.
      */
     readonly tokens: number
