@@ -1,23 +1,25 @@
-/** Finds the elements that two lists share, such as a list before and after an edit. */
+/** Finds the elements that two lists have in common, such as a list before and after an edit. */
 import { lowerBound } from './span.js'
 
-/** Element `a` of the first list is element `b` of the second. */
+/** Element `a` of the first list equals element `b` of the second. */
 export interface Match {
   readonly a: number
   readonly b: number
 }
 
 /**
- * The largest product of a gap's two lengths for which the longest common subsequence is computed. In larger gaps only the common beginning
- * and ending are matched.
+ * The largest gap for which the longest common subsequence is computed, as the product of its two lengths. In larger gaps only the common
+ * beginning and ending are matched.
  */
 const MOST = 1 << 14
 
 /**
- * Returns matches of equal keys, ascending in both lists. It matches the common beginning and ending first. Between them it matches the
- * keys that occur once in each list, as many as have the same order in both (patience). In the gaps between these matches it finds the
- * longest common subsequence. The time is n log n in the length between beginning and ending; only for small gaps it grows with the square
- * of their length.
+ * Returns matches of equal keys, ascending in both lists (patience diff):
+ *
+ * 1. The common beginning and ending are matched. 2. Between them, keys that occur once in each list are matched, as many as have the same
+ * order in both. 3. In the gaps between these matches, the longest common subsequence is matched.
+ *
+ * The time is n log n in the length between beginning and ending. Only in small gaps it grows with the square of their length.
  */
 export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
   const matches: Match[] = []
@@ -43,7 +45,7 @@ export interface Gap {
   readonly bEnd: number
 }
 
-/** Returns the gaps between matches, in order. Gaps that are empty in both lists are left out. */
+/** Returns the gaps between matches, in order, without those that are empty in both lists. */
 export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): Gap[] {
   const gaps: Gap[] = []
   let [a, b] = [0, 0]
@@ -55,10 +57,7 @@ export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): G
   return gaps
 }
 
-/**
- * Returns the first `count` matches, and the matches directly behind them. It stops at the first match that skips an element in either
- * list.
- */
+/** Returns the first `count` matches and those directly behind them, up to the first that skips an element in either list. */
 export function withWhatFollows(matches: readonly Match[], count: number): readonly Match[] {
   let end = count
   for (let last = matches[end - 1] ?? { a: -1, b: -1 }; end < matches.length; last = matches[end++]!) {
@@ -82,7 +81,7 @@ function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
   return { a: from, aEnd, b: other, bEnd }
 }
 
-/** Matches the keys that occur once on each side of the gap, as many as have the same order on both sides. */
+/** Matches keys that occur once on each side of the gap, as many as have the same order on both sides. */
 function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other, bEnd }: Gap): Match[] {
   const once = new Map<K, { a: number; b: number }>()
   const TWICE = -1
@@ -96,7 +95,7 @@ function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other,
   return longestAscending(both)
 }
 
-/** Returns the longest selection of the pairs in which `b` ascends, as `a` does already. */
+/** Returns the longest selection of the pairs in which `b` ascends. `a` must ascend already. */
 function longestAscending(pairs: readonly Match[]): Match[] {
   /** At index n: of all pairs that can end a selection of n + 1 pairs, the index of the pair with the lowest `b`. */
   const ends: number[] = []
@@ -111,7 +110,7 @@ function longestAscending(pairs: readonly Match[]): Match[] {
   return chosen.reverse()
 }
 
-/** Matches the elements in the gap between two matches that `anchors` found. */
+/** Matches the elements of a gap between two anchors. */
 function alignGap<K>(a: readonly K[], b: readonly K[], gap: Gap): Match[] {
   const inner = trimmed(a, b, gap)
   const matches: Match[] = []

@@ -1,6 +1,4 @@
-/**
- * A clock for all stored times. If the machine's clock is wrong for a while, stored data keeps its age, and new data gets no wrong dates.
- */
+/** A clock for stored times. If the machine's clock is wrong for a while, stored data keeps its age, and new data gets no wrong dates. */
 import { uptime } from 'node:os'
 
 /** A minute and (next line) an hour, in milliseconds. */
@@ -8,19 +6,19 @@ const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 /** A jump of the machine's clock by up to this many milliseconds is followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped by more than SLACK is believed after it has run steadily for this many milliseconds. */
+/** After a larger jump, the machine's clock is believed again once it has run steadily for this many milliseconds. */
 const SETTLED = 24 * HOUR
-/** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
+/** The machine's clock is never believed if it shows an earlier date, because kvfold did not exist then. */
 const EARLIEST = Date.UTC(2026, 0)
 
-/** The time that an earlier process left behind. */
+/** The time that an earlier process stored. */
 export interface EarlierTime {
-  /** The last time that the earlier process knew, in Unix milliseconds. */
+  /** The latest time that the earlier process knew, in Unix milliseconds. */
   readonly seen: number
-  /** For how many milliseconds processes have run since a start found the machine's clock far ahead of `seen`. */
+  /** How many milliseconds processes have run since one of them started with the machine's clock far ahead of `seen`. */
   readonly ran: number
   /**
-   * Set if `seen` is the present time by another clock. Times then continue from it until this machine's clock has run steadily for a day.
+   * Whether `seen` is the present time by another clock. Times then continue from it until this machine's clock has run steadily for a day.
    */
   readonly isNow?: true
 }
@@ -28,28 +26,29 @@ export interface EarlierTime {
 export interface ClockOptions {
   /** The machine's time, in Unix milliseconds. Default: `Date.now`. */
   readonly wall?: () => number
-  /** A count of milliseconds that includes the machine's sleep and that no user can set. Default: the machine's uptime. */
+  /** A count of milliseconds that includes the machine's sleep and that cannot be set. Default: the machine's uptime. */
   readonly running?: () => number
-  /** The time that an earlier process left behind. Default: none is known. */
+  /** The time that an earlier process stored. Default: none. */
   readonly earlier?: EarlierTime
-  /** At a start, the machine's clock is believed if it is at most this many milliseconds after `earlier.seen`. Default: an hour. */
+  /** A start believes the machine's clock if it is at most this many milliseconds after `earlier.seen`. Default: an hour. */
   readonly gap?: number
-  /** Receives a sentence whenever this clock begins to doubt or to believe the machine's clock. Default: no reports. */
+  /** Receives a sentence whenever this clock starts or stops believing the machine's clock. Default: none. */
   readonly tell?: (sentence: string) => void
 }
 
 /**
- * A clock whose time runs steadily and follows the machine's clock in small steps. It follows a jump of the machine's clock only after that
- * has run steadily for a day since. At a start the machine's clock may be far ahead of the last known time. Then the machine was off or its
- * clock is wrong, and the two look alike. Dates then follow the machine's clock, but ages continue from the last known time until the
- * server has run for a day.
+ * A clock that runs steadily and follows the machine's clock in small steps. After a jump, it follows only once the machine's clock has run
+ * steadily for a day.
+ *
+ * At a start, the machine's clock may be far ahead of the last known time. Either the machine was off, or its clock is wrong; both look the
+ * same. Then dates follow the machine's clock, but ages continue from the last known time until the server has run for a day.
  */
 export class SteadyClock {
   readonly #wall: () => number
   readonly #running: () => number
   readonly #tell: (sentence: string) => void
   readonly #gap: number
-  /** The time is the running time plus this number of milliseconds. */
+  /** The clock's time is the running time plus this many milliseconds. */
   #offset: number
   /** Set while ages differ from dates: the offset for ages, and the running time at which the difference began. */
   #aging: { readonly offset: number; readonly since: number } | null = null
@@ -85,7 +84,7 @@ export class SteadyClock {
     }
   }
 
-  /** Returns the time for dating things, in Unix milliseconds. */
+  /** Returns the time for dates, in Unix milliseconds. */
   now(): number {
     const [wall, running] = [this.#wall(), this.#running()]
     const offset = wall - running
@@ -107,22 +106,20 @@ export class SteadyClock {
     return time
   }
 
-  /** Returns the time for computing ages, in Unix milliseconds. Never later than `now` or than the machine's time. */
+  /** Returns the time for computing ages, in Unix milliseconds. It is never later than `now` or the machine's time. */
   aged(): number {
     const now = this.now()
     return Math.min(now, this.#wall(), this.#agingTime(now))
   }
 
-  /** Returns the time to store for a later process. */
+  /** The time to store for a later process (`ClockOptions.earlier`). */
   get left(): EarlierTime {
     const now = this.now()
     const seen = this.#agingTime(now)
     return { seen, ran: this.#aging === null ? 0 : this.#running() - this.#aging.since }
   }
 
-  /**
-   * Whether the machine's clock continues the time that is followed now, or the last time that was known before a start far ahead of it.
-   */
+  /** Whether the machine's clock agrees with this clock, or continues the time that was known before a start far ahead of it. */
   #isPlausible(offset: number): boolean {
     if (Math.abs(offset - this.#offset) <= SLACK) return true
     return this.#aging !== null && offset >= this.#aging.offset - SLACK && offset <= this.#aging.offset + this.#gap
@@ -152,5 +149,5 @@ const hours = (milliseconds: number): string => {
   return count === 1 ? 'an hour' : `${count} hours`
 }
 
-/** The clock of this process, for code that knows no earlier time. */
+/** The clock of this process, without a stored earlier time. */
 export const steady = new SteadyClock()

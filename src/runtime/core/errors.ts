@@ -1,34 +1,34 @@
 /** The error class, and the table of all error codes with their HTTP status. */
 
-/** Every code, with the HTTP status that a server answers. */
+/** All error codes, each with the HTTP status of a server's answer. */
 export const errorTable = {
-  /** A compiler, git, build tools (CMake is not needed) or headers are missing at install time. */
+  /** The addon is not built, or something needed to compile llama.cpp is missing: git, cmake, a compiler. Also a compiler's failure. */
   'native/build-failed': 500,
-  /** The addon is not built, or it runs on a library that is not the pinned release. */
+  /** A library of llama.cpp is missing, does not load, or is not the pinned release. */
   'native/library-mismatch': 500,
-  /** An unsupported feature: Windows, activated LoRA, multimodal input. */
+  /** A feature that kvfold does not support, such as Windows, activated LoRA or multimodal input. */
   'native/unsupported': 501,
-  /** The addon or llama.cpp failed in a way that no other code names. */
+  /** The addon or llama.cpp failed, and no other code fits. */
   'native/failed': 500,
   /** The object was disposed. */
   'native/disposed': 409,
-  /** A decode is running on this context. */
+  /** A decode is running on this context, or the model is in use. */
   'native/busy': 409,
   /** An argument of a native call is out of range. */
   'native/bad-argument': 400,
   'model/not-found': 404,
-  /** The file is not a GGUF, is truncated, or lacks tensors. */
+  /** The file is not a GGUF, is truncated or damaged, or lacks tensors. */
   'model/bad-file': 422,
   'model/no-chat-template': 422,
-  /** The model answers requests, so it cannot be unloaded now. */
+  /** The model is answering requests, so it cannot be unloaded. */
   'model/busy': 409,
   /** The hub or another server failed, the disk is full, or the bytes differ from what was announced. */
   'model/download-failed': 502,
-  /** The architecture does not support the operation (e.g. edits on a recurrent model). */
+  /** The architecture does not support the operation (e.g. removing tokens from a recurrent state). */
   'model/unsupported': 501,
-  /** By the estimate, the model or context would not fit; nothing was allocated. */
+  /** The model or context would not fit, by an estimate made before anything was allocated. Or an allocation failed. */
   'memory/insufficient': 507,
-  /** The prompt needs more cells than the context has. Clients recognise this error by the status 400. */
+  /** The prompt needs more cells than the context has. It has status 400, because clients recognise the error by it. */
   'context/full': 400,
   'chat/template-failed': 422,
   'chat/bad-message': 400,
@@ -45,7 +45,7 @@ export const errorTable = {
   'eval/bad-data': 422,
   /** The log of a run cannot be read or written, or one of its lines is not a log line. */
   'eval/bad-log': 422,
-  /** The log, or the folder of a study, holds a run with other tasks, models or options. */
+  /** The log, or the folder of a study, belongs to a run with other tasks, models or options. */
   'eval/other-run': 409,
   /** Another process writes to this log. */
   'eval/log-busy': 409,
@@ -60,7 +60,7 @@ export const errorTable = {
   'server/timeout': 504,
   /** The thread does not exist or belongs to another key. */
   'server/no-thread': 404,
-  /** The request is not of the form that its route expects; the message names the field. */
+  /** The request does not have the format that its route expects; the message names the field. */
   'server/bad-request': 400,
   /** The server does not support a field, and ignoring it would change the answer. */
   'server/unsupported': 400,
@@ -78,13 +78,13 @@ export const errorTable = {
   'server/rate-limited': 429,
   /** The server is shutting down and takes no new requests. */
   'server/closing': 503,
-  /** `--engine`: the given address, key or model name is unusable. */
+  /** `--engine`: the address, key or model name cannot be used. */
   'remote/bad-endpoint': 400,
   /** No server answers at the endpoint: connection refused, unknown host, or TLS failure. */
   'remote/unreachable': 502,
-  /** None of several engines takes requests: they are down or draining. Health checks continue; try again later. */
+  /** All engines are down or draining. Health checks go on, so a later try may succeed. */
   'remote/no-engine': 503,
-  /** The endpoint rejected our key, which is not the client's own key. */
+  /** The endpoint rejected our key for it (not the client's key for us). */
   'remote/unauthorized': 502,
   /** The endpoint reports that the request is wrong, or its content filter stopped the answer. */
   'remote/refused': 400,
@@ -93,29 +93,29 @@ export const errorTable = {
   'remote/overloaded': 503,
   /** The endpoint failed (5xx). */
   'remote/failed': 502,
-  /** No data came for longer than the limit. */
+  /** The endpoint sent no data for longer than the limit. */
   'remote/timeout': 504,
-  /** The answer broke off before its end. */
+  /** The endpoint's answer broke off before its end. */
   'remote/broken-stream': 502,
-  /** The answer is not of the form that an OpenAI-compatible endpoint gives. */
+  /** The endpoint's answer does not have the format of an OpenAI-compatible endpoint. */
   'remote/bad-answer': 502,
   /** The endpoint does not support the requested feature. */
   'remote/unsupported': 400,
-  /** Layers, heads, tokens or key sets that do not exist, or rows of more bytes than the request allows. */
+  /** The request names layers, heads, tokens or key sets that do not exist, or asks for rows of more bytes than it allows. */
   'attention/bad-request': 400,
   /** The engine or the model computes no attention that can be captured. */
   'attention/unavailable': 409,
-  /** The store's folder or file is unusable: missing rights, another program's database. */
+  /** The store's folder or file cannot be used: missing rights, or another program's database. */
   'store/unusable': 500,
   /** Another process uses this store. */
   'store/locked': 409,
-  /** The target of a move has conversations of its own. */
+  /** The destination of a store's move already has conversations. */
   'store/not-empty': 409,
-  /** A kvfold from before 0.2.0 wrote this store. */
+  /** The store was written by a kvfold before 0.2.0. */
   'store/older': 409,
-  /** A later kvfold wrote this store. */
+  /** The store was written by a later kvfold. */
   'store/newer': 409,
-  /** The store's content differs from what was written to it. It was left unchanged. */
+  /** The store's content differs from what was written to it, e.g. by a failing disk. It was left unchanged. */
   'store/damaged': 500,
   /** Part of a thread or response differs from what was written. Nothing of it is shown, even if some of it can be read. */
   'store/damaged-thread': 500,
@@ -123,13 +123,13 @@ export const errorTable = {
   /** The thread or response was acknowledged and not deleted, but the store no longer has it. */
   'store/lost-thread': 410,
   'store/lost-response': 410,
-  /** The store has no room for a request's changes, which are not kept. */
+  /** The store has no room for the changes of a request; they are lost. */
   'store/full': 507,
-  /** The store is no longer at its path, so changes would be lost. A request's changes are not kept. */
+  /** The store's file is no longer at its path, so changes of a request cannot be kept. */
   'store/gone': 507,
-  /** The store could not be read or written, for another reason. */
+  /** The store could not be read or written for another reason. */
   'store/failed': 500,
-  /** The store's database does not answer. Changes that were not acknowledged are not kept. Try again later. */
+  /** The store's database does not answer. Only acknowledged changes are kept. Try again later. */
   'store/unreachable': 503,
   /** Another server changed the thread at the same time, so this server's change was not kept. Ask again. */
   'store/overtaken': 409,
@@ -139,7 +139,7 @@ export const errorTable = {
   'mcp/timeout': 504,
   /** A tool of an MCP server reported a failure, or its server failed. */
   'mcp/failed': 502,
-  /** `kvfold bundle`: this installation, its Node or its machine cannot be packed to run elsewhere. */
+  /** `kvfold bundle`: this installation, its Node or its machine cannot be packed for use elsewhere. */
   'bundle/unsuitable': 422,
   /** A broken invariant: always a bug in kvfold. */
   'internal/invariant': 500,
@@ -148,8 +148,8 @@ export const errorTable = {
 export type ErrorCode = keyof typeof errorTable
 
 /**
- * An error for callers. Its code is for programs; its sentence says what failed, where, and what to do. Expected outcomes (no room, cannot
- * shift) are returned as unions instead.
+ * An error for callers. Programs read its code; its sentence tells people what failed, where, and what to do. Expected outcomes (no room,
+ * cannot shift) are returned as values instead.
  */
 export class KvfoldError extends Error {
   override readonly name = 'KvfoldError'
@@ -167,17 +167,17 @@ export class KvfoldError extends Error {
   }
 }
 
-/** The size of a prompt that has no room, and the size of the context. */
+/** The size of a prompt that does not fit, and that of the context. */
 export interface PromptSize {
-  /** Tokens that the prompt takes, without any answer token. */
+  /** Tokens of the prompt alone, without an answer. */
   readonly tokens: number
-  /** Whether the prompt may be longer, because counting stopped early. */
+  /** Whether `tokens` is only a lower bound, because counting stopped early. */
   readonly atLeast: boolean
-  /** Tokens that the context holds, the answer's included. */
+  /** Tokens of the context, room for the answer included. */
   readonly context: number
 }
 
-/** The prompt does not fit even an empty context: `context/full`, with the prompt's size. */
+/** `context/full` for a prompt that does not even fit into an empty context. */
 export class PromptTooLong extends KvfoldError {
   constructor(
     readonly size: PromptSize,
@@ -187,14 +187,14 @@ export class PromptTooLong extends KvfoldError {
   }
 }
 
-/** Other running steps hold the cells that a prompt needs: `context/full`, which passes when they end. */
+/** `context/full` for a prompt whose cells are held by other running steps. A later try may succeed. */
 export class CellsBusy extends KvfoldError {
   constructor(message: string) {
     super('context/full', message)
   }
 }
 
-/** Whether an error reports that a prompt does not fit into the context. */
+/** Whether an error says that a prompt does not fit into the context. */
 export const isContextFull = (error: unknown): error is KvfoldError =>
   error instanceof KvfoldError && error.code === 'context/full'
 

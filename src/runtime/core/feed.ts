@@ -1,8 +1,8 @@
-/** Passes events of a running task, and its end, to the code that started the task. */
+/** Passes the events and the result of a running task to the code that started it. */
 
 /**
- * The events and the result of a running task. Iterate for the events, and await `answer` for the result; an error ends both. Events that
- * are not read yet are kept. Instead of iterating, call `each`: then no event waits.
+ * The events and the result of a running task. Iterate for the events, and await `answer` for the result; an error ends both. Unread events
+ * wait in a queue. Or call `each` instead of iterating: then no event waits.
  */
 export class Feed<Event, Answer> implements AsyncIterable<Event> {
   readonly answer: Promise<Answer>
@@ -32,14 +32,14 @@ export class Feed<Event, Answer> implements AsyncIterable<Event> {
         throw error
       },
     )
-    // Code that only iterates gets the error from the iteration. Without this line the unhandled rejection of `answer` would end the
+    // Code that only iterates gets the error from the iteration. Without this line, the unhandled rejection of `answer` would end the
     // process.
     this.answer.catch(() => undefined)
   }
 
   /**
-   * Passes every event to `listener` at the moment it is pushed, after the events that were pushed already. Returns the answer. If the
-   * listener throws, it gets no more events, the promise rejects with its error, and the task continues.
+   * Passes every event to `listener`: first those that wait, then each one as it is pushed. Returns the answer. If the listener throws, it
+   * gets no more events, and the promise rejects with its error; the task continues.
    */
   each(listener: (event: Event) => void): Promise<Answer> {
     return new Promise((resolve, reject) => {

@@ -1,4 +1,4 @@
-/** Branded ids, so that the compiler rejects a token as a position, or a sequence as a message. */
+/** Branded ids, so that the compiler rejects, for example, a token as a sequence id. */
 
 declare const brand: unique symbol
 type Branded<T, Name extends string> = T & { readonly [brand]: Name }
@@ -17,14 +17,14 @@ export const conversationId = (value: string): ConversationId => value as Conver
 export const fragmentId = (value: string): FragmentId => value as FragmentId
 export const searchId = (value: string): SearchId => value as SearchId
 
-/** Makes a conversation id that is used nowhere else, for one-off steps. Cells on disk outlive the process, so no other process uses it. */
+/** Returns a new conversation id for a one-off step. It is unique across processes, because cells on disk outlive the process. */
 export const freshConversation = (): ConversationId => conversationId(`one-off-${crypto.randomUUID()}`)
 
-// The owners of requests and of their cells.
+// Tenants: the owners of requests and of their cells.
 
-/** The owner of the API keys that sent a request. Tenants know nothing of each other. Without keys, all requests belong to `public`. */
+/** The owner of an API key, to whom its requests belong. Tenants never see each other's data. Without keys, all requests are `public`. */
 export type Tenant = string
 export const PUBLIC: Tenant = 'public'
 
-/** A key for something of a tenant's, in maps. */
+/** Returns a key for maps from a tenant and an id that is unique within the tenant. */
 export const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])

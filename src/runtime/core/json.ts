@@ -1,11 +1,9 @@
-/**
- * Reads JSON from outside, whose fields may be missing, null or of another type. Also filters fields and measures the size of JSON data.
- */
+/** Reads fields of JSON from outside, which may be missing, null or of another type. Also filters fields and measures JSON data. */
 
 export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Returns the field with this name; undefined when there is none. */
+/** Returns the field with this name; undefined if there is none. */
 export const fieldOf = (value: unknown, name: string): unknown =>
   typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined
 
@@ -14,7 +12,7 @@ export const listAt = (value: unknown, name: string): readonly unknown[] => {
   return Array.isArray(found) ? found : []
 }
 
-/** Returns the text in a field; null unless the field is a string. */
+/** Returns the string in a field; null unless the field is a string. */
 export const textAt = (value: unknown, name: string): string | null => {
   const found = fieldOf(value, name)
   return typeof found === 'string' ? found : null
@@ -26,13 +24,13 @@ export const numberAt = (value: unknown, name: string): number | null => {
   return typeof found === 'number' && Number.isFinite(found) ? found : null
 }
 
-/** Returns the count in a field; null unless the field is a whole number from 0. */
+/** Returns the count in a field; null unless the field is a whole number of at least 0. */
 export const countAt = (value: unknown, name: string): number | null => {
   const found = numberAt(value, name)
   return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
 }
 
-/** Returns the list if it has at least one item and all items are whole numbers; otherwise null. */
+/** Returns the list if it is not empty and has only whole numbers; otherwise null. */
 export function integersIn(list: readonly unknown[]): readonly number[] | null {
   const numbers = list.filter((each): each is number => Number.isInteger(each))
   return numbers.length === list.length && numbers.length > 0 ? numbers : null
@@ -40,12 +38,12 @@ export function integersIn(list: readonly unknown[]): readonly number[] | null {
 
 type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
-/** Returns the fields that are not undefined. */
+/** Returns the object without the fields that are undefined. */
 export function definedFields<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 
-/** Returns the number of characters and values in JSON data. It stops counting at `most`, and then returns `most`. */
+/** Returns the size of JSON data: the number of characters in its strings plus the number of values. Stops counting at `most`. */
 export function weightOf(value: unknown, most: number): number {
   if (typeof value === 'string') return Math.min(most, value.length + 1)
   if (typeof value !== 'object' || value === null) return 1

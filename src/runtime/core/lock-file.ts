@@ -1,31 +1,31 @@
-/** Locks between processes. A lock is a file that names the process that holds it, and the space of its id: machine and container. */
+/** Locks between processes. A lock is a file that names the holding process and the machine or container in which its id is valid. */
 import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { isRunning, processSpace } from './processes.js'
 
-/** The process that holds a lock, as error texts say it. */
+/** The process that holds a lock, in words for an error. */
 export interface LockHolder {
-  /** Such as `Process 12`. */
+  /** For example `Process 12`. */
   readonly name: string
-  /** A sentence after a space, for a holder whose end cannot be seen from here; else empty. */
+  /** Advice for a holder on another machine or container, whose end cannot be seen from here: a sentence after a space. Else empty. */
   readonly advice: string
 }
 
-/** The locks that this process holds. A lock with its id that is not here is left by a dead process that had the same id. */
+/** Paths of the locks that this process holds. A lock with our process id that is missing here was left by a dead process of that id. */
 const held = new Set<string>()
 
-/** Milliseconds after which a lock is read again that is empty, because its process may be writing it. */
+/** An empty lock is read again after this many milliseconds, because its process may still be writing it. */
 const PAUSE = 50
 /**
- * Milliseconds between two times that a holder writes its lock again. A lock from elsewhere that was not written for `SILENT` is left by a
- * dead process. The file system dates both the lock and the file that it is compared with, because clocks of machines differ.
+ * A holder writes its lock again every BEAT milliseconds. A lock from another machine or container that was not written for SILENT
+ * milliseconds was left by a dead process. Its age is measured with a probe file in the same folder, because clocks of machines differ.
  */
 const BEAT = 20_000
 const SILENT = 120_000
 
 /**
- * Takes a lock. Replaces the lock of a dead process. Returns the function that releases it, or the process that holds it.
+ * Takes a lock, and replaces that of a dead process. Returns the function that releases it, or the living process that holds it.
  * @throws Error with a `code` when the file cannot be written
  */
 export async function takeLock(lock: string): Promise<(() => void) | LockHolder> {
@@ -56,8 +56,8 @@ export async function takeLock(lock: string): Promise<(() => void) | LockHolder>
 }
 
 /**
- * Returns the living process that holds a lock; null when none does. A process of another machine or container counts as living while it
- * writes its lock again.
+ * Returns the living process that holds a lock; null if there is none. A process of another machine or container counts as living while it
+ * keeps writing its lock.
  */
 export function lockHolder(lock: string): LockHolder | null {
   const [id = '', space] = textOf(lock).split(' ')
@@ -86,7 +86,7 @@ function rewrite(lock: string, text: string): void {
   try {
     writeFileSync(lock, `${text}\n`, { flag: 'r+' })
   } catch {
-    // The folder is gone, or the lock was deleted by hand.
+    // The folder was deleted, or the lock was deleted by hand.
   }
 }
 

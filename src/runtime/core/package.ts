@@ -1,4 +1,4 @@
-/** What kvfold's package.json says. The relative path is the same from `src` and from `dist`. */
+/** Reads facts from kvfold's package.json. Its relative path is the same from `src` and from `dist`. */
 import { readFileSync } from 'node:fs'
 
 export const packageFacts = (): { readonly version: string; readonly description: string } =>

@@ -1,4 +1,4 @@
-/** Other processes and threads: whether a process still runs, and the options with which Node runs our TypeScript sources. */
+/** Tells whether another process runs, and how Node runs our TypeScript sources in a new process or thread. */
 import { createHash } from 'node:crypto'
 import { readlinkSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -18,7 +18,7 @@ export function isRunning(pid: number): boolean {
 
 let space: string | null = null
 
-/** Returns eight hexadecimal digits that name the process ids' space: the machine and, on Linux, the container's namespace. */
+/** Returns eight hexadecimal digits that name where process ids are valid: the machine and, on Linux, the container's PID namespace. */
 export function processSpace(): string {
   return (space ??= createHash('sha256').update(`${hostname()} ${namespace()}`).digest('hex').slice(0, 8))
 }
@@ -31,8 +31,5 @@ function namespace(): string {
   }
 }
 
-/**
- * Returns the options with which Node runs TypeScript. They name tsx by its URL, because Node would look for a bare name from the working
- * directory.
- */
+/** Returns Node's options for running TypeScript. They name tsx by URL, because Node resolves a bare name from the working directory. */
 export const forSources = (): string[] => ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href]

@@ -2,10 +2,7 @@
 
 import { invariant } from './errors.js'
 
-/**
- * Yields words for the state of a generator. Nearby seeds give very different words (a Weyl step and an avalanche of shifts and odd
- * multipliers).
- */
+/** Yields words for the state of a generator. Nearby seeds give very different words (splitmix: a Weyl sequence through `mix`). */
 function* seedWords(seed: number): Generator<number, never> {
   let state = seed >>> 0
   for (;;) {
@@ -14,7 +11,7 @@ function* seedWords(seed: number): Generator<number, never> {
   }
 }
 
-/** Maps 32-bit integers to each other one to one, so that every input bit affects every output bit. */
+/** Maps 32-bit integers one to one to 32-bit integers, such that every input bit affects every output bit. */
 export function mix(value: number): number {
   let x = value >>> 0
   x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
@@ -22,13 +19,13 @@ export function mix(value: number): number {
   return (x ^ (x >>> 15)) >>> 0
 }
 
-/** A generator of random numbers: xoshiro128** (Blackman and Vigna), 128 bits of state, 32 bits in each draw. Not for secrets. */
+/** A random generator: xoshiro128** (Blackman and Vigna) with 128 bits of state, 32 bits per draw. Not for secrets. */
 export class Random {
   readonly #state: Uint32Array
 
   /**
-   * @param seed any integer, of which the low 32 bits are used
-   * @param stream further numbers; each list of numbers makes another, unrelated stream from the same seed
+   * @param seed any integer; its low 32 bits are used
+   * @param stream further numbers: each list of them gives another, unrelated sequence of draws from the same seed
    */
   constructor(seed: number, ...stream: readonly number[]) {
     const words = seedWords(stream.reduce((mixed, number) => mix(mixed ^ mix(number + 1)), seed >>> 0))
@@ -47,7 +44,7 @@ export class Random {
 
   /** Returns an integer, uniform in 0 .. below - 1, without bias. Requires 1 <= below <= 2^32. */
   below(below: number): number {
-    // Without this check a smaller bound would make the loop endless.
+    // Without this check, a bound below 1 would make the loop endless.
     invariant(below >= 1, `a draw needs at least one number, not ${below}`)
     const limit = 2 ** 32 - (2 ** 32 % below)
     for (;;) {
@@ -56,7 +53,7 @@ export class Random {
     }
   }
 
-  /** Returns a new array of the same items, every order equally likely. */
+  /** Returns a shuffled copy of the items. All orders are equally likely. */
   shuffled<T>(items: readonly T[]): T[] {
     const order = [...items]
     for (let last = order.length - 1; last > 0; last--) {

@@ -6,11 +6,11 @@ import { deeplyWrittenLike, numberText, writeJson } from './written-json.js'
 
 /** One fault of a value. */
 export interface Fault {
-  /** The path from the top of the value: names of fields and indexes of lists. */
+  /** The path from the whole value to the fault: field names and list indices. */
   readonly path: readonly string[]
-  /** The value at the path, as JSON with its original digits; undefined when the path leads to no value. */
+  /** The value at the path as JSON, with its original digits; undefined if there is no value. */
   readonly given: string | undefined
-  /** The rule that the value breaks, such as `must be a whole number` or `is missing`. */
+  /** The broken rule, for example `must be a whole number` or `is missing`. */
   readonly message: string
   /** For an object with unknown fields: their names, and the names of the known fields. */
   readonly unknown?: { readonly names: readonly string[]; readonly known: readonly string[] }
@@ -29,8 +29,8 @@ export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Ty
 export const Text = Type.String({ minLength: 1 })
 
 /**
- * Checks a value. Returns a copy in which missing fields have their defaults. Given values stay as they are, and keep the notes of
- * `readJson` about their text. Faults are in the order of the schema.
+ * Checks a value. Returns a copy in which missing fields have their defaults. Given values stay as they are, with the notes of `readJson`
+ * about their text. Faults are in the order of the schema's fields.
  */
 export function checked<T extends TSchema>(schema: T, given: unknown): Checked<Static<T>> {
   const value = deeplyWrittenLike(Default(schema, structuredClone(given)), given)
@@ -39,7 +39,7 @@ export function checked<T extends TSchema>(schema: T, given: unknown): Checked<S
 }
 
 /**
- * Returns a fault as one clause: the place, the broken rule, and the value there.
+ * Returns a fault as one clause: the path, the broken rule, and the given value.
  * @param top the name for the value as a whole
  */
 export function inWords({ path, message, given }: Fault, top = 'it'): string {
@@ -47,13 +47,13 @@ export function inWords({ path, message, given }: Fault, top = 'it'): string {
   return `${where}: ${message}${given === undefined ? '' : `, not ${brief(given)}`}`
 }
 
-/** Returns all faults in one sentence, without its full stop. */
+/** Returns all faults in one sentence, without a full stop. */
 export const allInWords = (faults: readonly Fault[], top?: string): string =>
   faults.map((fault) => inWords(fault, top)).join('; ')
 
 function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
   const errors = Errors(schema, value)
-  // Faults of the single alternatives of a union are reported together, below.
+  // Leave out the faults of a union's single alternatives. They are reported together below.
   const inside = errors.filter(
     ({ keyword, schemaPath }) => !['boolean', 'anyOf'].includes(keyword) && !schemaPath.includes('/anyOf/'),
   )
@@ -101,7 +101,7 @@ const KINDS: Readonly<Record<string, string>> = {
   null: 'null',
 }
 
-/** Returns in words which type an error asks for. */
+/** Returns the type that an error asks for, in words. */
 const kindOf = (params: object): string =>
   'type' in params ? (KINDS[String(params.type)] ?? String(params.type)) : 'something else'
 
@@ -157,5 +157,5 @@ const schemaAt = (schema: TSchema, pointer: string): Readonly<Record<string, unk
 
 const orderOf = (schema: TSchema): string[] => Object.keys((schema as { readonly properties?: object }).properties ?? {})
 
-/** Shortens a long text to its beginning. */
+/** Cuts a long text off after 60 characters. */
 const brief = (text: string): string => (text.length > 60 ? `${text.slice(0, 60)}...` : text)

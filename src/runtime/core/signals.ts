@@ -1,14 +1,14 @@
-/** Abort signals: several joined into one, and promises that end with a signal. No reference is left at long-lived sources. */
+/** Joins abort signals, and ends waiting when a signal aborts. Leaves no listeners on long-lived signals. */
 
 export interface JoinedSignal {
   readonly signal: AbortSignal
-  /** Detaches the signal from its sources, so that they no longer abort it. Further calls do nothing. */
+  /** Detaches the signal from its sources, which then no longer abort it. Further calls do nothing. */
   readonly release: () => void
 }
 
 /**
- * Returns a signal that is aborted when the first of these signals is, with the same reason. `AbortSignal.any` would leave a reference at
- * each source for as long as the source lives.
+ * Returns a signal that aborts with the first of these signals, for the same reason. `AbortSignal.any` would leave a reference on each
+ * source for as long as the source lives.
  */
 export function joined(signals: readonly (AbortSignal | null | undefined)[]): JoinedSignal {
   const sources = signals.filter((each) => each != null)
@@ -26,7 +26,7 @@ export function joined(signals: readonly (AbortSignal | null | undefined)[]): Jo
   return { signal: controller.signal, release }
 }
 
-/** Waits for the promise until the signal is aborted. @throws the signal's reason */
+/** Waits for the promise, or until the signal aborts. @throws the signal's reason */
 export function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return promise
   return new Promise<T>((resolve, reject) => {

@@ -1,4 +1,4 @@
-/** Half-open ranges `[start, end)` over characters, tokens or positions. Each holder's documentation says which. */
+/** Half-open ranges `[start, end)` of characters, tokens or positions. The field or parameter that holds one says which. */
 
 export interface Span {
   readonly start: number
@@ -9,18 +9,18 @@ export const span = (start: number, end: number): Span => ({ start, end })
 
 export const length = (of: Span): number => of.end - of.start
 
-/** Returns all places (characters, tokens or positions) of the span, in order. */
+/** Returns all indices in the span, in order: [2, 5) gives 2, 3, 4. */
 export const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
 
-/** True when the two spans share at least one element; an empty span overlaps nothing. */
+/** Whether the two spans share at least one index. An empty span overlaps nothing. */
 export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.start < a.end && length(a) > 0 && length(b) > 0
 
-/** True when `inner` lies within `outer`. */
+/** Whether `inner` lies within `outer`. */
 export const contains = (outer: Span, inner: Span): boolean => outer.start <= inner.start && inner.end <= outer.end
 
 /**
- * Returns the first entry of `count` entries for which `before` is false; `count` when there is none. `before` must be true for all entries
- * in front of it, and false for all others.
+ * Binary search: returns the first of the indices 0 to count - 1 for which `before` is false, or `count` if there is none. `before` must be
+ * true for all indices below the result, and false from there on.
  */
 export function lowerBound(count: number, before: (entry: number) => boolean): number {
   let low = 0

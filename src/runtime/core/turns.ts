@@ -1,12 +1,12 @@
-/** Runs long work in slices, at most one slice in each turn of the event loop, so that streams continue in between. */
+/** Runs long work in slices, at most one per turn of the event loop, so that answers keep streaming in between. */
 
 /** Milliseconds per slice. */
 const SLICE = 8
 
-/** Work in small steps. It yields after a step, so that other work may run, and returns its result at the end. */
+/** Long work in small steps: it yields after each step and returns its result at the end. */
 export type Steps<T> = Generator<undefined, T>
 
-/** Does all steps of the work at once, without a pause. */
+/** Does all steps of the work without a pause. */
 export function atOnce<T>(steps: Steps<T>): T {
   for (;;) {
     const step = steps.next()
@@ -15,7 +15,7 @@ export function atOnce<T>(steps: Steps<T>): T {
 }
 
 /**
- * Does the steps of the work in slices of a few milliseconds. Between two slices the event loop may do other work.
+ * Does the steps of the work in slices of a few milliseconds, between which the event loop does other work.
  * @throws the error that a step throws
  */
 export async function inTurns<T>(steps: Steps<T>): Promise<T> {
@@ -29,11 +29,11 @@ export async function inTurns<T>(steps: Steps<T>): Promise<T> {
   }
 }
 
-// The queue of callers that wait for a turn. Each turn of the loop resumes one of them, even if the queue is long.
+// The queue of callers that wait for a turn. Each turn of the event loop resumes one of them, however long the queue is.
 
 const waiting: (() => void)[] = []
 
-/** Resolves in a turn of the event loop in which no other slice runs. */
+/** Resolves in a turn of the event loop in which no other caller is resumed. */
 export function turn(): Promise<void> {
   return new Promise((resolve) => {
     if (waiting.push(resolve) === 1) setImmediate(next)
@@ -42,6 +42,6 @@ export function turn(): Promise<void> {
 
 function next(): void {
   waiting.shift()?.()
-  // A `setImmediate` that is called inside another one runs only in the next turn of the event loop.
+  // `setImmediate` called inside an immediate runs only in the next turn of the event loop.
   if (waiting.length > 0) setImmediate(next)
 }

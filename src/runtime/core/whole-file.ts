@@ -1,10 +1,10 @@
-/** Writes files that are complete or absent, even if the process ends in between. */
+/** Writes files that are complete or absent, even if the process dies while it writes. */
 import { randomBytes } from 'node:crypto'
 import { rename, rm } from 'node:fs/promises'
 
 /**
- * Lets `write` fill a temporary file beside `path`, which then replaces `path` in one step. An earlier file stays complete until then, and
- * also if `write` fails.
+ * Lets `write` fill a temporary file, and then renames it to `path`. An earlier file at `path` stays complete until then, also if `write`
+ * fails.
  * @throws errors of `write` and of the file system; the temporary file is removed
  */
 export async function writeWhole(

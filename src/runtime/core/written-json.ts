@@ -1,26 +1,27 @@
 /**
  * Keeps JSON as it was written. A JavaScript value rounds whole numbers beyond 2^53, writes `1.0` as `1`, and moves keys that look like
- * list indices to the front. `readJson` returns plain values all the same, and puts a note on each object or list about the lost text.
- * `writeJson` and `writtenEntries` read the note.
+ * list indices to the front. `readJson` returns plain values, but attaches a note about the lost text to each object or list. `writeJson`
+ * and `writtenEntries` read the note.
  *
  * The note is a property whose key is a symbol. Spreading (`{ ...value }`) copies it, `JSON.stringify` and `Object.keys` skip it, and
- * `structuredClone` drops it. A note counts only for numbers and keys that are still there, so a changed copy is written with its changes.
+ * `structuredClone` drops it. A note applies only to numbers and keys that are still the same, so a changed copy is written with its
+ * changes.
  */
 
-/** A field of an object, or an item of a list. */
+/** A field of an object or an item of a list, with its original text. */
 export interface WrittenEntry {
   /** The field's name, or the item's index. */
   readonly key: string
   readonly value: unknown
-  /** The number's original text, if JavaScript would write another one; undefined for all other values. */
+  /** The original text of a number, if JavaScript would write it differently; undefined for all other values. */
   readonly text: string | undefined
 }
 
-/** The parts of the original text that a plain object or list loses. */
+/** What the JavaScript value of an object or list loses of its text. */
 interface Note {
-  /** All keys of an object, in the order in which the text has them. */
+  /** All keys of an object, in the order of the text. */
   readonly keys?: readonly string[]
-  /** The texts of numbers, by the field's name or the item's index. */
+  /** The texts of numbers, by field name or list index. */
   readonly numbers?: ReadonlyMap<string, string>
 }
 
@@ -29,7 +30,7 @@ const NOTE = Symbol('written')
 type Noted = object & { [NOTE]?: Note }
 
 /**
- * Parses like `JSON.parse`. But `writeJson` will write the result with the numbers and keys as the text has them. A text that is only a
+ * Parses like `JSON.parse`, but `writeJson` writes the result with the numbers and the order of keys of the text. A text that is only a
  * number loses its digits.
  * @throws SyntaxError
  */
@@ -40,7 +41,7 @@ export function readJson(text: string): unknown {
 }
 
 /**
- * Writes like `JSON.stringify`, but with the numbers' texts and the order of keys that `readJson` found.
+ * Writes like `JSON.stringify`, but with the numbers and the order of keys that `readJson` read.
  * @param indent spaces per level
  */
 export function writeJson(value: unknown, indent = 0): string {
@@ -48,7 +49,7 @@ export function writeJson(value: unknown, indent = 0): string {
   return findNoted(value, noted) ? written(value, indent, '\n', noted) : JSON.stringify(value, null, indent)
 }
 
-/** Returns an object's fields or a list's items, in the order of the text that `readJson` read, with the original text of numbers. */
+/** Returns an object's fields or a list's items in the order of the text that `readJson` read, with the original text of numbers. */
 export function writtenEntries(container: object): WrittenEntry[] {
   const { keys: order, numbers } = (container as Noted)[NOTE] ?? {}
   const fields = container as Readonly<Record<string, unknown>>
@@ -63,16 +64,13 @@ export function writtenEntries(container: object): WrittenEntry[] {
   })
 }
 
-/** Returns the original text of one number of an object or list; see `WrittenEntry`. */
+/** Returns the original text of one number in an object or list (`WrittenEntry.text`). */
 export function numberText(container: object, key: string): string | undefined {
   const text = (container as Noted)[NOTE]?.numbers?.get(key)
   return text !== undefined && Object.is(Number(text), (container as Readonly<Record<string, unknown>>)[key]) ? text : undefined
 }
 
-/**
- * Makes an object like `Object.fromEntries`. For this object, `writtenEntries` returns the entries in this order, and each number with the
- * `text` of its entry.
- */
+/** Makes an object like `Object.fromEntries`, with a note: it is written with the entries in this order, and numbers with their `text`. */
 export function objectOf(
   entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
 ): Record<string, unknown> {
@@ -84,7 +82,7 @@ export function objectOf(
   return object
 }
 
-/** Makes a list of the values. For this list, `writtenEntries` returns each number with the `text` of its entry. */
+/** Makes a list of the values, with a note: numbers are written with their `text`. */
 export function listOf(entries: Iterable<readonly [value: unknown, text?: string | undefined]>): unknown[] {
   const list: unknown[] = []
   const numbers = new Map<string, string>()
@@ -97,8 +95,8 @@ export function listOf(entries: Iterable<readonly [value: unknown, text?: string
 }
 
 /**
- * Appends the items of `part` to `list`, with the texts of their numbers. The note of `list` must not belong to another list, too.
- * @returns the number of texts that the note of `list` has now
+ * Appends the items of `part` to `list`, with the texts of their numbers. `list` must not share its note with another list.
+ * @returns the number of texts in the note of `list`
  */
 export function append(list: unknown[], part: readonly unknown[]): number {
   const before = list.length
@@ -109,20 +107,20 @@ export function append(list: unknown[], part: readonly unknown[]): number {
   return numbers.size
 }
 
-/** Gives `copy` the note of `original`. Numbers and keys that both have are then written as in `original`. Returns `copy`. */
+/** Gives `copy` the note of `original`, so that numbers and keys that both have are written as in `original`. Returns `copy`. */
 export function writtenLike<T extends object>(copy: T, original: object): T {
   const known = (original as Noted)[NOTE]
   if (known !== undefined) (copy as Noted)[NOTE] = known
   return copy
 }
 
-/** Whether JavaScript would write any part of the value differently from its original text. */
+/** Whether the value, or any value inside it, has a note. */
 export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
 
 /** Clones like `structuredClone`, and keeps the notes. */
 export const cloned = <T>(value: T): T => deeplyWrittenLike(structuredClone(value), value)
 
-/** Does the same as `writtenLike`, for a value and also for all objects and lists inside it that `original` has at the same path. */
+/** Does what `writtenLike` does, also for all objects and lists inside the values that are at the same path in both. */
 export function deeplyWrittenLike<T>(copy: T, original: unknown): T {
   const noted = new Set<object>()
   if (findNoted(original, noted)) noteLike(copy, original, noted)
@@ -137,8 +135,8 @@ function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>):
 }
 
 /**
- * Returns a copy of a value in which every part is replaced by `change(part)`. A part that `change` replaced is not searched further. All
- * other parts are written as in the original.
+ * Returns a copy in which `change` has replaced values at any depth. It is called with the value itself first. Where it returns another
+ * value, the inside of that is not searched. Unchanged parts are written as in the original.
  */
 export function mappedJson(value: unknown, change: (value: unknown) => unknown): unknown {
   const changed = change(value)
@@ -153,8 +151,8 @@ export function mappedJson(value: unknown, change: (value: unknown) => unknown):
 }
 
 /**
- * Returns a number in a form for comparison: equal results mean the same number. Whole numbers count with all their digits; others count as
- * the nearest double, as programs that forward JSON keep them.
+ * Returns a value for comparison: equal results mean the same number. Whole numbers are compared with all their digits, other numbers as
+ * doubles, because programs that forward JSON keep them so.
  * @param text the number's text in its `WrittenEntry`
  */
 export function comparable(value: unknown, text: string | undefined): unknown {
@@ -163,14 +161,14 @@ export function comparable(value: unknown, text: string | undefined): unknown {
   return isExact ? value : { number: text }
 }
 
-/** Returns a whole number with the digits that JavaScript writes, with zeros in place of an exponent. */
+/** Returns the whole number that JavaScript writes for this value, with zeros instead of an exponent: 1e21 gives 1000... */
 export function wholeNumber(value: number): bigint {
   const [mantissa = '', exponent = '0'] = String(value).split('e')
   const [whole = '', fraction = ''] = mantissa.split('.')
   return BigInt(whole + fraction.padEnd(Number(exponent), '0'))
 }
 
-/** Returns JSON that is equal for values with the same meaning: keys are sorted, numbers are `comparable`. */
+/** Returns JSON that is equal for values with the same meaning: with sorted keys and `comparable` numbers. */
 export const comparableJson = (value: unknown): string => JSON.stringify(sorted(value, undefined))
 
 function sorted(value: unknown, text: string | undefined): unknown {
@@ -180,17 +178,17 @@ function sorted(value: unknown, text: string | undefined): unknown {
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
 
-// Finds the parts of a JSON text that its JavaScript value loses.
+// Finds what the JavaScript value of a JSON text loses.
 
-/** Finds texts that may lose something. A text without a match is written again as it is. A match inside a string only costs time. */
+/** Matches texts that may lose something. Texts without a match need no note. A match inside a string only costs time. */
 const MAY_DIFFER = /[\d.]{16}|\.\d*0(?!\d)|\d[eE]|-0|\.0{6}|"(?:\d|\\u003\d){1,10}"\s*:/
 
-/** Keys that JavaScript moves to the front, in numeric order. */
+/** Matches keys that JavaScript moves to the front, in numeric order. */
 const INDEX = /^(?:0|[1-9]\d{0,9})$/
 
 const isUsual = (number: string): boolean => String(Number(number)) === number
 
-/** Returns the keys, each once, if a JavaScript object would have them in another order; otherwise undefined. */
+/** Returns the distinct keys if a JavaScript object would have them in another order, else undefined. */
 function orderOf(keys: readonly string[]): readonly string[] | undefined {
   if (!keys.some((key) => INDEX.test(key))) return undefined
   const order = [...new Set(keys)]
@@ -203,7 +201,7 @@ function note(container: object, keys: readonly string[] | undefined, numbers: R
   ;(container as Noted)[NOTE] = { ...(keys === undefined ? {} : { keys }), ...(numbers.size === 0 ? {} : { numbers }) }
 }
 
-/** An object or list while it is read. */
+/** The note of an object or list that is being read. */
 class Draft {
   /** Keys of an object, in the order of the text. */
   readonly keys: string[] = []
@@ -211,7 +209,7 @@ class Draft {
   #index = 0
   isKeyNext: boolean
   numbers: Map<string, string> = NO_TEXTS
-  /** The objects and lists inside this one that lose some of their text. */
+  /** The objects and lists inside this one that need a note, by field name or list index. */
   inner: Map<string, Draft> = NO_DRAFTS
   order: readonly string[] | undefined
 
@@ -231,7 +229,7 @@ class Draft {
     this.keys.push(key)
     this.#name = key
     this.isKeyNext = false
-    // Of several values of one key, the last one counts.
+    // If a key occurs twice, its last value counts.
     if (this.numbers.size > 0) this.numbers.delete(key)
     if (this.inner.size > 0) this.inner.delete(key)
   }
@@ -258,7 +256,7 @@ const NO_TEXTS = new Map<string, string>()
 const NO_DRAFTS = new Map<string, Draft>()
 
 /**
- * Makes the notes in one pass over a text that `JSON.parse` has accepted. It keeps its own stack, because such a text may nest deeper than
+ * Makes the notes in one pass over a text that `JSON.parse` has accepted. It uses its own stack, because the text may nest deeper than
  * calls can.
  */
 class Annotator {
@@ -293,7 +291,7 @@ class Annotator {
     return open[0]!.inner.get('0') ?? new Draft(true)
   }
 
-  /** Reads a string, and a key among them into the draft. Ends at the string's last character. */
+  /** Reads a string, and records it in the draft if it is a key. Stops at its last character. */
   #string(draft: Draft): void {
     const from = this.#at
     for (;;) {
@@ -305,7 +303,7 @@ class Annotator {
     if (draft.isKeyNext) draft.name(JSON.parse(this.text.slice(from, this.#at + 1)) as string)
   }
 
-  /** Reads a number and returns its text. Ends at the number's last character. */
+  /** Reads a number and returns its text. Stops at its last character. */
   #number(): string {
     const pattern = /[-+.\deE]+/y
     pattern.lastIndex = this.#at
@@ -315,7 +313,7 @@ class Annotator {
   }
 }
 
-/** Whether a value or any value inside it has a note. Adds every object and list that has a note, or has one inside, to `noted`. */
+/** Whether the value, or any value inside it, has a note. Adds to `noted` every object and list with a note on it or inside. */
 function findNoted(value: unknown, noted: Set<object>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return false
   let isNoted = (value as Noted)[NOTE] !== undefined
@@ -325,7 +323,7 @@ function findNoted(value: unknown, noted: Set<object>): boolean {
   return isNoted
 }
 
-/** Writes a value as JSON. @param line a line break, and the indentation of the line in which the value begins */
+/** Writes a value as JSON. @param line a line break with the indentation of the line on which the value begins */
 function written(value: unknown, indent: number, line: string, noted: ReadonlySet<object>): string {
   if (typeof value !== 'object' || value === null || !noted.has(value))
     return (JSON.stringify(value, null, indent) as string | undefined)?.replaceAll('\n', line) ?? 'null'

@@ -1,4 +1,4 @@
-/** The LoRA adapters of an engine: their files, which of them a request applies, and the sequences that a conversation has under each. */
+/** The LoRA adapters of an engine: their files, which of them a request applies, and a conversation's sequences under each set of them. */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { basename } from 'node:path'
@@ -8,7 +8,7 @@ import { conversationId, type ConversationId } from '../core/ids.js'
 import type { AppliedAdapter, NativeAdapter, NativeModel } from '../native/types.js'
 import type { AdapterScale, EngineRequest } from './engine.js'
 
-/** An adapter's file, and the scale (default 1) for requests that name no adapters. */
+/** An adapter's file, and its scale (default 1) for requests that name no adapters. */
 export interface AdapterFile {
   readonly path: string
   readonly scale?: number
@@ -16,7 +16,7 @@ export interface AdapterFile {
 
 /** An adapter of an engine or of a served model. */
 export interface AdapterInfo {
-  /** The adapter's place in the list of adapters, from 0. */
+  /** Index of the adapter in the engine's list, from 0. */
   readonly id: number
   /** The name of the adapter's file without `.gguf`. */
   readonly name: string
@@ -27,17 +27,17 @@ export interface AdapterInfo {
 
 /** The adapters that a step applies. */
 export interface AdapterSet {
-  /** Hash of the adapters' files and scales: 64 hexadecimal digits; empty if no adapter applies. Sets with equal keys compute the same. */
+  /** Hash of the adapters' files and scales: 64 hexadecimal digits; empty for no adapters. Sets with equal keys compute the same. */
   readonly key: string
   readonly applied: readonly AppliedAdapter[]
 }
 
 export const NO_ADAPTERS: AdapterSet = { key: '', applied: [] }
 
-/** The largest magnitude of a scale. */
+/** The largest absolute value of a scale. */
 export const LARGEST_SCALE = 1000
 
-/** Gives the adapters their ids and names. @throws KvfoldError engine/bad-request for a bad scale, and for two files of one name */
+/** Gives the adapters ids and names. @throws KvfoldError engine/bad-request for a bad scale, and for two files of the same name */
 export function adaptersOf(files: readonly AdapterFile[]): readonly AdapterInfo[] {
   const adapters = files.map(({ path, scale = 1 }, id) => ({ id, name: basename(path).replace(/\.gguf$/i, ''), path, scale }))
   for (const { id, name, path, scale } of adapters) {
@@ -57,7 +57,7 @@ export function adaptersOf(files: readonly AdapterFile[]): readonly AdapterInfo[
 }
 
 /**
- * Checks a request's adapters, and returns them without those of scale 0.
+ * Checks a request's adapters. Returns them without those of scale 0.
  * @param adapters those of the engine
  * @throws KvfoldError engine/bad-request for an id that no adapter has, an id that is named twice, and a bad scale
  */
@@ -95,23 +95,23 @@ export class Adapters {
     return new Adapters(all, loaded)
   }
 
-  /** Sentences for the user about parts of the adapters that llama.cpp does not apply. */
+  /** Sentences for the user about adapters that llama.cpp applies only in part. */
   get notes(): readonly string[] {
     return this.loaded.flatMap(({ adapter: { path, ignored } }) =>
       ignored === 0 ? [] : [`The adapter ${path} also changes ${ignored} norms, which llama.cpp does not apply.`],
     )
   }
 
-  /** Short descriptions of the adapters that a request applies if it names none. */
+  /** The adapters that requests apply by default, as words for the model's name: `name`, or `0.5 name` with a scale. */
   get applied(): readonly string[] {
     return this.all.filter(({ scale }) => scale !== 0).map(({ name, scale }) => (scale === 1 ? name : `${scale} ${name}`))
   }
 
-  /** The set that a request asks for. Default: every adapter at its own scale. @throws KvfoldError as scalesOf */
+  /** Returns the set of adapters that a request asks for. Default: every adapter at its own scale. @throws KvfoldError as scalesOf */
   set(asked: readonly AdapterScale[] = this.all): AdapterSet {
     const scales = scalesOf(asked, this.all)
     if (scales.length === 0) return NO_ADAPTERS
-    // Sorted by id, so that llama.cpp adds them in the same order whatever order a request names them in.
+    // Sort by id: llama.cpp then adds the adapters in the same order, however a request orders them, so the sums round equally.
     const applied = [...scales]
       .sort((a, b) => a.id - b.id)
       .map(({ id, scale }) => ({ ...this.loaded[id]!, scale: Math.fround(scale) }))
@@ -120,40 +120,40 @@ export class Adapters {
   }
 }
 
-/** SHA-256 of the whole file: adapters of one training may differ in little. */
+/** Returns SHA-256 of the whole file. Samples would not do: two adapters of one training may differ only a little. */
 async function hashOf(path: string): Promise<string> {
   const hash = createHash('sha256')
   await pipeline(createReadStream(path), hash)
   return hash.digest('hex')
 }
 
-// Cells of different adapters differ. So a conversation that changes its adapters has a sequence for each set, as if it were several
-// conversations, and finds the cells of a set again when it comes back to it.
+// Different adapters make different cells. So a conversation has a sequence for each set of adapters that it uses, as if it were several
+// conversations. When it returns to a set, it finds that set's cells again.
 
 const NAMED = ' (lora '
 
-/** Returns the conversation's name in the cache while it uses this set of adapters. */
+/** Returns the name under which the cache knows the conversation while it uses this set of adapters. */
 const nameUnder = (conversation: ConversationId, set: AdapterSet): ConversationId => conversationId(conversation + endOf(set))
 
 const endOf = ({ key }: AdapterSet): string => (key === '' ? '' : `${NAMED}${key.slice(0, 32)})`)
 
-/** The conversations that have used adapters. The cache names all others by their own id. */
+/** Conversations that have used adapters. The cache knows all others by their own id. */
 export class AdaptedConversations {
   readonly #latest = new Map<ConversationId, ConversationId>()
-  /** For each name that a conversation has in the cache: the set of adapters that belongs to it. */
+  /** By name in the cache: the set of adapters that the name stands for. */
   readonly #sets = new Map<ConversationId, AdapterSet>()
   readonly #names = new Map<ConversationId, Set<ConversationId>>()
 
   /**
-   * @param stored names of conversations whose cells lie in lower tiers, also from earlier processes
-   * @param usual the set of requests that name none, and of conversations that were not used since the engine was loaded
+   * @param stored returns the names of conversations with cells in lower tiers, also from earlier processes
+   * @param usual the set for requests that name none, and for conversations that were not used since the engine was loaded
    */
   constructor(
     private readonly stored: () => readonly ConversationId[],
     private readonly usual: AdapterSet,
   ) {}
 
-  /** Returns the request under the name that its conversation has in the cache, and notes the set as the conversation's latest. */
+  /** Returns the request with the cache's name of its conversation. Records the set as the conversation's latest. */
   entered<Request extends Pick<EngineRequest, 'conversation' | 'parent'>>(request: Request, set: AdapterSet): Request {
     const { conversation, parent } = request
     const name = nameUnder(conversation, set)
@@ -164,18 +164,18 @@ export class AdaptedConversations {
     return { ...request, conversation: name, ...(parent === undefined ? {} : { parent: nameUnder(parent, set) }) }
   }
 
-  /** The conversation's name in the cache under the adapters that it used last. */
+  /** Returns the conversation's name in the cache under the adapters that it used last. */
   latest(conversation: ConversationId): ConversationId {
     return this.#latest.get(conversation) ?? nameUnder(conversation, this.usual)
   }
 
-  /** All names that the conversation has in the cache. */
+  /** Returns all names that the conversation has in the cache. */
   names(conversation: ConversationId): readonly ConversationId[] {
     const before = this.stored().filter((name) => name.startsWith(`${conversation}${NAMED}`))
     return [...new Set([conversation, ...(this.#names.get(conversation) ?? []), ...before])]
   }
 
-  /** The set of the conversation that has this name in the cache. */
+  /** Returns the set of adapters for which this name in the cache stands. */
   setOf(name: ConversationId): AdapterSet {
     return this.#sets.get(name) ?? (name.endsWith(endOf(this.usual)) ? this.usual : NO_ADAPTERS)
   }

@@ -1,6 +1,6 @@
 /**
- * Captures the attention of one step. Checks the request, names the tokens of each batch whose attention is captured, and joins the results
- * into the pattern.
+ * Captures the attention of one step. Checks the request, says which tokens of each batch are captured, and joins the results of the
+ * decodes into one pattern. A place is an index among the shown tokens.
  */
 import { KvfoldError } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
@@ -13,7 +13,7 @@ import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySe
 
 const MOST_ROW_BYTES = 64 * 2 ** 20
 const MOST_TOP = 1024
-/** A pattern is joined from its parts, so for a moment there are two copies of it. */
+/** While the pattern is joined from its parts, two copies of it are in memory. */
 const COPIES = 2
 
 export interface WatchedStep {
@@ -23,7 +23,7 @@ export interface WatchedStep {
   readonly maxTokens: number
 }
 
-/** A share of a batch: `count` tokens from batch index `at` on. */
+/** The tokens of one share in a batch: `count` tokens from batch index `at` on. */
 export interface WatchedShare {
   readonly at: number
   readonly count: number
@@ -35,8 +35,8 @@ type CapturedPart = Omit<Captured, 'mass'> & { readonly places: Int32Array; read
 
 export class AttentionWatch {
   /**
-   * The first place of the prompt whose attention is captured. The prompt is computed from there on, even if the cache has its cells. Null:
-   * only the attention of generated tokens is captured.
+   * The first prompt place whose attention is captured. The prompt is computed from there on, even if the cache has its cells. Null: only
+   * generated tokens are captured.
    */
   readonly recomputeFrom: number | null
   readonly #request: AttentionRequest
@@ -48,7 +48,7 @@ export class AttentionWatch {
   readonly #top: number
   readonly #capture: NativeCapture
   readonly #parts: CapturedPart[] = []
-  /** The positions of the first `#known` shown tokens, by place. */
+  /** The positions of shown tokens, by place. The first `#known` are final. */
   #positions = new Int32Array(256)
   #known = 0
   #looking: Int32Array = new Int32Array()
@@ -105,7 +105,7 @@ export class AttentionWatch {
     })
   }
 
-  /** Returns the tokens of the share whose attention is captured; null if there are none. After the decode the caller must call `take`. */
+  /** Returns which tokens of the share are captured; null if none are. After a successful decode the caller must call `take`. */
   watched({ at, count, what, seat }: WatchedShare, sequence: Pick<HeldSequence, 'position'>): Watched | null {
     const { place } = seat
     const looking =
@@ -124,7 +124,7 @@ export class AttentionWatch {
     }
   }
 
-  /** Takes over the attention that a finished decode captured. @throws KvfoldError attention/unavailable */
+  /** Takes over the attention that the last decode captured. @throws KvfoldError attention/unavailable */
   take(): void {
     const captured = this.#capture.take()
     this.#parts.push({
@@ -183,7 +183,9 @@ export class AttentionWatch {
     }
   }
 
-  /** Joins the parts' rows, [layer, head, query of the part, ...], one after another. Shorter rows are padded. */
+  /**
+   * Joins the rows of all parts into `data`, in order of queries. Part arrays are [layer, head, query, ...]. Shorter rows end with zeros.
+   */
   #join(
     data: Float32Array | Int32Array,
     of: (part: CapturedPart) => Float32Array | Int32Array,
@@ -207,7 +209,7 @@ export class AttentionWatch {
   }
 
   /**
-   * Returns the positions of all places up to the share's last. The places before the share are in the live sequence, in order; their
+   * Returns the positions of all places up to the end of the share. The live sequence holds all tokens before the share, and their
    * positions do not change during the step.
    */
   #positionsTo({ place, position }: WritePosition, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
@@ -249,7 +251,7 @@ function headsOf(counts: readonly number[], asked: readonly number[] | undefined
   return ascending(asked)
 }
 
-/** Returns the places of the prompt whose attention is captured, ascending. */
+/** Returns the prompt places whose attention is captured, ascending. */
 function queriesOf({ queries }: AttentionRequest, shown: number, maxTokens: number): Int32Array {
   const { prompt = [], generated = false } = queries
   for (const of of prompt) checkSpan(of, shown, 'queries')
@@ -279,10 +281,10 @@ function checkSpan({ start, end }: Span, most: number, what: string): void {
 const reasonFor = ({ hybrid, architecture }: ModelInfo): string =>
   hybrid ? `${architecture} keeps a recurrent state there` : `${architecture} computes no softmax there`
 
-// Cuts overlapping key sets into disjoint atoms, so that every place is summed once; then adds the atoms up to sets.
+// Cuts overlapping key sets into disjoint atoms, so that each token's weight is summed once. Then adds the atoms up to sets.
 
 export class Atoms {
-  /** The atom of every place, up to the last place in a set; -1 for places in no set. */
+  /** The atom of each place, up to the last place in any set; -1 for places in no set. */
   readonly byPlace: Int32Array
   readonly count: number
   /** The atoms of each set. */
@@ -295,7 +297,7 @@ export class Atoms {
     const change = (place: number, set: number) => {
       const changed = borders.get(place) ?? new Set()
       borders.set(place, changed)
-      // If two spans of a set touch, the set ends and begins at the same place, which changes nothing.
+      // Where two spans of a set touch, the set ends and begins at the same place, so nothing changes there.
       if (!changed.delete(set)) changed.add(set)
     }
     sets.forEach(({ tokens }, set) => {
@@ -324,7 +326,7 @@ export class Atoms {
     this.#of = of
   }
 
-  /** Returns for each of `rows` rows the weight on every set, from the weights on the atoms (`mass`). */
+  /** Returns, for each of `rows` rows, the weight on every set, summed from the weights on its atoms (`mass`). */
   added(mass: Float32Array, rows: number): Float32Array {
     const { count } = this
     const sums = new Float32Array(rows * this.#of.length)

@@ -1,15 +1,13 @@
 /**
- * The request for a step's attention, and its result. A pattern says where tokens look; its rows are reduced to sums over spans while they
- * are computed.
+ * The request for a step's attention, and its result. A row is the attention of one token (the query) on all tokens that it sees. Rows are
+ * reduced to sums over sets of tokens while they are computed.
  */
 import type { Span } from '../core/span.js'
 
 /** A named set of shown tokens over which attention is summed. Sets may overlap. */
 export interface KeySet {
   readonly name: string
-  /**
-   * Places among the shown tokens: the prompt as rendered under the edits, then the generated tokens. The spans are half-open and disjoint.
-   */
+  /** Half-open, disjoint spans of the shown tokens: those of the prompt as rendered under the edits, then the generated ones. */
   readonly tokens: readonly Span[]
 }
 
@@ -19,17 +17,14 @@ export interface AttentionRequest {
   /** Query heads from 0, the same in every layer. Default: all. */
   readonly heads?: readonly number[]
   /**
-   * The tokens whose attention is captured (they "look"). `prompt`: places of the prompt; they are computed again if the cache has them.
-   * `generated`: the generated tokens too.
+   * The tokens whose attention is captured (queries). `prompt`: spans of prompt tokens, which are computed again if the cache has them.
+   * `generated`: whether to capture the generated tokens, too.
    */
   readonly queries: { readonly prompt?: readonly Span[]; readonly generated?: boolean }
   readonly keys: readonly KeySet[]
   /** How many of the most attended tokens to report for every query. Default 0. */
   readonly top?: number
-  /**
-   * Whether whole rows are kept, too: the weights on every shown token. Refused if they would take more than `maxRowBytes` (default 64
-   * MiB).
-   */
+  /** Whether whole rows are kept, too: the weights on every shown token. Refused if they take more than `maxRowBytes` (default 64 MiB). */
   readonly rows?: boolean
   readonly maxRowBytes?: number
 }
@@ -42,14 +37,14 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * The captured attention: weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do
- * not overlap and the model has no attention sinks of its own.
+ * The captured attention: weights after the softmax. The weight on tokens outside all sets is 1 minus the sum of the sets. That holds if
+ * the sets do not overlap and the model has no attention sinks of its own. A place is an index among the shown tokens.
  */
 export interface AttentionPattern {
   /** The captured layers, ascending. */
   readonly layers: readonly number[]
   readonly heads: readonly number[]
-  /** Places, among the shown tokens, of those whose attention was captured. */
+  /** Places of the tokens whose attention was captured. */
   readonly queries: Int32Array
   /** Names of the key sets. */
   readonly keys: readonly string[]
@@ -61,10 +56,7 @@ export interface AttentionPattern {
   readonly entropy: NamedArray<Float32Array>
   /** `[layer, head, query]`: weight on the first shown token. */
   readonly sink: NamedArray<Float32Array>
-  /**
-   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 if a row has fewer tokens. Null
-   * unless requested.
-   */
+  /** `[layer, head, query, rank]`: places of the most attended tokens, -1 if a row has fewer, and their weights. Null unless requested. */
   readonly top: { readonly places: NamedArray<Int32Array>; readonly weights: NamedArray<Float32Array> } | null
   /** `[layer, head, query, place]`: whole rows; 0 at places after the query. Null unless requested. */
   readonly rows: NamedArray<Float32Array> | null
@@ -72,13 +64,13 @@ export interface AttentionPattern {
   readonly skipped: readonly { readonly layer: number; readonly reason: string }[]
 }
 
-// The cost of a capture, computed beforehand. It needs only figures of the model, not the model itself.
+// Computes the cost of a capture beforehand, from figures of the model alone.
 
-/** A model, and a context of it without flash attention. */
+/** The figures of a model, and of a context without flash attention, that determine the cost of a capture. */
 export interface AttentionShape {
   /** How many layers are captured. */
   readonly layers: number
-  /** How many query heads of a layer are captured, and how many a layer computes (`modelHeads`, default: the same number). */
+  /** Number of query heads captured per layer, and (`modelHeads`) computed per layer. Default of `modelHeads`: the same number. */
   readonly heads: number
   readonly modelHeads?: number
   /** Number of cells and size of a ubatch of the context (llama.cpp's n_ctx and n_ubatch). */
@@ -89,38 +81,38 @@ export interface AttentionShape {
 export interface AttentionSize {
   /** Number of tokens whose attention is captured. */
   readonly queries: number
-  /** How many key sets there are. */
+  /** Number of key sets. */
   readonly sets: number
-  /** How many of the most attended tokens a row reports. Default 0. */
+  /** How many of the most attended tokens are reported per row. Default 0. */
   readonly top?: number
-  /** How many tokens are shown, if whole rows are kept. Default: they are not. */
+  /** Number of shown tokens, if whole rows are kept. Default: rows are not kept. */
   readonly places?: number
 }
 
 /** The cost of a capture; all figures are bytes. */
 export interface AttentionCost {
-  /** Bytes of the sums over the key sets. */
+  /** Sums over the key sets. */
   readonly mass: number
-  /** Bytes of the totals, entropies and sinks of all rows. */
+  /** Totals, entropies and sinks of all rows. */
   readonly figures: number
   readonly top: number
   readonly rows: number
   /** The sum of the fields above: the size of a pattern. */
   readonly pattern: number
   /**
-   * Memory of the native side beside the pattern while it decodes a ubatch of queries: its part of the pattern, and buffers of a row.
+   * Memory of the addon in addition to the pattern, while it decodes a ubatch of queries: its part of the pattern, and buffers of a row.
    */
   readonly decode: number
   /**
    * Memory of the context for attention without flash attention: the scores of a layer, and the mask. Its other buffers are not counted.
    */
   readonly compute: number
-  /** The size of all captured rows if they were kept; for comparison. */
+  /** The size of all captured rows if they were kept whole, for comparison. */
   readonly unreduced: number
 }
 
 const FLOAT = 4
-/** Buffers of 4 bytes for each cell: mask, weights, visible cells, positions and places. */
+/** Number of 4-byte buffers per cell while a row is read: mask, weights, visible cells, positions, places and more. */
 const ROW_BUFFERS = 6
 
 /** Returns the cost of a capture, in bytes. Captures nothing. */

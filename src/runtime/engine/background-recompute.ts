@@ -1,4 +1,4 @@
-/** Makes a spliced conversation exact, in slices between which other requests run. */
+/** Makes spliced conversations exact, in slices. Other requests run between the slices. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -10,26 +10,26 @@ import type { Prompt } from '../kv/prompt.js'
 import type { JobRequest } from './job.js'
 
 export interface RefreshOptions {
-  /** `idle`: a slice begins only while nothing else runs. Default `now`. */
+  /** `now`: each slice is submitted at once. `idle`: each slice waits until nothing else runs. Default `now`. */
   readonly when?: 'now' | 'idle'
-  /** Ends the refresh between two slices. The next refresh reuses the finished slices. */
+  /** Ends the refresh between two slices. A later refresh reuses the finished slices. */
   readonly signal?: AbortSignal
 }
 
 export interface RefreshResult {
-  /** False if the refresh was interrupted, or if the cache has no cells of the conversation. */
+  /** Whether the conversation is exact now. False if the refresh was interrupted, or if the cache has no cells of the conversation. */
   readonly exact: boolean
   /** The ledger entries of the refresh, oldest first. */
   readonly ledger: readonly LedgerEntry[]
 }
 
-/** Ubatches in a slice. Another request waits for one slice at most. */
+/** Number of ubatches in a slice. Another request waits for at most one slice. */
 const SLICE_UBATCHES = 2
 
-/** The parts of the engine that a refresh uses. */
+/** What a refresh needs of the engine. */
 export interface RefreshPorts {
   readonly cache: StepCache
-  /** How many tokens are computed at once. */
+  /** The context's ubatch: how many tokens are computed at once. */
   readonly ubatch: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
@@ -38,12 +38,12 @@ export interface RefreshPorts {
   forget(conversation: ConversationId): void
 }
 
-/** The id of the conversation in which the exact cells are made. */
+/** Returns the id of the conversation's shadow, in which the exact cells are computed. */
 export const shadowOf = (conversation: ConversationId): ConversationId => conversationId(`${conversation} (refresh)`)
 
 /**
- * Computes the exact cells in a shadow of the conversation, and lends them to the conversation at the end. So an interruption costs the
- * conversation nothing, and a later refresh continues where this one ended. Until then the shadow takes as many cells as are computed. Where
+ * Computes the exact cells in a shadow conversation, and lends them to the conversation at the end. So an interruption costs the
+ * conversation nothing, and a later refresh continues where this one stopped. Meanwhile the shadow takes as many cells as are computed. If
  * fewer are free, `now` computes in the conversation itself, and `idle` does nothing.
  */
 export async function refresh(
@@ -56,8 +56,8 @@ export async function refresh(
   const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
   /**
-   * Submits a step that only computes. It may wait for another step of the conversation, after which the prompt is an old one. Then it does
-   * not begin (`outdated`). `interrupted`: it was interrupted before its turn or while it ran.
+   * Submits a step that only computes. It may have to wait for another step of the conversation, which makes `prompt` outdated; then it
+   * does not begin (`outdated`). `interrupted`: it was cancelled before its turn or while it ran.
    */
   const show = async (of: ConversationId, prompt: Prompt): Promise<'shown' | 'outdated' | 'interrupted'> => {
     const at = { isOutdated: false }
@@ -94,7 +94,7 @@ export async function refresh(
     }
     const { used, cells } = cache.totals
     if (missing > cells - used) {
-      // The shadow would push out other conversations, and this one before it.
+      // The shadow would evict other conversations, and before them this one's parked versions.
       if (when === 'idle' || (await show(conversation, prompt)) === 'interrupted') return { exact: false, ledger }
       continue
     }
@@ -104,17 +104,17 @@ export async function refresh(
   }
 }
 
-// The background work of `auto`: it makes spliced conversations exact while nothing else runs.
+// The background recompute of `auto`: makes spliced conversations exact while nothing else runs.
 
-/** The parts of the engine that the background work uses. */
+/** What the background recompute needs of the engine. */
 export interface RecomputePorts {
-  /** Refreshes the conversation; waits until nothing runs before each slice. */
+  /** Refreshes the conversation; waits before each slice until nothing runs. */
   readonly refresh: (conversation: ConversationId, signal: AbortSignal) => Promise<RefreshResult>
   readonly compact: (conversation: ConversationId) => Promise<unknown>
   readonly totals: () => Pick<CacheTotals, 'reach' | 'used'>
 }
 
-/** Cells are moved together when attention runs over this many times the cells in use. */
+/** Cells are moved together if attention runs over more than this many times the cells in use. */
 const COMPACT_FROM = 1.5
 
 export class BackgroundRecompute {
@@ -123,11 +123,11 @@ export class BackgroundRecompute {
 
   constructor(private readonly ports: RecomputePorts) {}
 
-  /** Makes the conversation exact as soon as nothing runs. Then moves its cells together if attention runs over many free ones. */
+  /** Makes the conversation exact as soon as nothing runs. Then moves its cells together if attention runs over many free cells. */
   later(conversation: ConversationId): void {
     if (this.#running.has(conversation)) return
     this.#running.add(conversation)
-    // After a failure (a full context, the end of the engine) the conversation is as it was.
+    // Ignore failures (a full context, the end of the engine): the conversation is then as it was.
     void this.#recompute(conversation)
       .catch(() => undefined)
       .finally(() => this.#running.delete(conversation))

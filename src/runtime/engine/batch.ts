@@ -1,6 +1,6 @@
 /**
- * Composes batches: the tokens of each job, and how many prompt tokens go in beside streams (jobs that generate). Also decodes several
- * batches of streams in a row, without a return to the scheduler's loop.
+ * Composes batches: which tokens of each job go in, and how many prompt tokens beside streams (jobs that generate). Also decodes several
+ * batches of streams in a row without returning to the scheduler's loop.
  */
 import { invariant } from '../core/errors.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -9,30 +9,30 @@ import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd }
 import type { Job } from './job.js'
 import { followed } from './running-time.js'
 
-// The share of one job in a batch, and how shares are packed into one batch.
+// The share of one job in a batch, and the packing of shares into a batch.
 
-/** One job's tokens in a batch. `output`: the logits of the last token are needed. */
+/** One job's tokens in a batch. `output`: whether the logits of the last token are needed. */
 export interface BatchShare {
   readonly job: Job
   readonly tokens: Int32Array
   readonly what: 'prompt' | 'generated'
   readonly output: boolean
-  /** How many of the tokens, the last ones, are drafted (speculation.ts). Then the logits of all are needed. Default 0. */
+  /** How many of the tokens, the last ones, are drafts (speculation.ts). Then the logits of all tokens are needed. Default 0. */
   readonly drafted?: number
-  /** The position and the sequence of the first token. */
+  /** The sequence and position where the first token goes. */
   readonly seat: WritePosition
 }
 
-/** Shares in one batch, in order. */
+/** A batch, and where its shares are in it. */
 interface Packed {
   readonly batch: Batch
   /** How many tokens all shares have together. */
   readonly size: number
-  /** The batch index of the first token whose logits a share needs. Shares that need none are left out. */
+  /** By share: the batch index of its first token with requested logits. Shares that need no logits are missing. */
   readonly outputs: ReadonlyMap<BatchShare, number>
-  /** The batch index where a share begins, for shares that need the logits of all their tokens (`promptLogprobs`). */
+  /** By share: the batch index where it begins, for shares that need the logits of all their tokens (`promptLogprobs`). */
   readonly read: ReadonlyMap<BatchShare, number>
-  /** The attention to capture, for shares of jobs that asked for it. */
+  /** By share: the attention to capture, for jobs that asked for it. */
   readonly watched: ReadonlyMap<BatchShare, Watched>
 }
 
@@ -43,10 +43,10 @@ const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { 
 
 /**
  * Composes the next batch of at most `room` tokens: a token of every stream, then prompt tokens in order of `Job.due`, as many as the
- * budget allows. Jobs whose tokens find no cells wait.
+ * budget allows. Jobs whose tokens find no free cells are left out.
  * @param jobs the jobs that may be in one batch
- * @param waiting the number of streams that wait for this batch, because they apply other adapters
- * @returns the shares, and the jobs that found no cells
+ * @param waiting the number of streams that cannot be in this batch, because they apply other adapters
+ * @returns the shares, and the jobs that found no cells (`starved`)
  */
 export function composed(jobs: readonly Job[], cache: StepCache, room: number, budget: PrefillBudget, waiting = 0): Composed {
   const streams = jobs.filter(isStream).length
@@ -63,22 +63,22 @@ interface Composed {
   readonly starved: readonly Job[]
 }
 
-/** Fills a batch with the tokens that the chosen `turn` allows. */
+/** Fills a batch with the tokens that `turn` allows. */
 function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn): Composed {
   const shares: BatchShare[] = []
   const starved: Job[] = []
   const streams = jobs.filter(isStream)
-  /** Number of cells that stay free for the next tokens of streams that this batch leaves out. */
+  /** Number of cells to keep free for the next tokens of streams that this batch leaves out. */
   const held = turn.streams ? 0 : streams.length
   const add = (share: BatchShare): void => {
-    // Ask for the cells of the whole batch so far, because none of them is taken before the decode.
+    // Reserve cells for the whole batch so far: none of them is taken before the decode.
     if (cache.reserve(held + sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
     else {
       shares.push(share)
       room -= share.tokens.length
     }
   }
-  // Where not all streams find room in a batch, those that ran longest ago go first.
+  // If the batch has no room for all streams, those that ran longest ago go first.
   const inTurn = streams.length <= room ? streams : [...streams].sort((a, b) => a.ran - b.ran)
   for (const job of turn.streams ? inTurn : []) {
     if (job.phase.name === 'decode' && room > 0)
@@ -101,7 +101,7 @@ function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn
   return { shares, starved }
 }
 
-/** Packs the shares into one batch, and starts to capture the attention that jobs asked for. */
+/** Packs the shares into one batch, and arms the captures of attention that jobs asked for. */
 export function packed(shares: readonly BatchShare[]): Packed {
   const size = sizeOf(shares)
   const batch = {
@@ -136,11 +136,11 @@ export function packed(shares: readonly BatchShare[]): Packed {
   return { batch, size, outputs, read, watched }
 }
 
-// Which jobs may be in one batch: llama.cpp applies adapters to a whole batch.
+// Which jobs may be in one batch: llama.cpp applies adapters to a whole batch, so all jobs of a batch must have the same.
 
 /**
- * Groups the jobs that have tokens to compute by their adapters. The group with the adapters `last` comes first if it `stays`; then comes
- * the group that has waited longest.
+ * Groups the jobs that have tokens to compute by their adapters. If `stays`, the group with the current adapters (`last`) comes first. The
+ * rest is in order of waiting, the longest first.
  */
 export function byAdapters(jobs: readonly Job[], last: string, stays: boolean): readonly (readonly Job[])[] {
   const groups = new Map<string, Job[]>()
@@ -158,8 +158,8 @@ export function byAdapters(jobs: readonly Job[], last: string, stays: boolean): 
 
 export const isStream = ({ phase }: Job): boolean => phase.name === 'decode'
 
-// The choice of tokens for the next batch (a "turn") while prompts wait beside streams. The gaps between a stream's tokens should be short,
-// and little time should be lost.
+// Chooses the next batch (a "turn") while prompts wait beside streams. The aim: short gaps between a stream's tokens, and little lost
+// throughput.
 
 /** The content of the next batch: a token of every stream or of none, and at most `prompt` prompt tokens. */
 interface Turn {
@@ -167,7 +167,7 @@ interface Turn {
   readonly prompt: number
 }
 
-/** The tokens of a batch and its time, from before the decode until its tokens were sampled and streamed. */
+/** The content of a decoded batch, and its time from before the decode until its tokens were sampled and streamed. */
 interface TurnTime {
   readonly prompt: number
   /** How many streams have a token in the batch. */
@@ -175,32 +175,32 @@ interface TurnTime {
   readonly milliseconds: number
 }
 
-/** Every batch with room for a prompt takes at least this many of its tokens: fewer take about as long on most hardware. */
+/** The fewest prompt tokens in a batch that has room for a prompt. Fewer take about as long on most hardware. */
 const FEWEST = 16
-/** Larger chunks are multiples of this: attention kernels work in tiles of 64 tokens, on the CPU only from 64 on. */
+/** Larger chunks are multiples of this, because attention kernels work in tiles of 64 tokens; on the CPU only from 64 tokens on. */
 const TILE = 64
-/** The milliseconds between two tokens of a stream that are aimed at, unless the options set a gap. */
+/** The target for the gap between two tokens of a stream, in milliseconds, if the options set none. */
 const AIM = 50
-/** The milliseconds between two tokens of a stream that are allowed if shorter gaps would lose more than `MOST_LOST`. */
+/** The longest gap in milliseconds if shorter ones would lose more than `MOST_LOST`. */
 const WORTHWHILE = 250
-/** The milliseconds between two tokens of a stream that are allowed if a shorter gap has no room for a whole tile of prompt tokens. */
+/** The longest gap in milliseconds if a shorter one has no room for a whole tile of prompt tokens. */
 const LONGEST = 1000
-/** The share of a prompt's time that may be lost, because it is computed in chunks instead of whole batches. */
+/** The share of a prompt's time that may be lost by computing it in chunks instead of whole batches. */
 const MOST_LOST = 0.05
-/** After this many batches with prompts, one serves a measurement: of a quarter of a chunk, of the slower way, or of the streams alone. */
+/** One in this many batches with prompts is a measurement: a quarter of a chunk, the slower way, or the streams alone. */
 const PROBE_EVERY = 32
-/** How many batches of streams alone are measured before the first one with prompts. The shortest time counts. */
+/** How many batches of streams alone are measured before the first one with prompts. The shortest time of these counts. */
 const FIRST_PROBES = 2
 /**
- * A chunk takes all waiting prompt tokens if they are at most this many times its size: a small rest would cost as much as a larger chunk.
+ * A chunk takes all waiting prompt tokens if they are at most this many times its size. A small rest would cost as much as a larger chunk.
  */
 const REST = 4 / 3
-/** Of PROBE_EVERY choices between the two ways, the one with this number takes the way that seems slower. */
+/** Of every PROBE_EVERY choices between the two ways, the choice with this number takes the way that seems slower, to measure it. */
 const FIRST_CHOICE = 8
-/** In a batch with prompts and streams, the prompts count as at least this share of the time. */
+/** In a batch with prompts and streams, the prompts count as at least this share of the time, however short the batch was. */
 const LEAST_SHARE = 0.1
 
-/** The measured time of batches with a given number of streams. */
+/** The measured time of batches with a certain number of streams. */
 interface TurnPace {
   /** Running mean of the time of a batch without prompts. */
   readonly milliseconds: number
@@ -211,19 +211,19 @@ interface TurnPace {
 }
 
 /**
- * The measured cost of prompt tokens in one way: in batches of their own, or in one batch with streams. They take `each * (tokens + extra)`
- * milliseconds more than the streams alone. `extra` is the fixed cost of a chunk, expressed in tokens. Now and then a chunk of a quarter of
- * the size measures it.
+ * The measured cost of prompt tokens in one of two ways: in batches of their own, or in one batch with streams. They add `each * (tokens +
+ * extra)` milliseconds to the time of the streams. `extra` is the fixed cost of a chunk, in tokens. It is measured by a chunk of a quarter
+ * of the size from time to time.
  */
 class Way {
-  /** Milliseconds of a token; null before the first measurement. */
+  /** Milliseconds per prompt token; null before the first measurement. */
   #each: number | null = null
   #extra = 0
-  /** Number of chunks chosen so far, and the size of the last one if it was a quarter. */
+  /** Number of chunks chosen so far, and the size of the last one if it was such a quarter. */
   #chunks = 0
   #quarter: number | null = null
 
-  /** @param like a way that is measured before this one; its `extra` is the first estimate of this one's */
+  /** @param like a way that is measured earlier; its `extra` is the first estimate for this one */
   constructor(private readonly like: Way | null = null) {}
 
   /** Returns the milliseconds that these prompt tokens take; Infinity before the first measurement. */
@@ -238,7 +238,8 @@ class Way {
 
   /**
    * Returns the number of prompt tokens of the next chunk.
-   * @param left the milliseconds that the chunk should take, that it may take if this saves time, and that it may take for a whole tile
+   * @param left the milliseconds that the chunk should take, that it may take if this saves throughput, and that it may take for a whole
+   * tile
    * @param room the most tokens of the chunk
    * @param due how many prompt tokens wait
    */
@@ -253,7 +254,7 @@ class Way {
     return due > size && due <= Math.min(longest, REST * size) ? due : size
   }
 
-  /** Returns `size` for the next chunk, or now and then a quarter of it, for a measurement. */
+  /** Returns `size` for the next chunk, or from time to time a quarter of it, to measure `extra`. */
   next(size: number): number {
     const every = this.#chunks < PROBE_EVERY ? PROBE_EVERY / 4 : PROBE_EVERY
     const isQuarter = this.#chunks++ % every === 2 && size >= TILE && size % TILE === 0
@@ -279,23 +280,23 @@ class Way {
 
 /**
  * Chooses the content of batches while prompts wait beside streams. Prompt tokens are computed in one batch with the streams (`mixed`), or
- * in batches of their own in between (`apart`). `mixed` saves the fixed cost of a batch. `apart` saves time if attention passes over the
- * cells of all tokens of a tile, as on the CPU. All times are running means, so they follow depth, model and machine.
+ * in batches of their own (`apart`). `mixed` saves the fixed cost of a batch. `apart` is faster where attention passes over the cells of
+ * all tokens of a tile, as on the CPU. All times are running means, so they adapt to depth, model and machine.
  */
 export class PrefillBudget {
-  /** The measured times of batches, by their number of streams. */
+  /** The measured times of batches, by number of streams. */
   readonly #alone = new Map<number, TurnPace>()
   readonly #apart = new Way()
   readonly #mixed = new Way(this.#apart)
   readonly #gaps: readonly [number, number, number]
-  /** How many times there was a choice between the two ways. */
+  /** How many choices between the two ways there were. */
   #choices = 0
-  /** Whether the last batch had streams. If not, the next one has only streams. */
+  /** Whether the last batch had streams. If not, the next batch has only streams. */
   #streamed = false
 
   /**
    * @param room the most tokens of a batch
-   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 if shorter gaps
+   * @param maxGap the most milliseconds between two tokens of a stream that prompts may cause. Default: 50, or up to 250 if shorter gaps
    * cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
    */
   constructor(
@@ -322,19 +323,19 @@ export class PrefillBudget {
     return { streams: way === this.#mixed, prompt: way.next(sizeOf(better)) }
   }
 
-  /** Returns how many prompt tokens the next batch may have, while this many streams wait that cannot be in it. */
+  /** Returns how many prompt tokens the next batch may have if this many streams wait that cannot be in it. */
   apart(streams: number, due: number): number {
     return this.#apart.size(this.#left(streams), Math.max(FEWEST, this.room - streams), due)
   }
 
-  /** Returns the milliseconds that each of the three gaps leaves for prompt tokens, beside this many streams. */
+  /** Returns how many milliseconds each of the three gaps leaves for prompt tokens beside this many streams. */
   #left(streams: number): readonly [number, number, number] {
     const alone = this.#alone.get(streams)?.milliseconds ?? 0
     const [aim, more, most] = this.#gaps
     return [aim - alone, more - alone, most - alone]
   }
 
-  /** Updates the measured times by a batch that was decoded. */
+  /** Updates the measured times with a decoded batch. */
   took({ prompt, streams, milliseconds }: TurnTime): void {
     this.#streamed = streams > 0
     if (streams === 0) {
@@ -351,36 +352,36 @@ export class PrefillBudget {
     }
     if (alone === undefined) return
     alone.mixed++
-    // Noise can also make a batch with prompts take less time than one without.
+    // By chance, a batch with prompts may be faster than one without. LEAST_SHARE keeps the cost above 0.
     this.#mixed.took(prompt, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds))
   }
 }
 
-/** How a run ended. `shares` are those of its last decode, one for each job. */
+/** The result of a run. `shares` are those of its last decode, one per job. */
 interface RanAhead {
   readonly status: DecodeStatus | 'failed'
   /** Why the last decode failed; null if the run did not fail. */
   readonly failure: unknown
   readonly shares: readonly BatchShare[]
-  /** The tokens sampled after the last decode, by share; empty unless `status` is `done`. */
+  /** The tokens sampled after the last decode, one per share; empty unless `status` is `done`. */
   readonly drawn: Int32Array
-  /** Jobs that cannot continue, and why. */
+  /** Jobs that cannot continue, each with the reason. */
   readonly errors: ReadonlyMap<Job, unknown>
 }
 
 interface RunAheadPorts {
   readonly context: NativeContext
   readonly cache: StepCache
-  /** Called when a batch was decoded and sampled, with the milliseconds it took. */
+  /** Called after each decoded and sampled batch, with its milliseconds. */
   readonly onStep: (milliseconds: number) => void
-  /** Returns whether the run must end, because the next batch would have drafts. */
+  /** Whether the next batch would have drafts. Then the run ends, because drafts need the scheduler's loop. */
   readonly hasDrafts: () => boolean
 }
 
 /**
  * Decodes and samples up to `steps` batches of these streams, one after another. The tokens of each batch are recorded and streamed in
- * order as they arrive. If `status` is `done`, the tokens of the last decode are recorded, but the jobs do not have the tokens sampled
- * after it yet.
+ * order as they arrive. If `status` is `done`, the tokens of the last decode are recorded, but the tokens sampled after it (`drawn`) are
+ * not given to the jobs yet.
  */
 export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
   const { context, cache, onStep, hasDrafts } = ports
@@ -433,7 +434,7 @@ export async function runAhead(shares: readonly BatchShare[], steps: number, por
   return { status, failure, shares: current, drawn: drawn.tokens.subarray(before), errors }
 }
 
-/** Gives the job a token from the middle of a run; such a token never ends the answer. */
+/** Gives the job a token from within a run. Such a token never ends the answer, because the run would have ended with it. */
 function goOn(job: Job, token: number): void {
   const step = job.step!
   job.firstToken ??= performance.now()

@@ -1,22 +1,20 @@
-/** Watches a cache and tells an outlet which blocks of tokens it holds exactly. Works beside the decodes, never within them. */
+/** Tells an outlet which blocks of tokens a cache holds exactly. Reads the cache only between decodes. */
 import { inTurns } from '../core/turns.js'
 import { type BlockEvent, BlockEvents, type HeldTexts } from '../kv/block-events.js'
 
 /** Receives the events of one engine. */
 export interface BlockOutlet {
-  /**
-   * Resolves when the outlet can take more events. The watch waits for that, and then reports all changes since its last report at once.
-   */
+  /** Resolves when the outlet can take more events. The watch waits for that, and then tells all changes since its last call at once. */
   tell(events: readonly BlockEvent[]): Promise<void>
 }
 
-/** The parts of the cache that the watch uses. */
+/** What the watch needs of the cache. */
 export interface WatchedCache {
   readonly revision?: number
   held?(): HeldTexts
 }
 
-/** Milliseconds between two looks for changes that no step announces: an eviction, a move to another tier, a forgotten text. */
+/** Milliseconds between two checks for changes without a step: an eviction, a move to another tier, forgotten text. */
 const LOOK = 200
 
 export class BlockWatch {
@@ -29,7 +27,7 @@ export class BlockWatch {
 
   /**
    * @param between runs its argument while no decode runs (Scheduler.between)
-   * @param usual the key of the adapters that belong to the model as it is served; blocks of these are told like those of no adapters
+   * @param usual the key of the adapters that are part of the served model; blocks under them are announced as if without adapters
    */
   constructor(
     private readonly cache: WatchedCache,
@@ -43,11 +41,11 @@ export class BlockWatch {
     this.#timer.unref()
   }
 
-  /** Call it when a step has ended. */
+  /** Checks for changes as soon as possible. Call it when a step has ended. */
   later(): void {
     this.#due = true
     if (this.#ended) return
-    // A failure (the engine's end, a lost context) is reported to requests.
+    // Ignore failures (the engine's end, a lost context): requests report them.
     this.#running ??= this.#run()
       .catch(() => undefined)
       .finally(() => {
@@ -55,7 +53,7 @@ export class BlockWatch {
       })
   }
 
-  /** Tells that all blocks are gone. Call it before the engine's memory is freed. */
+  /** Announces that all blocks are gone. Call it before the engine's memory is freed. */
   async end(): Promise<void> {
     if (this.#ended) return
     this.#ended = true
@@ -76,12 +74,12 @@ export class BlockWatch {
   }
 
   async #tell(events: readonly BlockEvent[]): Promise<void> {
-    // A failed outlet must not end a server that answers; the outlet reports its trouble itself.
+    // A failing outlet must not stop a server that answers. The outlet reports its own problems.
     const told = events.map((event) => (event.kind === 'stored' ? { ...event, adapters: this.#named(event.adapters) } : event))
     if (told.length > 0) await this.outlet.tell(told).catch(() => undefined)
   }
 
-  /** Returns the name of a set of adapters for the outlet: empty for the usual one. */
+  /** Returns the name of a set of adapters in events: empty for the usual set, `none` for no adapters, else the key. */
   #named(key: string): string {
     if (key === this.usual) return ''
     return key === '' ? 'none' : key

@@ -1,6 +1,6 @@
 /**
- * The secrets that key the hashes of saved cells. A disk cache has its own, in a file of its folder that only this user can read. Engines
- * on several machines share one that the operator gives them.
+ * The secrets that key the hashes of saved cells. A disk cache has its own, in a file of its folder that only this user may read. Engines
+ * that share cells also share a secret, which the operator gives them.
  */
 import { createHash, randomBytes } from 'node:crypto'
 import { constants, readFileSync, statSync } from 'node:fs'
@@ -13,12 +13,12 @@ import { SECRET_BYTES } from '../kv/tenant-salts.js'
 const FORMAT = 'kvsecrt1'
 const BYTES = FORMAT.length + SECRET_BYTES + 32
 export const SECRET_FILE = 'kvfold.secret'
-/** How often we try again when another process was first or changed the file meanwhile. After that we do not save the secret. */
+/** How often we try again if another process creates or replaces the file at the same time. Then the secret is not saved. */
 const ATTEMPTS = 5
 
 export interface CacheSecret {
   readonly secret: Buffer
-  /** One sentence for the user, or null. */
+  /** A sentence for the user about a problem with the secret; null if there is none. */
   readonly note: string | null
 }
 
@@ -28,7 +28,7 @@ type Found =
   | { readonly kind: 'unusable'; readonly why: string }
 
 /**
- * Returns the folder's secret. If the folder has none, writes a new one, whole or not at all. If several processes do so at once, the
+ * Returns the folder's secret. If there is none, writes a new one, completely or not at all; of several processes that do so at once, the
  * first one's secret remains. Replaces a secret that is damaged, belongs to another user, or that other users may read; cells saved under
  * it are then refused. If the file cannot be written, the secret is valid until the program ends.
  * @param temporary a path in the folder that no other process uses
@@ -84,7 +84,7 @@ async function read(path: string): Promise<Found> {
   }
 }
 
-/** Writes a new secret. With `fresh`, an existing secret stays. */
+/** Writes a new secret. With `fresh`, an existing file stays. */
 async function write(path: string, temporary: string, fresh: boolean): Promise<void> {
   const whole = Buffer.concat([Buffer.from(FORMAT, 'latin1'), randomBytes(SECRET_BYTES)])
   try {
@@ -102,7 +102,7 @@ async function write(path: string, temporary: string, fresh: boolean): Promise<v
   }
 }
 
-/** Whether the path has a file now, ours or one that another process put there first. Returns false if the file system has no links. */
+/** Links `temporary` to the path. Returns whether the path has a file now, ours or another process's. False if links are not supported. */
 async function isLinked(temporary: string, path: string): Promise<boolean> {
   try {
     await link(temporary, path)
@@ -116,13 +116,13 @@ const sumOf = (content: Buffer): Buffer => createHash('sha256').update(content).
 
 const codeOf = (error: unknown): string => (error instanceof Error && 'code' in error ? String(error.code) : String(error))
 
-// The secret that engines on several machines share. The operator makes it and gives it to each of them.
+// The secret that engines on several machines share. The operator makes it and gives it to each engine.
 
 const MOST_SHARED = 4096
 
 /**
- * Reads the file's secret and returns 32 bytes. Any content of 32 bytes or more will do; a newline at its end is left out. The file's group
- * may read it, because clusters mount secrets that way. Other users may not, and only its owner may write to it.
+ * Reads the operator's secret from a file, and returns 32 bytes made of it. The file may contain anything of at least 32 bytes; one newline
+ * at the end is ignored. Its group may read it, because clusters mount secrets that way. Other users may not, and only its owner may write.
  * @throws KvfoldError engine/bad-request
  */
 export function sharedSecret(path: string): Buffer {

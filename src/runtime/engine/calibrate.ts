@@ -1,4 +1,4 @@
-/** Measures what a model costs on this machine: prefill and decode at several depths, the bookkeeping of a fold, copies to host memory. */
+/** Measures what a model costs on this machine: prefill and decode at several depths, bookkeeping of folds, copies to host memory. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
@@ -19,11 +19,11 @@ import type { Prompt } from '../kv/prompt.js'
 import type { NativeContext } from '../native/types.js'
 
 export interface CalibrateOptions {
-  /** Takes about 10 seconds instead of about a minute; there are fewer depths and more noise. Default false. */
+  /** Whether to take about 10 seconds instead of about a minute, with fewer depths and more noise. Default false. */
   readonly quick?: boolean
   /**
-   * The milliseconds that the calibration may take, instead of the usual time. A few figures are measured in any case. More time allows
-   * greater depths and larger chunks.
+   * The milliseconds that the calibration may take. A few figures are measured in any case. More time allows greater depths and larger
+   * chunks. Default: about a minute, or 10 seconds with `quick`.
    */
   readonly budget?: number
   readonly signal?: AbortSignal
@@ -31,7 +31,7 @@ export interface CalibrateOptions {
   readonly onProgress?: (share: number, what: string) => void
 }
 
-/** The limits of a calibration, in milliseconds and tokens. */
+/** The limits of a calibration: milliseconds in all, the greatest depth in tokens, and the rounds per figure. */
 interface CalibrationLimits {
   readonly budget: number
   readonly deepest: number
@@ -40,34 +40,32 @@ interface CalibrationLimits {
 
 const WHOLE: CalibrationLimits = { budget: 50_000, deepest: 16_384, rounds: 5 }
 const QUICK: CalibrationLimits = { budget: 8_000, deepest: 4096, rounds: 3 }
-/** `FILLED` is the sequence that is filled with tokens. Runs in `PROBE` are timed beside it. */
+/** `FILLED` is the sequence that is filled with tokens. Timed runs happen in `PROBE`, beside it. */
 const FILLED = seqId(0)
 const PROBE = seqId(1)
 const SMALL = 16
-/** The fewest cells of a context that can be calibrated. Fewer show no differences in time. */
+/** The fewest cells of a context for a calibration. With fewer, differences in time cannot be seen. */
 const FEWEST = 1024
 const SHALLOWEST = 256
 /**
- * How many sequences the context needs: a live one, one to work in, and one that keeps the cells. The folds and restores of all rounds
- * leave the others parked.
+ * How many sequences the context needs: a live one, a scratch one, and one that keeps the cells. The folds and restores of the rounds park
+ * the rest.
  */
 export const SEQUENCES = 16
-/** A chunk that takes longer than this share of the budget is made smaller. */
+/** A chunk whose decode takes more than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
-/**
- * The share of the budget that the rounds of one figure may take. Long measurements need fewer rounds, because chance weighs less in them.
- */
+/** The share of the budget for the rounds of one figure. Long measurements need fewer rounds, because noise weighs less in them. */
 const LONGEST_ROUNDS = 1 / 30
-/** The share of the budget for computing; the rest is for copies and bookkeeping. */
+/** The share of the budget for prefill and decode. The rest is for copies and bookkeeping. */
 const COMPUTING = 0.8
 const MARKER = 16
-/** The fewest steps that determine the three rates of bookkeeping. */
+/** The fewest steps from which the three rates of bookkeeping can be determined. */
 const FEWEST_STEPS = 4
 const SPLICE: StepContract = { contract: 'splice' }
 
 /**
- * Measures the costs on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until
- * the budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
+ * Measures the costs on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows up to fourfold
+ * at a time until the budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in it.
  * @param vocabulary how many tokens the model has
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */
@@ -103,11 +101,11 @@ export async function calibrate(
         for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
           prefill.push(await bench.time({ tokens, attended, cells: depth }))
       }
-      // The next depth takes at least as long as this one. The rest of the time goes into filling the sequence up to it.
+      // The next depth needs at least as much time as this one. The rest of the time can go into filling the sequence up to it.
       const left = COMPUTING * limits.budget - bench.elapsed - (bench.elapsed - begun)
       const affordable = Math.floor((left * chunk) / prefill.at(-1)!.milliseconds)
       const next = Math.min(most, depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : depth + Math.min(3 * depth, affordable))
-      // A depth that is hardly greater adds no information.
+      // A slightly greater depth adds no information.
       if (next < 1.25 * depth) break
       await bench.fill(depth, next, chunk)
       depth = next
@@ -121,7 +119,7 @@ export async function calibrate(
   }
 }
 
-/** The test bench: a context with a filled live sequence of random tokens, and runs timed beside it. */
+/** The test bench: a context with one sequence full of random tokens (FILLED), beside which runs are timed. */
 class CalibrationBench {
   readonly #begun = performance.now()
   readonly #random = new Random(1)
@@ -139,7 +137,10 @@ class CalibrationBench {
     return performance.now() - this.#begun
   }
 
-  /** Runs a few decodes, because the first ones are slow. Returns how many tokens at once are quick enough to measure several times. */
+  /**
+   * Runs a few decodes, because the first ones are slow. Returns the chunk size: how many tokens can be decoded several times in the
+   * budget.
+   */
   async warmUp(): Promise<number> {
     this.#tell('warming up')
     let took = 0
@@ -152,7 +153,7 @@ class CalibrationBench {
     return chunk
   }
 
-  /** Lengthens the filled live sequence from `from` to `to` tokens. */
+  /** Lengthens the sequence FILLED from `from` to `to` tokens. */
   async fill(from: number, to: number, chunk: number): Promise<void> {
     for (let at = from; at < to; at += chunk) {
       this.#tell(`filling up to ${to} tokens`)
@@ -160,9 +161,7 @@ class CalibrationBench {
     }
   }
 
-  /**
-   * Times the run beside the filled live sequence. That sequence holds `run.cells` cells; the run sees the first `run.attended` of them.
-   */
+  /** Times a run in PROBE. FILLED has `run.cells` cells meanwhile, and the run sees the first `run.attended` of them. */
   async time(run: ComputedRun): Promise<Timed> {
     const { tokens, attended, cells } = run
     const times: number[] = []
@@ -176,7 +175,7 @@ class CalibrationBench {
     return { ...run, milliseconds: medianOf(times) }
   }
 
-  /** Measures copies to host memory and back, with a sequence that is as large as the free cells allow. */
+  /** Measures copies to host memory and back, with a sequence of as many cells as are free, at most 4096. */
   host(): CostModel['host'] {
     this.#tell('copies to host memory')
     const { context, limits } = this
@@ -197,7 +196,7 @@ class CalibrationBench {
       const loaded = performance.now()
       context.untag(PROBE, span(0, size))
       bytes = state.byteLength
-      // The first round touches fresh memory of the system, so it does not count.
+      // The first round allocates memory that the system must provide, so it does not count.
       if (round === 0) continue
       saves.push(saved - begun)
       loads.push(loaded - cleared)
@@ -211,13 +210,13 @@ class CalibrationBench {
   }
 
   /**
-   * Folds and restores stretches of the filled live sequence as conversations do. Times everything but the decodes, for as many folds as
-   * there is time.
+   * Folds and restores spans of the sequence FILLED, as conversations do. Times everything but the decodes. Measures as many folds as the
+   * time allows.
    */
   async books(): Promise<TimedBooks[]> {
     const filled = (this.context.positions(FILLED)?.max ?? -1) + 1
     const timed: TimedBooks[] = []
-    // `keeper` keeps the cells alive beyond each cache that is made over them.
+    // `keeper` holds the cells, which each cache over them would otherwise free at its end.
     const keeper = seqId(this.context.sequences - 1)
     this.context.tag(FILLED, keeper, span(0, filled))
     this.context.untag(FILLED, span(0, filled))
@@ -232,7 +231,7 @@ class CalibrationBench {
         this.#tell(`folds of ${size} of ${held} tokens`)
         const fold = await timer.show(size, this.#tokens(MARKER))
         const restore = await timer.show(0, this.#tokens(MARKER))
-        // The first round runs code that is not compiled yet, so it does not count.
+        // The first round runs code that the JIT has not compiled yet, so it does not count.
         if (round === 0) continue
         folds.push(fold)
         restores.push(restore)
@@ -276,7 +275,7 @@ class CalibrationBench {
   }
 }
 
-/** Returns the folds to time. Each hides `size` of `held` tokens. The most informative come first, in case time runs out. */
+/** Returns the folds to time. Each hides `size` of `held` tokens. The most informative come first, because time may run out. */
 const foldsOf = (filled: number): { readonly held: number; readonly size: number }[] =>
   [2, 16, 4].flatMap((part) =>
     [...new Set([Math.ceil(filled / 4), filled, Math.ceil(filled / 2)])]
@@ -284,12 +283,12 @@ const foldsOf = (filled: number): { readonly held: number; readonly size: number
       .filter(({ size }) => size >= MARKER),
   )
 
-/** A conversation in a cache of its own, over cells that are in the context already. */
+/** A conversation in a KvCache of its own, over cells that are in the context already. */
 class TimedFolds {
   readonly #cache: KvCache
   readonly #conversation = conversationId('calibration')
 
-  /** @param base stands for the tokens of the live sequence that sequence 0 holds; a cache lends sequence 0 first */
+  /** @param base the tokens that FILLED's cells stand for; FILLED must be the sequence id that the cache lends first */
   constructor(
     context: NativeContext,
     private readonly base: Int32Array,
@@ -302,10 +301,7 @@ class TimedFolds {
     this.#cache.finish(step, 'done', 0)
   }
 
-  /**
-   * Runs a step that hides `hidden` tokens in the middle of the text and nothing else. Returns the milliseconds of planning and
-   * bookkeeping.
-   */
+  /** Runs a step that hides `hidden` tokens in the middle of the text. Returns the milliseconds of planning and bookkeeping. */
   async show(hidden: number, marker: Int32Array): Promise<number> {
     const begun = performance.now()
     const { step } = this.#begin(this.#shown(hidden, marker))
@@ -323,7 +319,7 @@ class TimedFolds {
     return spent + performance.now() - ended
   }
 
-  /** Drops the conversation, which empties its sequence. */
+  /** Drops the conversation, which frees its cells in FILLED. */
   end(): void {
     this.#cache.forget(this.#conversation)
   }

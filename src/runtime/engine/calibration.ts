@@ -1,6 +1,6 @@
 /**
- * Saves and loads measurements of a model on this machine. `kvfold calibrate` makes the calibration; an engine measures the tier rates when
- * it is loaded. Each is one file for a model and its settings, used only on the machine that it was measured on.
+ * Saves and loads measurements of a model on this machine: calibrations, which `kvfold calibrate` makes, and tier rates, which an engine
+ * measures when it is loaded. Each is one file per model and settings, used only on the machine that it was measured on.
  */
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
@@ -12,13 +12,13 @@ import { writeWhole } from '../core/whole-file.js'
 import { COST_VERSION, type CostModel, type MeasuredOn, type TierRates, tierRatesOf } from '../kv/cost-model.js'
 import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
 
-/** The engine options that change its speed. */
+/** The engine options that influence its speed. */
 export type CalibrationSettings = Pick<
   ContextOptions,
   'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
 > & {
   readonly model?: ModelOptions
-  /** The adapters that are applied, because they take time for every token. */
+  /** The adapters that are applied. They cost time for every token. */
   readonly lora?: readonly { readonly path: string; readonly scale?: number }[]
 }
 
@@ -32,7 +32,7 @@ export interface CalibrationSubject {
 export type LoadedCalibration =
   | { readonly kind: 'found'; readonly model: CostModel; readonly path: string }
   | { readonly kind: 'none' }
-  /** There is a file, but it must not be used. */
+  /** There is a file, but it must not be used, for example because it is damaged or from another machine. */
   | { readonly kind: 'refused'; readonly reason: string }
 
 const Rate = Type.Number({ minimum: 0 })
@@ -84,18 +84,18 @@ const RatesFile = Type.Object({
   rates: Type.Object({ host: Host, scanned: Type.Object({ prefill: Rate, decode: Rate }) }),
 })
 
-/** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: for files that can be measured or tried again. */
+/** Returns `$XDG_CACHE_HOME/kvfold`, by default `~/.cache/kvfold`: for files that can be measured or tried again. */
 export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_CACHE_HOME']
-  // The XDG specification says that relative paths are ignored.
+  // The XDG specification says that relative paths must be ignored.
   return join(given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache'), 'kvfold')
 }
 
-/** The folder `calibration` in the cache folder. */
+/** Returns the folder `calibration` in the cache folder. */
 export const calibrationFolder = (environment: NodeJS.ProcessEnv = process.env): string =>
   join(cacheFolder(environment), 'calibration')
 
-/** Returns the record of the model, settings and machine that a calibration in this context is measured on. */
+/** Returns what a calibration in this context records about its model, settings and machine. */
 export function measuredOn({ info, settings, backend }: CalibrationSubject, context: NativeContext): MeasuredOn {
   return {
     model: info.metadata['general.name'] ?? info.description,
@@ -112,7 +112,7 @@ export function measuredOn({ info, settings, backend }: CalibrationSubject, cont
   }
 }
 
-/** Writes the file, whole or not at all, in place of an earlier one. Returns its path. */
+/** Writes the calibration's file, completely or not at all, and replaces an earlier one. Returns its path. */
 export async function saveCalibration(
   subject: CalibrationSubject,
   cost: CostModel,
@@ -124,9 +124,8 @@ export async function saveCalibration(
 }
 
 /**
- * Returns the rates of this model on this machine: those of its calibration, else those kept in the folder. If there are none, takes them
- * from `measure` and keeps them. A file of rates that is damaged or foreign counts as none, and a folder that cannot be written keeps
- * nothing.
+ * Returns the tier rates of this model on this machine: those of its calibration, else those saved in the folder. If there are none, calls
+ * `measure` and saves the result. A damaged or foreign file counts as none, and a folder that cannot be written is ignored.
  */
 export async function keptTierRates(
   subject: CalibrationSubject,
@@ -144,13 +143,13 @@ export async function keptTierRates(
   return rates
 }
 
-/** Writes a measurement to its file, whole or not at all, in place of an earlier file; makes its folder. */
+/** Writes a measurement to its file as JSON, completely or not at all. Makes its folder, and replaces an earlier file. */
 export async function writeMeasured(path: string, content: unknown): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
   await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(content, null, 2)}\n`))
 }
 
-/** Returns a file's JSON; null when it cannot be read or is not JSON. */
+/** Returns the JSON of a file; null when the file cannot be read or is not JSON. */
 export const readMeasured = async (path: string): Promise<unknown> => jsonOf(await readFile(path, 'utf8').catch(() => ''))
 
 /** Loads the subject's calibration. Refuses a damaged file, and one of another model, machine or release. */
@@ -177,7 +176,7 @@ export async function loadCalibration(subject: CalibrationSubject, folder = cali
 
 type Machine = Pick<MeasuredOn, 'gpu' | 'devices' | 'cpu' | 'release'>
 
-/** Returns the clause that says how this machine differs from the one that was measured; null if it does not. */
+/** Returns how this machine differs from the one that was measured, as a clause; null if it does not. */
 function otherMachine(on: Machine, now: Machine): string | null {
   if (on.release !== now.release) return `it was measured with llama.cpp ${on.release}, and this is ${now.release}`
   for (const [what, then, here] of [
@@ -199,8 +198,8 @@ const pathOf = (subject: CalibrationSubject, folder: string, of = ''): string =>
   join(folder, `${subjectHash(subject).slice(0, 32)}${of}.json`)
 
 /**
- * Returns the hash that names the measurements of a model and its settings. Model files of the same shape and size have the same hash,
- * because they are equally fast.
+ * Returns the hash that names the measurements of a model and its settings. Models of the same shape and size share a hash, because they
+ * are equally fast.
  */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {
   const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info

@@ -1,6 +1,6 @@
 /**
- * Prepares a request for the scheduler: finds the messages that a client edited, checks whether an answer's sampled tokens are this
- * model's, and makes the answer's grammar.
+ * Prepares a request for the scheduler. Finds the messages that a client edited, checks that sampled tokens in messages are this model's,
+ * and makes the grammar of the answer.
  */
 import type { AnswerBeginning, ChatFormat, Rendered } from '../chat/format.js'
 import type { ChatMessage, Sampled, ToolDefinition } from '../chat/message.js'
@@ -18,12 +18,12 @@ import { afterThought, eitherOf } from '../chat/grammar.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
- * The fewest tokens after a client's edit whose cells are kept. Kept cells carry the trace of hidden text, so keeping them must pay.
- * Computing fewer takes about as long as the first tokens of the answer.
+ * If fewer tokens after a client's edit could be kept, they are computed again. Kept cells carry the trace of hidden text, so keeping them
+ * must save time. Computing fewer takes about as long as the first tokens of the answer.
  */
 export const FEWEST_KEPT = 64
 
-/** The fields of a request whose messages the client may have changed. */
+/** The fields of a request that say whether its client edited earlier messages. */
 type EditedRequest = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'known' | 'parent'>
 
 type SubmittedStep = Pick<JobRequest, 'salt' | 'prompt' | 'terms'>
@@ -34,8 +34,8 @@ export class ClientEdits {
   constructor(private readonly cache: Pick<StepCache, 'prompt' | 'inherit'>) {}
 
   /**
-   * Returns the step to submit. If the client sent other messages than before, the prompt gets edits that account for the changes. The
-   * prompt's tokens are those of the messages either way. Call it once per step, since it updates the lineage.
+   * Returns the step to submit. Its prompt has exactly the tokens of the messages. If the client changed earlier messages, it also has
+   * edits that describe the changes. Call it once per step, because it updates the lineage.
    */
   asked(request: EditedRequest, rendered: Rendered, salt: CacheSalt, terms: StepContract): SubmittedStep {
     const { conversation, clientEdits, parent, known: count } = request
@@ -44,8 +44,8 @@ export class ClientEdits {
     if (parent !== undefined) this.cache.inherit?.(conversation, salt, parent)
     const plain = { salt, prompt: { tokens, messages, origin }, terms }
     if (clientEdits === undefined) return plain
-    // Text to be forgotten must not stay in a lineage, nor the text around it. A lineage of the gaps would hide the text once it is
-    // restored.
+    // A lineage must not keep text that is to be forgotten. Without that text it would record a gap, which would hide the text once it is
+    // restored. So drop all lineages of the conversation.
     if (origin.base.includes(FORGOTTEN)) {
       this.#lineages.delete(conversation)
       return plain
@@ -59,7 +59,7 @@ export class ClientEdits {
     return {
       ...plain,
       prompt: { tokens, messages, origin: editedFrom(placed, origin, asked, terms.contract) },
-      // Without folds of its own the step has only the client's edits to keep to.
+      // A step without folds of its own has only the client's edits, so their contract is the step's.
       terms: origin.holes.length > 0 ? terms : { ...terms, contract: asked },
     }
   }
@@ -68,7 +68,10 @@ export class ClientEdits {
     this.#lineages.delete(conversation)
   }
 
-  /** The lineages of the conversation, else those of its parent. The latest one has the text that the last step generated. */
+  /**
+   * Returns the lineages of the conversation, else those of its parent. The latest one is extended by the text that the last step
+   * generated.
+   */
   #known(conversation: ConversationId, parent: ConversationId | undefined): readonly Lineage[] {
     for (const each of [conversation, ...(parent === undefined ? [] : [parent])]) {
       const [latest, ...others] = this.#lineages.of(each)
@@ -80,8 +83,8 @@ export class ClientEdits {
 }
 
 /**
- * Finds the places of the client's messages (`wording`) in one of the lineages: the latest one that showed them before, else the latest one
- * that has enough of them. Both results are null if no lineage fits.
+ * Places the client's messages (`wording`) in one of the known lineages. It takes the latest lineage that showed these messages before,
+ * else the latest one with enough of their tokens (FEWEST_KEPT). Both results are null if no lineage fits.
  */
 function placedIn(known: readonly Lineage[], wording: Wording, count: number | undefined) {
   const before = known.filter((each) => each.showed(wording))
@@ -92,24 +95,21 @@ function placedIn(known: readonly Lineage[], wording: Wording, count: number | u
   return { lineage: null, placed: null }
 }
 
-/**
- * Counts the tokens after the client's first change that the earlier lineage has, too. Returns the length of the wording if nothing
- * changed.
- */
+/** Counts the tokens after the client's first change that the lineage already has. If nothing changed, returns the number of all tokens. */
 function keptIn({ places }: PlacedWording, { text }: Lineage): number {
   const first = places.findIndex((place, at) => place !== at)
   if (first < 0) return places.length
   return places.subarray(first).reduce((count, place) => count + (place !== NOWHERE && place < text.length ? 1 : 0), 0)
 }
 
-// Whether the sampled tokens in a message are of this model's vocabulary. A stored answer may come from another model of the same name.
+// Checks that sampled tokens in messages belong to this model's vocabulary. A stored answer may come from another model of the same name.
 
 export class OwnAnswers {
   readonly #known = new WeakMap<Sampled, boolean>()
 
   constructor(private readonly model: Pick<NativeModel, 'info' | 'piece'>) {}
 
-  /** Returns the messages. Removes sampled tokens that do not spell their text in this vocabulary; such messages are tokenized anew. */
+  /** Returns the messages without sampled tokens that do not spell their text in this vocabulary. Such messages are tokenized from text. */
   of(messages: readonly ChatMessage[]): readonly ChatMessage[] {
     if (messages.every(({ sampled }) => sampled === undefined || this.#isOwn(sampled))) return messages
     return messages.map((message) => {
@@ -127,19 +127,19 @@ export class OwnAnswers {
   #spells({ text, tokens }: Sampled): boolean {
     if (tokens.some((token) => token < 0 || token >= this.model.info.vocabulary)) return false
     const bytes = Buffer.concat(Array.from(tokens, (token) => this.model.piece(token, true)))
-    // Decode as `Job` does for streams.
+    // Decode the bytes in the same way as `Job` does for streams.
     return new TextDecoder().decode(bytes) === text
   }
 }
 
-// The form that an answer must have: a grammar, a schema or forced calls. Also whether a cut answer closes the brackets and tags it opened.
+// The required form of an answer: a grammar, a schema or tool calls. Also whether a cut answer closes the brackets and tags that it opened.
 
-/** The form of an answer's whole text. Without any field every text is allowed. */
+/** The required form of an answer's whole text. If no field is set, any text is allowed. */
 interface AnswerForm {
   readonly grammar?: string | undefined
   /** A JSON schema. */
   readonly schema?: unknown
-  /** Whether parts of the schema that a grammar cannot express are left out. */
+  /** Whether constraints of the schema that a grammar cannot express are dropped. */
   readonly loose?: boolean | undefined
 }
 
@@ -157,8 +157,8 @@ export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo
 }
 
 /**
- * Refuses a request with both a grammar and a schema. Refuses to continue an answer that must have a form from its first character on, or
- * whose beginning is more than text.
+ * Refuses a request with both a grammar and a schema. If the request continues an answer, also refuses a required form, which would apply
+ * from the first character on. Refuses a beginning of an answer that has more than text.
  * @throws KvfoldError engine/bad-request
  */
 export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
@@ -175,7 +175,7 @@ export function refuseBadForm({ continues = false, messages, grammar, schema, to
     throw bad('An answer that begins with text cannot be a tool call; leave out tool_choice or the beginning of the answer.')
 }
 
-/** Returns the whole answer: its given beginning, followed by the sampled rest. */
+/** Returns the whole answer: its given beginning, if any, and the sampled rest. */
 export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning | null): Pick<JobResult, 'text' | 'tokens'> =>
   beginning === null
     ? { text, tokens }
@@ -185,7 +185,7 @@ type HeldForm = Pick<SamplerOptions, 'lazy'> & { readonly grammar?: string }
 type Held = HeldForm & Pick<SamplerOptions, 'budget'>
 
 /**
- * Returns the grammar of the answer's form as a sampler takes it; a promise only if a schema must be converted.
+ * Returns the sampler's grammar for this form; a promise only if a schema must be converted.
  * @throws KvfoldError engine/bad-grammar for an invalid schema, or one that cannot be converted
  */
 export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm | Promise<HeldForm> {
@@ -195,8 +195,8 @@ export function formGrammar({ grammar, schema, loose = false }: AnswerForm): Hel
 }
 
 /**
- * Returns `tools` and `unlisted` as one list. An unlisted tool replaces the tool of the same name. `callable` and `toolChoice` may allow
- * fewer; they are not applied here.
+ * Returns `tools` and `unlisted` as one list. An unlisted tool replaces a listed one of the same name. Does not apply `callable` and
+ * `toolChoice`, which may allow fewer.
  */
 export function callableTools({
   tools = [],
@@ -206,9 +206,12 @@ export function callableTools({
 }
 
 /**
- * Returns the grammar of the request's form. If calls are allowed too, it allows calls of the callable tools in place of the form. Without a
- * form, or if a call is required, returns a grammar that allows calls of the callable tools only. It applies from the beginning if a call is required, else from the
- * place where a call begins.
+ * Returns the grammar of the answer:
+ *
+ * - With a required form: the form; if calls are optional, either the form or calls.
+ * - If a call is required: calls only, from the beginning of the answer.
+ * - Otherwise, with tools: calls only, from the place where a call begins (lazy grammar).
+ *
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
  */
@@ -233,16 +236,16 @@ export function allowedTools(request: EngineRequest): readonly ToolDefinition[] 
   return toolChoice === 'none' ? [] : callableTools(request).filter(({ name }) => callable?.includes(name) ?? true)
 }
 
-/** Returns the tools that the request may call, and whether a call of any of them ends the answer. */
+/** Returns the tools that the answer may call, and whether a call of any of them ends it. */
 function allowedIn(request: EngineRequest): { readonly allowed: readonly ToolDefinition[]; readonly isSingle: boolean } {
   const allowed = allowedTools(request)
   return { allowed, isSingle: allowed.every(request.endsWith ?? (() => false)) }
 }
 
-/** @param reasons whether the grammar of the calls has the reasoning before them */
+/** @param reasons whether the grammar of calls includes the reasoning before them */
 async function formOrCalls(format: ChatFormat, request: EngineRequest, reasons: boolean): Promise<HeldForm> {
   const { allowed, isSingle } = allowedIn(request)
-  // If calls alone had optional reasoning, a model that begins to reason could only call.
+  // If calls but not the form could begin with reasoning, a model that begins to reason would have to call.
   const [form, calls] = await Promise.all([formGrammar(request), format.callGrammarElsewhere(allowed, isSingle, reasons)])
   return calls === null || form.grammar === undefined ? form : { grammar: eitherOf(calls, form.grammar) }
 }
@@ -266,7 +269,7 @@ async function callsOf(format: ChatFormat, request: EngineRequest, bare: boolean
 
 /**
  * Returns the grammar of a request's answer, and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
- * or calls need one.
+ * or calls must be converted.
  * @param bare whether the grammar also covers bare calls (`GenerationOptions.bareCalls`)
  * @throws KvfoldError as `grammarOf`
  */
@@ -295,7 +298,7 @@ export function compiled(model: NativeModel, grammar: string, signal?: AbortSign
   })
 }
 
-/** More tokens than an answer can have. */
+/** A reasoning budget that no answer reaches. */
 const NO_BOUND = 2 ** 31 - 1
 
 function budgetOf(
@@ -313,7 +316,7 @@ function budgetOf(
   return { budget: { tokens, open, close, isFirst, opened: !continues && format.opens(open), forced } }
 }
 
-/** An answer, the messages and tools before it, and its text as sampled. */
+/** An answer that was cut after a call, the messages and tools before it, and its text as sampled. */
 interface CutAnswer {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
@@ -322,8 +325,8 @@ interface CutAnswer {
 }
 
 /**
- * Whether an answer that was cut after a call contains everything that the template writes after that call. If not, for example where a
- * list of calls is still open, the next prompt must use the template's own wording.
+ * Whether an answer that was cut after a call contains everything that the template writes after that call. If not, e.g. because a list of
+ * calls is still open, the next prompt must use the template's rendering of the answer instead of the sampled tokens.
  */
 export function isClosed(format: ChatFormat, model: NativeModel, { messages, tools, answer, sampled }: CutAnswer): boolean {
   const written = format.render({ messages: [...messages, answer], tools, generationPrompt: false })
@@ -331,7 +334,7 @@ export function isClosed(format: ChatFormat, model: NativeModel, { messages, too
   const own = written.tokens.subarray(start, end)
   const turn = own.findLastIndex((token) => model.isEndOfGeneration(token))
   const text = model.detokenize(turn < 0 ? own : own.subarray(0, turn), true)
-  // The text after the JSON of the last call. If calls are tags only, the text from the last tag on.
+  // The text after the JSON of the last call. If calls are only tags, the text from the last tag on.
   const from = text.includes('}') ? text.lastIndexOf('}') + 1 : text.lastIndexOf('<')
   return sampled.trimEnd().endsWith(text.slice(from).trim())
 }

@@ -1,5 +1,5 @@
 /**
- * The format of a file of saved cells, in the disk tier and in a folder that engines share. Verifies checksums before a file is used. Also
+ * The file format of saved cells, in the disk tier and in a folder that engines share. Verifies checksums before a file is used. Also
  * deletes the files of deleted conversations.
  */
 import { createHash, createHmac } from 'node:crypto'
@@ -33,7 +33,7 @@ import { join } from 'node:path'
  * It can still be read: a deleted conversation's file must be found without the secret.
  */
 const FORMAT = 'kvshelf2'
-/** Flags for opening a saved file. If something else has taken its place, links are not followed, and a pipe does not block. */
+/** Flags for opening a saved file. If its name is now a link or a pipe, opening fails or does not block. */
 export const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 const IDENTITY_AT = 8
 export const IDENTITY_BYTES = 32
@@ -42,15 +42,15 @@ const LENGTHS_AT = 48
 const SUM_AT = 64
 const KEYED_AT = 96
 const FIXED = 128
-/** Bytes of state that have one checksum. The event loop gets a turn after each section. */
+/** Bytes of state with one checksum. The event loop gets a turn after each section is written. */
 const SECTION = 2 ** 20
 /**
- * Larger heads are refused, because only millions of tokens would need one. So a wrong size, from damage or from a hole in the file,
- * allocates nothing.
+ * Larger heads are refused: only millions of tokens would need one. So a wrong length, from damage or a hole in the file, allocates
+ * nothing.
  */
 const MOST_HEAD = 2 ** 28
 
-/** Reads the head; refuses a file of the wrong length or with a damaged head. */
+/** Reads the head. Refuses a file of the wrong length or with a damaged head. */
 export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
   const { size } = await file.stat()
   const fixed = Buffer.allocUnsafeSlow(FIXED)
@@ -61,7 +61,7 @@ export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
   return (await fill(file, head, 0)) && sumOf(head).equals(head.subarray(SUM_AT, KEYED_AT)) ? head : 'refused'
 }
 
-/** Reads the state; refuses a file that is damaged or whose head has other checksums than `sum`. */
+/** Reads the state. Refuses a damaged file, and one whose head has other checksums than `sum`. */
 export async function readState(file: FileHandle, sum: Buffer): Promise<Uint8Array | 'refused'> {
   const head = await readHead(file)
   if (head === 'refused' || !sum.equals(sumIn(head))) return 'refused'
@@ -74,7 +74,7 @@ export async function readState(file: FileHandle, sum: Buffer): Promise<Uint8Arr
   return state
 }
 
-/** Fills the buffer from the file. Returns false if the file ends first. */
+/** Fills the buffer from byte `from` of the file. Returns false if the file ends first. */
 async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boolean> {
   for (let at = 0; at < buffer.length;) {
     const { bytesRead } = await file.read(buffer, at, buffer.length - at, from + at)
@@ -85,8 +85,8 @@ async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boo
 }
 
 /**
- * Writes a new file with head and state, and syncs it. `time`: its time of modification, in milliseconds. Errors of a full disk or a remote
- * server are thrown here at the latest.
+ * Writes a new file with head and state, and syncs it, so that errors of a full disk or a remote server are thrown here. `time` becomes its
+ * time of modification, in milliseconds.
  */
 export async function writeCells(path: string, head: Buffer, state: Uint8Array, time: number): Promise<void> {
   const file = await open(path, 'wx', 0o600)
@@ -100,10 +100,10 @@ export async function writeCells(path: string, head: Buffer, state: Uint8Array, 
   }
 }
 
-/** Whether an error comes from the file system, and not from a bug of kvfold. */
+/** Whether an error comes from a system call, and not from a bug of kvfold. */
 export const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
-/** Makes a head without its checksums. */
+/** Makes a head; `checksum` fills in its checksums. `state`: bytes of the state. */
 export function headOf(record: OffloadRecord, identity: Buffer, state: number): Buffer {
   const conversation = Buffer.from(record.conversation)
   const fixed = Buffer.alloc(FIXED)
@@ -155,7 +155,7 @@ function lengthsOf(head: Buffer): [number, number, number] {
   return [head.readUInt32LE(LENGTHS_AT), head.readUInt32LE(LENGTHS_AT + 4), head.readUInt32LE(LENGTHS_AT + 8)]
 }
 
-/** Bytes of the state that belongs to the head. */
+/** Returns the length in bytes of the state that belongs to the head. */
 export const stateBytes = (head: Buffer): number => Number(head.readBigUInt64LE(STATE_AT))
 
 function headLength(head: Buffer): number {
@@ -173,28 +173,28 @@ export const tokensIn = (head: Buffer): number => lengthsOf(head)[0]
 
 export const identityIn = (head: Buffer): Buffer => head.subarray(IDENTITY_AT, IDENTITY_AT + IDENTITY_BYTES)
 
-/** Whether the head was made under this secret. */
+/** Whether the head was written under this secret. */
 export const isUnder = (secret: Buffer, head: Buffer): boolean => keyedOf(head, secret).equals(head.subarray(KEYED_AT, FIXED))
 
 const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
   createHmac('sha256', secret).update('kvfold shelf head:').update(head.subarray(SUM_AT, KEYED_AT)).digest()
 
 /**
- * Whether cells saved for `conversation` belong to conversation `id`. They do if they are its own, or if the id `conversation` begins with
- * `id` and a slash or space.
+ * Whether cells that were saved under the name `conversation` belong to conversation `id`. They do if the names are equal, or if
+ * `conversation` begins with `id` and a slash or a space.
  */
 export const isOf = (id: string, conversation: string): boolean =>
   conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
 
-/** Returns both checksums of the head, as the head itself has them. */
+/** Returns the two checksums in the head: SHA-256 and HMAC. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
 
-/** The ending of the names of shared blocks; names of the disk tier end with `.kvshelf`. */
+/** The ending of file names of shared blocks. File names of the disk tier end with `.kvshelf`. */
 export const BLOCK_FILE = '.kvcells'
 
 /**
- * The files that deleted conversations left in folders of saved cells. An engine that is not loaded cannot delete them itself. A loaded
- * engine finds its files gone, which costs a recompute. Files of the disk tier never change, so each of them is read once.
+ * Deletes files that deleted conversations left in folders of saved cells. It is needed for engines that are not loaded, which cannot do it
+ * themselves. A loaded engine finds its files gone, which costs a recompute. Files of the disk tier never change, so each is read once.
  */
 export class SavedCells {
   readonly #conversations: readonly Map<string, string>[]

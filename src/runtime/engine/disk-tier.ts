@@ -29,27 +29,27 @@ import {
 
 const ITEM = /^([0-9a-f]{32})\.kvshelf$/
 const TEMPORARY = /^kvshelf-(?:([0-9a-f]{8})-)?([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
-/** Distinguishes this process's files from those of an earlier process with the same id. In containers process ids repeat. */
+/** A random number of this process in its file names. Process ids repeat, above all in containers. */
 const RUN = randomBytes(4).toString('hex')
-/** Milliseconds after which a temporary file counts as abandoned, even if a process lives under the id in its name. */
+/** Milliseconds after which a temporary file counts as abandoned, even if a process with the id in its name is running. */
 const ABANDONED = 600_000
 
 export interface DiskShelfOptions {
-  /** The folder. It is created, for this user only, if it is missing. Files in it with other names than kvfold's are left alone. */
+  /** The folder. It is created, for this user only, if it is missing. Files whose names are not kvfold's are left alone. */
   readonly folder: string
-  /** The most bytes that the items of all models in the folder may take together. */
+  /** The most bytes of all items in the folder, those of other models included. */
   readonly budget: number
-  /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
+  /** SHA-256 of everything on which a state depends: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
   /** The secret that keys the hashes of all cells in the folder. Default: the folder's own secret. */
   readonly secret?: Buffer
   /** Returns the present time, in milliseconds since 1970. Default: the clock of this program. */
   readonly clock?: () => number
-  /** Called with a sentence for the user when saved sequences are lost after the opening. Earlier losses are in `notes`. */
+  /** Called with a sentence for the user when saved sequences are lost after the opening. Losses during the opening are in `notes`. */
   readonly tell?: (sentence: string) => void
 }
 
-/** kvfold's record of a file. `record` is null for an item of another identity. */
+/** kvfold's record of a file. `record` is null if the file has another identity. */
 interface Entry extends Kept {
   readonly id: string
   readonly record: OffloadRecord | null
@@ -61,27 +61,27 @@ interface Entry extends Kept {
 /**
  * A folder of saved sequences as a disk tier.
  *
- * A file gets its final name only when it is whole and on the medium (temporary name, fsync, rename). So a process may be killed at any
- * point. The next opening deletes the file that it was writing, by the process id in the name. A power cut may lose the last items; a file
- * that it leaves incomplete is detected like any other damage. Last uses are the files' times of modification.
+ * A file gets its final name only when it is complete and synced (temporary name, fsync, rename). So the process may be killed at any
+ * point; the next opening deletes the file that it was writing, by the process id in the name. A power cut may lose the last items. A file
+ * that it leaves incomplete is detected like any other damage. A file's time of modification is its last use.
  *
  * Items of another identity belong to another model. They are never listed, and never deleted for being foreign. They count toward the same
- * budget, because the user gave a size to the folder; when room is short, all items compete by benefit. No engine can use items that
- * are damaged, of another format or under another secret, so they are deleted when they are seen.
+ * budget, because the user gave a size to the folder; when room is short, all items compete by benefit. No engine can use items that are
+ * damaged, of another format or under another secret, so they are deleted when they are seen.
  *
- * Several processes may share a folder. There is no lock, because a lock would outlive a killed process. Each step is atomic, and each can
- * fail harmlessly. The next `put` records the items of other processes. A file that another process deleted is gone, and its
- * cells are computed again. The budget may be exceeded by what other processes write at that moment.
+ * Several processes may share a folder. There is no lock, because a lock would outlive a killed process. Each step is atomic, and its
+ * failure harmless. The next `put` records the items of other processes. A file that another process deleted is gone, and its cells are
+ * computed again. The budget may be exceeded by what other processes write at the same time.
  *
- * Changes of the folder happen one after another; reads do not wait for them.
+ * Changes of the folder run one after another; reads do not wait for them.
  */
 export class DiskTierFolder implements DiskTier {
   readonly #entries = new Map<string, Entry>()
-  /** Ids of all files seen that may still be in the folder. It keeps a file that is about to be deleted from being entered again. */
+  /** Ids of all files that were in the folder when it was last read. A file in it is not recorded again while it is being deleted. */
   #seen = new Set<string>()
   readonly #counts = { refused: 0, unreadable: 0, gone: 0, evicted: 0, failed: 0 }
   readonly #notes: string[]
-  /** The causes of failed writes, so that each is reported once. A full disk would otherwise be reported for every sequence. */
+  /** Causes of failed writes that the user was told. A full disk would otherwise be reported for every sequence. */
   readonly #toldFailures = new Set<string>()
   #changes: Promise<unknown> = Promise.resolve()
   #opened = false
@@ -95,7 +95,7 @@ export class DiskTierFolder implements DiskTier {
   }
 
   /**
-   * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and shrinks the folder to the budget.
+   * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and deletes items until the budget holds.
    * @throws KvfoldError engine/bad-request when the folder cannot be used
    */
   static async open(options: DiskShelfOptions): Promise<DiskTierFolder> {
@@ -124,7 +124,7 @@ export class DiskTierFolder implements DiskTier {
     return this.kept.secret
   }
 
-  /** Sentences for the user about the opening. */
+  /** Sentences for the user about problems during the opening. */
   get notes(): readonly string[] {
     return this.#notes
   }
@@ -213,7 +213,7 @@ export class DiskTierFolder implements DiskTier {
     return done
   }
 
-  /** Makes kvfold's records agree with the files in the folder. */
+  /** Updates kvfold's records from the files in the folder. */
   async #look(): Promise<void> {
     const { folder } = this.options
     const found = new Set<string>()
@@ -235,8 +235,7 @@ export class DiskTierFolder implements DiskTier {
   }
 
   /**
-   * Records a new file; deletes it if it is damaged. Returns the loss, or null. `gone`: the file was deleted before we could
-   * read it.
+   * Records a new file, or deletes it if it is damaged. Returns the kind of loss, or null. `gone`: another process had deleted the file.
    */
   async #enter(id: string): Promise<Loss | null> {
     const read = await reading(this.#path(id), async (file) => {
@@ -252,7 +251,7 @@ export class DiskTierFolder implements DiskTier {
     return null
   }
 
-  /** Counts the losses, and reports those that are not deliberate deletions. */
+  /** Counts the losses. Tells the user about those that were not deliberate deletions. */
   #lost(losses: readonly Loss[]): void {
     for (const loss of losses) this.#counts[loss]++
     for (const [loss, what] of Object.entries(TOLD)) {
@@ -279,7 +278,7 @@ export class DiskTierFolder implements DiskTier {
     else this.#notes.push(sentence)
   }
 
-  /** Deletes items, those of least benefit first, until the others take at most `budget` bytes. */
+  /** Deletes items, those of least benefit first, until the rest takes at most `budget` bytes. */
   async #shrink(budget: number): Promise<void> {
     for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
       this.#entries.delete(id)
@@ -288,14 +287,14 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** Writes the file, whole or not at all. */
+  /** Writes the file, completely or not at all. */
   async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
     const write = (temporary: string) => writeCells(temporary, head, state, lastUse)
     await writeWhole(this.#path(id), write, temporaryIn(this.options.folder, id))
     this.#seen.add(id)
   }
 
-  /** Deletes the file of an item. A failure is ignored: a file that cannot be deleted is in `#seen`, so it is not read again. */
+  /** Deletes the file of an item. A failure is ignored, because a file in `#seen` is not recorded again. */
   async #delete(id: string): Promise<void> {
     await rm(this.#path(id), { force: true }).catch(() => undefined)
   }
@@ -305,12 +304,12 @@ const temporaryIn = (folder: string, id: string): string =>
   join(folder, `kvshelf-${processSpace()}-${process.pid}-${RUN}-${id}.tmp`)
 
 /**
- * `refused`: the file was read, and is damaged or not ours. `unreadable`: the system did not let us read it. `gone`: another process
- * deleted it.
+ * Why an item was lost. `refused`: its file is damaged or not ours. `unreadable`: the system did not let us read it. `gone`: another
+ * process deleted it.
  */
 type Loss = 'refused' | 'unreadable' | 'gone'
 
-/** The losses that are reported. `gone` is left out, because another process evicted that file on purpose. */
+/** The losses that the user is told. Not `gone`: another process evicted that file on purpose. */
 const TOLD = {
   refused: 'deleted (damaged, of another format or under another secret).',
   unreadable: 'skipped, because the system did not let kvfold read them.',
@@ -327,7 +326,7 @@ const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, recor
 
 const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
 
-/** Reads a file. A file that the system does not let us read counts as `unreadable` and is not deleted. */
+/** Opens a file and runs `read`. If the system does not let us read it, returns `unreadable`; such a file is not deleted. */
 async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {
   try {
     const file = await open(path, READING)
@@ -343,8 +342,8 @@ async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>):
 }
 
 /**
- * Whether this is the temporary file of a writer that has ended or given up. Process ids of another machine or container, and of earlier
- * versions of kvfold, say nothing here. Their files count as abandoned when they are old.
+ * Whether this is the temporary file of a writer that has ended or hangs. The process id in the name says nothing if it comes from another
+ * machine or container, or if an earlier version of kvfold wrote it. Such a file counts as abandoned when it is old.
  */
 async function isAbandoned(path: string, name: string): Promise<boolean> {
   const [, space, pid, run] = TEMPORARY.exec(name) ?? []
@@ -354,10 +353,10 @@ async function isAbandoned(path: string, name: string): Promise<boolean> {
   return mtimeMs < steady.now() - ABANDONED
 }
 
-// The place of a disk tier.
+// Where an engine keeps its disk tier.
 
 export interface ShelfPlace {
   readonly folder: string
-  /** The most bytes that the folder may hold. */
+  /** The most bytes of all items in the folder. */
   readonly bytes: number
 }

@@ -1,6 +1,6 @@
 /**
- * The draft model: a second, smaller model with the same vocabulary. It proposes the next tokens of answers, and the large model checks
- * them. It reads each prompt as the large model sees it. After a fold it reads the text behind the fold again.
+ * The draft model for speculative decoding: a second, smaller model with the same vocabulary. It proposes the next tokens of answers, which
+ * the large model verifies. It reads each prompt as the large model sees it. After a fold it reads the text behind the fold again.
  */
 import { KvfoldError } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
@@ -21,21 +21,21 @@ export interface TextOwner {
   readonly salt?: CacheSalt
 }
 
-/** A text to propose tokens for, and how many. */
+/** A text for which tokens are to be proposed, and the most of them. */
 export interface AskedDraft {
   readonly text: DraftedText
   readonly most: number
 }
 
-/** The most tokens that one proposal has. Later ones are seldom right. */
+/** The most tokens of one proposal. Later ones are seldom hits. */
 export const MOST_PROPOSED = 16
-/** Tokens that are read before one proposal: as many as take this many milliseconds. All streams wait meanwhile. */
+/** Milliseconds of reading before one proposal. All streams wait meanwhile, so a long text is read over several proposals. */
 const SLICE_TIME = 100
-/** Before a measurement, so many tokens are read at once. */
+/** How many tokens are read before the first measurement of the speed. */
 const FIRST_SLICE = 128
-/** Reading so few tokens takes about as long as reading one. */
+/** Reading up to this many tokens takes about as long as reading one. */
 const FEW = 8
-/** Two vocabularies may differ by this many tokens at their ends, which llama.cpp allows, too. */
+/** The vocabularies' sizes may differ by up to this many tokens at the end, as in llama.cpp. */
 const MORE_TOKENS = 128
 
 /** One sequence of the draft model's cache. */
@@ -44,28 +44,28 @@ interface Sequence {
   /** The token of each cell, in order. */
   cells: number[]
   owner: TextOwner | null
-  /** The running answer that uses it. */
+  /** The running answer that uses the sequence; null if there is none. */
   user: DraftedText | null
 }
 
 export class DraftModel {
-  /** The least lately used first. An answer's cells stay, because conversations come back. */
+  /** Longest unused first. Cells stay when an answer ends, because its conversation may continue. */
   readonly #sequences: Sequence[]
   readonly #samplers: readonly NativeSampler[]
-  /** Milliseconds to read the few tokens that are missing; and, by the number of streams, to write one token for each. */
+  /** Milliseconds to read a few missing tokens, and (next field) to write one token per stream, by the number of streams. */
   #reading: number | null = null
   readonly #steps = new Map<number, number>()
-  /** Milliseconds to read a token of a long text. */
+  /** Milliseconds per token to read a long text. */
   #bulk: number | null = null
-  /** Why the model drafts no more; null while it works. */
+  /** Why the model has stopped drafting; null while it works. */
   #failed: string | null = null
 
   private constructor(
     private readonly model: NativeModel,
     private readonly context: NativeContext,
-    /** How many tokens both models have. */
+    /** Number of tokens that both vocabularies have. */
     private readonly vocabulary: number,
-    /** The size of this model divided by the large one's. */
+    /** The size of this model in bytes, divided by that of the large one. */
     private readonly share: number,
     private readonly tell: (sentence: string) => void,
   ) {
@@ -77,8 +77,8 @@ export class DraftModel {
 
   /**
    * Loads the draft model of a large model.
-   * @param context its cells, threads and types; `sequences`: how many answers run at once
-   * @throws KvfoldError model/unsupported for another vocabulary, and for a cache from which tokens cannot be taken back; like loadModel
+   * @param context its number of cells, threads and cache types; `sequences` is how many answers run at once
+   * @throws KvfoldError model/unsupported for another vocabulary, or a cache from which tokens cannot be removed; as loadModel
    */
   static async load(
     native: Native,
@@ -101,7 +101,7 @@ export class DraftModel {
     }
   }
 
-  /** Begins the text of an answer. Give it back with `close`. */
+  /** Begins the text of an answer. Call `close` when the answer ends. */
   open(prompt: Int32Array, owner: TextOwner): DraftedText {
     const text = new DraftedText(prompt, owner, this.vocabulary)
     text.known = Math.max(0, ...this.#sequences.map((each) => (mayShare(each.owner, owner) ? text.shares(each.cells) : 0)))
@@ -122,9 +122,10 @@ export class DraftModel {
   }
 
   /**
-   * Returns the expected milliseconds of a proposal of `depth` tokens for each of these streams.
-   * @param plain milliseconds of a batch of the large model without drafts, for what was not measured yet
-   * @param isFavourable True: no measured time counts for more than what the model's size promises, since the first ones may be too long.
+   * Returns the expected milliseconds of a proposal of `depth` tokens for this many streams.
+   * @param plain milliseconds of a batch of the large model without drafts, from which unmeasured times are estimated
+   * @param isFavourable True: no time counts for more than the estimate by the model's size, because the first measurements may be too
+   * long.
    */
   milliseconds(depth: number, streams: number, plain: number, isFavourable = false): number {
     const guess = this.share * plain
@@ -132,14 +133,14 @@ export class DraftModel {
     return isFavourable ? Math.min(reading, guess) + depth * Math.min(step, guess) : reading + depth * step
   }
 
-  /** Returns the expected milliseconds until all of a text is read. `plain`: as for `milliseconds`. */
+  /** Returns the expected milliseconds to read the unread part of a text. `plain`: as for `milliseconds`. */
   readingTime(text: DraftedText, plain: number): number {
     return text.behind * (this.#bulk ?? (this.share * plain) / FEW)
   }
 
   /**
-   * Returns up to `most` tokens for each text, in the given order. A text of which much is unread gets none; a part of it is read. Never
-   * throws: a model that fails says so once, and drafts no more.
+   * Returns up to `most` tokens for each text, in the given order. A text with a long unread part gets none; a slice of that part is read
+   * instead. Never throws: if the model fails, it tells the user once and drafts nothing from then on.
    */
   async propose(asked: readonly AskedDraft[]): Promise<readonly Int32Array[]> {
     const drawn = new Map<DraftedText, number[]>()
@@ -159,7 +160,7 @@ export class DraftModel {
     })
   }
 
-  /** Empties what a conversation has in the cache. Call it while no proposal is written. */
+  /** Removes the conversation's cells. Call it while no proposal is being written. */
   forget(conversation: ConversationId): void {
     for (const each of this.#sequences) if (each.owner?.conversation === conversation && each.user === null) this.#clear(each)
   }
@@ -169,8 +170,8 @@ export class DraftModel {
   }
 
   /**
-   * Gives the text a sequence: the one of its conversation, else an empty one or the one that was used least lately, which then gets the
-   * cells of the longest equal beginning. Returns false if all are in use.
+   * Gives the text a sequence: that of its conversation, or an empty one, or the longest unused one. A sequence of another text first gets
+   * the cells of the longest common beginning with any sequence. Returns false if all sequences are in use.
    */
   #seat(text: DraftedText): boolean {
     if (text.sequence === null) {
@@ -190,7 +191,7 @@ export class DraftModel {
     const { id, cells } = text.sequence!
     const kept = text.keep()
     if (kept < cells.length) {
-      // Without the cells that its window has passed, llama.cpp would lose all of an earlier place.
+      // If the window has passed some cells, llama.cpp cannot go back to an earlier position. Then remove all cells.
       const from = this.#isWhole(text.sequence!) ? kept : 0
       this.context.untag(id, { start: from, end: cells.length })
       cells.length = from
@@ -199,7 +200,7 @@ export class DraftModel {
     return true
   }
 
-  /** Tags the cells of the longest beginning that the text shares with another sequence. */
+  /** Tags the cells of the longest beginning that the text has in common with another sequence. */
   #lend(to: Sequence, text: DraftedText): void {
     let [from, longest]: [Sequence | null, number] = [null, 0]
     for (const each of this.#sequences) {
@@ -212,8 +213,8 @@ export class DraftModel {
   }
 
   /**
-   * Whether the cache still has all cells of the sequence. With a sliding window llama.cpp gives cells that the window has passed to other
-   * tokens (`WindowGuard`).
+   * Whether the cache still has all cells of the sequence. With a sliding window, llama.cpp reuses cells that the window has passed
+   * (`WindowGuard`).
    */
   #isWhole({ id, cells }: Sequence): boolean {
     return this.model.info.slidingWindow === 0 || cells.length === 0 || this.context.positions(id)?.min === 0
@@ -225,7 +226,7 @@ export class DraftModel {
     sequence.owner = null
   }
 
-  /** Reads a slice of what the texts lack, those first that lack least. Their last tokens stay unread: writing begins with them. */
+  /** Reads a slice of the texts' unread parts, the shortest part first. The last token of a text stays unread: writing begins with it. */
   async #read(texts: readonly DraftedText[]): Promise<void> {
     const slice = this.#bulk === null ? FIRST_SLICE : Math.round(SLICE_TIME / this.#bulk)
     let room = Math.min(Math.max(slice, FEW * texts.length), this.context.batch)
@@ -243,7 +244,7 @@ export class DraftModel {
     this.#clear(longest!.sequence!)
   }
 
-  /** Returns false if the cells do not suffice. */
+  /** Decodes these tokens. Returns false if there are not enough cells. */
   async #decoded(parts: readonly { readonly sequence: Sequence; readonly tokens: readonly number[] }[]): Promise<boolean> {
     const tokens = Int32Array.from(parts.flatMap((part) => part.tokens))
     const begun = performance.now()
@@ -261,7 +262,9 @@ export class DraftModel {
     return true
   }
 
-  /** Writes behind texts that are read, into `drawn`. A run ends when one text ends; then the others go on. */
+  /**
+   * Writes tokens after texts that are read whole, into `drawn`. A run ends when one text is finished; the rest continues in the next run.
+   */
   async #write(ready: readonly AskedDraft[], drawn: Map<DraftedText, number[]>): Promise<void> {
     for (const { text } of ready) drawn.set(text, [])
     let active = ready
@@ -275,7 +278,7 @@ export class DraftModel {
     }
   }
 
-  /** Writes until one of the texts has its tokens, or ends. Returns false if nothing was written, because the cells do not suffice. */
+  /** Writes until one of the texts has all its tokens or ends. Returns false if there were not enough cells. */
   async #run(active: readonly AskedDraft[], drawn: Map<DraftedText, number[]>): Promise<boolean> {
     const steps = Math.min(...active.map(({ text, most }) => most - drawn.get(text)!.length))
     const lasts = active.map(({ text }) => drawn.get(text)!.at(-1) ?? text.last)
@@ -305,7 +308,7 @@ export class DraftModel {
     this.#steps.set(active.length, followed(this.#steps.get(active.length) ?? null, step))
     for (const [at, { text }] of active.entries()) {
       const tokens = made[at]!
-      // The last token was sampled, and has no cell.
+      // The last token was sampled but not decoded, so it has no cell.
       text.sequence!.cells.push(lasts[at]!, ...tokens.slice(0, -1))
       drawn.get(text)!.push(...tokens)
     }
@@ -316,16 +319,16 @@ export class DraftModel {
 const mayShare = (one: TextOwner | null, other: TextOwner): boolean =>
   one !== null && (one.salt === undefined || other.salt === undefined ? one.salt === other.salt : sameSalt(one.salt, other.salt))
 
-/** The text of one answer, prompt included, and how much of it is in the draft model's cache. */
+/** The text of one answer, prompt included, and how much of it the draft model has read. */
 export class DraftedText {
   readonly #tokens: number[]
-  /** The sequence that the text uses, from its first proposal on. */
+  /** The sequence that the text uses; null before its first proposal. */
   sequence: Sequence | null = null
-  /** How many of the text's first tokens its cells hold for certain. */
+  /** How many of the text's first tokens are known to equal those of its cells. */
   #agreed = 0
-  /** How many of its first tokens were in the cache when it began. */
+  /** How many of the text's first tokens some sequence had cells of when the text began. */
   known = 0
-  /** Whether tokens may be proposed. Not when it has tokens that the draft model lacks, or when its cells do not suffice. */
+  /** Whether tokens may be proposed. False if the text has tokens that the draft model lacks, or does not fit into its cells. */
   isAble: boolean
 
   constructor(
@@ -355,7 +358,7 @@ export class DraftedText {
     this.#agreed = 0
   }
 
-  /** Returns how many of the text's first tokens are these. */
+  /** Returns the length of the common beginning of the text and these tokens, which are equal up to `from`. */
   shares(cells: readonly number[], from = 0): number {
     const most = Math.min(cells.length, this.#tokens.length)
     let at = from
@@ -363,19 +366,19 @@ export class DraftedText {
     return at
   }
 
-  /** Returns how many cells of the sequence can stay: those of the text without its last token. */
+  /** Returns how many cells of the sequence can stay: those that equal the text, but not its last token, which writing decodes again. */
   keep(): number {
     this.#agreed = Math.min(this.shares(this.sequence!.cells, this.#agreed), this.#tokens.length - 1)
     return this.#agreed
   }
 
-  /** How many tokens are to be read before the first proposal. */
+  /** How many tokens must be read before the first proposal. */
   get behind(): number {
     const held = this.sequence === null ? this.known : this.shares(this.sequence.cells, this.#agreed)
     return Math.max(0, this.#tokens.length - 1 - held)
   }
 
-  /** Returns up to `most` tokens that are not in the cells; never the last one of the text. */
+  /** Returns up to `most` tokens that have no cell yet; never the last one of the text. */
   unread(most: number): readonly number[] {
     const held = this.sequence!.cells.length
     return this.#tokens.slice(held, Math.min(this.#tokens.length - 1, held + most))
@@ -386,7 +389,7 @@ export class DraftedText {
   }
 }
 
-/** Returns why the two models' tokens are not the same; null if they are. */
+/** Returns how the draft model's vocabulary differs from that of the large one; null if it does not. */
 function foreign(draft: NativeModel, large: NativeModel): string | null {
   const [own, other] = [draft.info, large.info]
   const { addBos } = large.special

@@ -3,8 +3,8 @@ import type { BatchShare } from './batch.js'
 import type { DraftingStream, Speculation } from './speculation.js'
 
 /**
- * Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft.
- * @param room the most tokens of the batch, these shares' own included
+ * Adds drafts to the shares of streams. Returns the same shares if nothing is drafted.
+ * @param room the most tokens of the batch, including those of `shares`
  */
 export async function withDrafts(
   shares: readonly BatchShare[],
@@ -25,12 +25,14 @@ export async function withDrafts(
   })
 }
 
-/** The streams of these shares; null if nothing can be drafted. All streams share the room that is left (`withDrafts`). */
+/**
+ * Returns the streams of these shares, null for each that cannot draft; null altogether if none can. The rest of `room` is divided equally.
+ */
 export function draftingStreams(shares: readonly BatchShare[], room: number): readonly (DraftingStream | null)[] | null {
   const each = Math.floor((room - shares.length) / Math.max(1, shares.length))
   if (each < 1 || shares.some(({ what }) => what === 'prompt')) return null
   const streams = shares.map(({ job: { drafter, left } }) =>
-    // The last token that may be sampled is never submitted.
+    // The last token of the answer is sampled but never decoded, so there is one row less than tokens left.
     drafter === null || left < 2 ? null : { drafter, room: Math.min(each, left - 1) },
   )
   return streams.some((stream) => stream !== null) ? streams : null

@@ -1,24 +1,24 @@
-/** The state and the failures of engines that run elsewhere, as a server knows them. The fleet makes such engines. */
+/** What a server knows of engines on other servers: their state and their failures. The fleet makes such engines. */
 import type { ChatMessage } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
 
-/** The kind of server that answers at an engine's address. */
+/** The server software behind an engine's address. */
 export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'akv' | 'openai'
 
-/** An engine that passes its work to other engines. */
+/** An engine that forwards requests to other engines. */
 export interface EnginesElsewhere {
   readonly engines: readonly EngineStatus[]
-  /** Why the list of engines that was written last is not in force; null if it is. */
+  /** Why the latest version of the list of engines is not used; null if it is. */
   enginesProblem: string | null
 }
 
-/** The state of one engine, and its counts since the engine was named. */
+/** The state of one engine, and its counts since it was added to the list. */
 export interface EngineStatus {
   /** The engine's address. */
   readonly name: string
   readonly state: 'up' | 'down' | 'draining'
-  /** Why the engine is down, or its last failure. Null after a request that it answered. */
+  /** Why the engine is down, or its last failure; null after a request that it answered. */
   readonly problem: string | null
   readonly weight: number
   /** The name of the engine's model; null until the engine was reached. */
@@ -32,8 +32,7 @@ export interface EngineStatus {
   /** Number of conversations that moved to this engine from another one. */
   readonly moved: number
   /**
-   * `prompt`: tokens of all prompts. `cached`: how many of them the engine reported as cached. `expected`: how many of them we expected it
-   * to have cached.
+   * Tokens of all prompts (`prompt`), how many of them the engine reported as cached (`cached`), and how many we had expected (`expected`).
    */
   readonly prompt: number
   readonly cached: number
@@ -41,8 +40,7 @@ export interface EngineStatus {
 }
 
 /**
- * An answer that broke off after a part of it was sent. It has the code of the cause, and the part that was sent. The conversation keeps
- * nothing of it.
+ * The failure of an answer of which a part was sent already. It has the code of its cause. The conversation keeps nothing of the answer.
  */
 export class BrokenAnswer extends KvfoldError {
   constructor(
@@ -54,7 +52,7 @@ export class BrokenAnswer extends KvfoldError {
   }
 }
 
-/** Returns how many seconds an endpoint that refused asks us to wait; null if it does not say. */
+/** Returns how many seconds the refusing endpoint asks us to wait (Retry-After); null if it does not say. */
 export function waitAskedBy({ cause }: KvfoldError): number | null {
   return numberAt(cause, 'retryAfter')
 }

@@ -4,21 +4,20 @@ import { poolingOf } from '../native/context-options.js'
 import type { ModelOptions, Native, NativeModel, Pooling } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
-/** Poolings that give one embedding for a text. Of the other two, `rank` gives a score, and `none` one vector for each token. */
+/** Poolings that give one embedding per text. Of the other two, `rank` gives a score, and `none` one vector per token. */
 export type TextPooling = Extract<Pooling, 'mean' | 'cls' | 'last'>
 
 export interface EmbedderOptions extends PooledTextsOptions {
   /**
-   * Default: the pooling that the model was trained with, else `mean`, because no single token of a generating model stands for the whole
-   * text.
+   * Default: the pooling that the model was trained with, else `mean`, because in a generating model no single token represents the text.
    */
   readonly pooling?: TextPooling
 }
 
 export interface EmbedOptions {
-  /** Keeps this many first numbers of each vector, scaled to length 1 again. For models that were trained for it. Default: all. */
+  /** Keeps only this many numbers from the start of each vector, and scales it to length 1. For models trained for that. Default: all. */
   readonly dimensions?: number
-  /** Whether the end of a text that is too long is left out. Default false: such a text is refused. */
+  /** Whether a text that is too long is cut at its end. Default false: it is refused. */
   readonly truncate?: boolean
   readonly signal?: AbortSignal
 }
@@ -26,17 +25,17 @@ export interface EmbedOptions {
 export interface Embeddings {
   /** One vector of length 1 for each text. */
   readonly vectors: readonly Float32Array[]
-  /** Number of tokens of all texts, with those that the vocabulary adds. */
+  /** Number of tokens of all texts, including those that the vocabulary adds. */
   readonly tokens: number
 }
 
-/** Makes vectors of texts, by a GGUF model (`Embedder`) or by an ONNX model (`OnnxEmbedder`). */
+/** Makes vectors of texts, with a GGUF model (`Embedder`) or an ONNX model (`OnnxEmbedder`). */
 export interface TextVectors {
   /** The model's own name. */
   readonly title: string
-  /** The longest text, in tokens. */
+  /** The most tokens of a text. */
   readonly tokens: number
-  /** The model, for its vocabulary; absent if `embed` takes only texts. */
+  /** The model, for its vocabulary. Absent if `embed` takes only strings. */
   readonly model?: NativeModel
   embed(texts: readonly (string | ArrayLike<number>)[], options?: EmbedOptions): Promise<Embeddings>
   dispose(): Promise<void>
@@ -57,21 +56,22 @@ export class Embedder implements TextVectors {
     return titleOf(this.model)
   }
 
-  /** The longest text, in tokens. */
+  /** The most tokens of a text. */
   get tokens(): number {
     return this.texts.tokens
   }
 
   /**
-   * Makes an embedder with a context on a model of the caller's. The context ends with the model. @throws as NativeModel.createContext;
-   * model/unsupported for rerankers
+   * Makes an embedder on a model that the caller owns. Its context is disposed with the embedder or the model, whichever comes first.
+   * @throws as NativeModel.createContext; model/unsupported for rerankers
    */
   static async on(model: NativeModel, options: EmbedderOptions = {}): Promise<Embedder> {
     return Embedder.#make(model, options, false)
   }
 
   /**
-   * Loads a model for embeddings alone. If the embedder cannot be made, the model is disposed. @throws as Native.loadModel and Embedder.on
+   * Loads a model only for embeddings. The model is disposed with the embedder, or at once if the embedder cannot be made.
+   * @throws as Native.loadModel and Embedder.on
    */
   static async load(
     native: Native,
@@ -96,9 +96,9 @@ export class Embedder implements TextVectors {
   }
 
   /**
-   * Returns the texts' vectors in order. A text's vector does not depend on the other texts. A string is tokenized with the tokens that the
-   * vocabulary adds at its ends; control tokens in it are plain text. Token lists are taken as they are.
-   * @throws KvfoldError as PooledTexts.pooled; engine/bad-request for more dimensions than there are
+   * Returns the texts' vectors in order. A text's vector does not depend on the other texts. Strings are tokenized with the special tokens
+   * that the vocabulary adds at their ends; control tokens in them are plain text. Lists of tokens are used as they are.
+   * @throws KvfoldError as PooledTexts.pooled; engine/bad-request for more dimensions than the vectors have
    */
   async embed(
     given: readonly (string | ArrayLike<number>)[],
@@ -117,7 +117,7 @@ export class Embedder implements TextVectors {
     }
   }
 
-  /** Cancels running calls, and frees the context; frees the model too if `load` made it. Further calls do nothing. */
+  /** Cancels running calls, and frees the context; also frees the model if `load` made the embedder. Further calls do nothing. */
   dispose(): Promise<void> {
     return this.texts.dispose()
   }
@@ -130,17 +130,20 @@ function ownPooling({ info }: NativeModel): TextPooling {
   return pooling === null || pooling === 'none' ? 'mean' : pooling
 }
 
-/** The model's name in its file. */
+/** Returns the model's name from its file, else llama.cpp's description. */
 export const titleOf = ({ info }: NativeModel): string => info.metadata['general.name'] ?? info.description
 
-/** Returns the first numbers of a vector, made length 1 again. @throws KvfoldError engine/bad-request, native/failed */
+/** Returns the first numbers of a vector, scaled to length 1. @throws KvfoldError engine/bad-request, native/failed */
 export function cut(vector: Float32Array, dimensions = vector.length, index = 0): Float32Array {
   if (!Number.isSafeInteger(dimensions) || dimensions < 1 || dimensions > vector.length)
     throw new KvfoldError('engine/bad-request', `dimensions is ${dimensions}; vectors of this model have 1 to ${vector.length}.`)
   return normal(vector.subarray(0, dimensions), index)
 }
 
-/** Returns the vector scaled to length 1. Sums in double precision, because squares of large numbers overflow single precision. */
+/**
+ * Returns the vector scaled to length 1. `index` is the text's, for the error. Sums in double precision, because squares may overflow
+ * floats.
+ */
 function normal(vector: Float32Array, index: number): Float32Array {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
   if (!Number.isFinite(length) || length === 0)

@@ -12,7 +12,7 @@ import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
-/** How tokens are drawn. A field that is left out is off. A server fills fields in from `Engine.samplingDefaults`. */
+/** How tokens are sampled. An unset field is off. A server fills in unset fields from `Engine.samplingDefaults`. */
 export interface Sampling {
   /** 0: always the likeliest token. Default 0. */
   readonly temperature?: number
@@ -22,17 +22,17 @@ export interface Sampling {
   readonly topP?: number
   readonly minP?: number
   readonly typicalP?: number
-  /** Keeps tokens whose logit is at most so many standard deviations below the best. */
+  /** Keeps tokens whose logit is at most this many standard deviations below the best. */
   readonly topNSigma?: number
-  /** With the given probability, removes the likeliest tokens: of those at or above `threshold`, only the least likely stays. */
+  /** With this `probability`, removes the likeliest tokens: all at or above `threshold` but the least likely one. */
   readonly xtc?: { readonly probability: number; readonly threshold: number }
   /**
-   * Penalises text that repeats itself (DRY), in the prompt and in the answer. `lastN` -1: it looks back as many tokens as the context has.
+   * Penalises text that repeats itself (DRY), in the prompt and in the answer. `lastN` -1: it searches as many tokens as the context has.
    */
   readonly dry?: DryOptions
-  /** Draws tokens whose probability is near `target`. */
+  /** Draws tokens with a probability near `target` (adaptive-p). The higher `decay`, the longer earlier draws count. */
   readonly adaptive?: { readonly target: number; readonly decay: number }
-  /** The fewest tokens that the filters leave to draw from. */
+  /** The fewest candidates that the filters leave. */
   readonly minKeep?: number
   /** The samplers to apply, in this order; samplers that it does not name are left out. Default: llama.cpp's order. */
   readonly order?: readonly SamplerName[]
@@ -40,54 +40,51 @@ export interface Sampling {
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
-  /** How many of the latest tokens the penalties look at; -1: as many as the context has. Default 64. */
+  /** How many of the latest tokens the three penalties count; -1: as many as the context has. Default 64. */
   readonly penaltyLastN?: number
   /** Version 0: off, even if the model's file recommends mirostat. */
   readonly mirostat?: { readonly version: 0 | 1 | 2; readonly tau: number; readonly eta: number }
   readonly seed?: number
-  /** Numbers that are added to the logits of tokens. A text stands for each of its tokens. */
+  /** Numbers that are added to the logits of tokens. A string stands for each of its tokens. */
   readonly logitBias?: readonly { readonly token: number | string; readonly bias: number }[]
 }
 
-/**
- * How answers are generated. The request, the turn and the steps of the turn share one object, which never changes.
- */
+/** Options of how an answer is generated. The request, its turn and the turn's steps share one such object, which never changes. */
 export interface GenerationOptions {
   readonly sampling?: Sampling
-  /** Limits on the words of the answer and on its end. They do not hold for the answers of helpers. Default: none. */
+  /** Limits on the answer's words and on its end. They do not apply to the answers of helpers. Default: none. */
   readonly limits?: AnswerLimits
   /** The most tokens of the answer. Default: as many as the context has room for. 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   /**
-   * The most tokens of reasoning. After them the engine writes the end of the reasoning itself. Engines that cannot do that ignore the
-   * field. Default: no bound.
+   * The most tokens of reasoning. When they are used up, the engine closes the reasoning itself. Engines that cannot do that ignore the
+   * field (`boundsReasoning`). Default: no limit.
    */
   readonly reasoningBudget?: number
   /**
-   * Once it is aborted, the engine writes the end of the reasoning itself, in this answer and in later ones with the same signal. Engines
-   * that cannot do that ignore it (`boundsReasoning`). Default: none.
+   * When it is aborted, the engine closes the reasoning itself, in this answer and in later ones with the same signal. Engines that cannot
+   * do that ignore it (`boundsReasoning`). Default: none.
    */
   readonly endReasoning?: AbortSignal
   /** A grammar (GBNF) that the answer must satisfy. Give a grammar or `schema`, not both. */
   readonly grammar?: string
-  /** Whether reasoning that the prompt has opened comes before the grammar's text. Default: the grammar covers the reasoning. */
+  /** Whether the grammar applies only after the reasoning that the prompt has opened. Default: it also covers the reasoning. */
   readonly afterReasoning?: boolean
   /** A JSON schema of the text after the reasoning. */
   readonly schema?: unknown
-  /** Whether parts of the schema that a grammar cannot express are left out. Default false: such a schema is refused. */
+  /** Whether constraints of the schema that a grammar cannot express are dropped. Default false: such a schema is refused. */
   readonly loose?: boolean
   /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
   readonly logprobs?: number
   /**
-   * Whether the engine also reads bare calls: tool calls that the model writes in another syntax than its template's, for example as plain
-   * or fenced JSON. This applies only if calls are optional (`toolChoice: auto`) and the request has no grammar or schema. Default: the
-   * engine's option.
+   * Whether the engine also reads bare calls: tool calls in another syntax than the template's, for example as plain or fenced JSON. This
+   * applies only if calls are optional (`toolChoice: auto`) and the request has no grammar or schema. Default: the engine's option.
    */
   readonly bareCalls?: boolean
   /**
-   * How tokens of the answer are drafted. The text stays the same, as far as rounding allows. Engines that cannot draft ignore `auto`.
-   * Default: the engine's option.
+   * How tokens of the answer are drafted (speculative decoding). The text stays the same, apart from rounding. Engines that cannot draft
+   * ignore `auto`. Default: the engine's option.
    */
   readonly speculate?: SpeculateOptions
   /** The contract of the edits. Default: the engine's option. */
@@ -96,32 +93,32 @@ export interface GenerationOptions {
   readonly blend?: BlendChoice
 }
 
-/** An adapter of the engine, by its id, and the factor on what it adds to the model's weights. */
+/** A LoRA adapter of the engine, by its id, and the factor on its change of the model's weights. */
 export interface AdapterScale {
   readonly id: number
   /** 0: the adapter does not apply. */
   readonly scale: number
 }
 
-/** What all requests of a conversation have in common, those of its helpers included. */
+/** The settings that all requests of a conversation have in common, requests of its helpers included. */
 export interface RequestScope {
   /**
-   * The tenant that the conversation belongs to. Cells are lent only between conversations of one tenant, in every tier. A conversation
-   * never changes its tenant, so conversations of different tenants must have different ids. Default: none; requests without a tenant count
-   * as one tenant.
+   * The tenant that the conversation belongs to. Cells are shared only between conversations of one tenant, in every tier. A conversation
+   * never changes its tenant, so conversations of different tenants must have different ids. Default: none; all requests without a tenant
+   * count as one tenant.
    */
   readonly tenant?: string
-  /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
+  /** Variables of the chat template. They apply to the whole prompt, earlier messages included. Default: none. */
   readonly variables?: TemplateVariables
   /**
-   * The LoRA adapters to apply; those that it does not name do not apply. Cells that were computed with other adapters are never used, but
-   * they are kept until the conversation is forgotten or room is short. Default: those of the engine's options, at their scales.
+   * The LoRA adapters to apply; all others are off. Cells that were computed with other adapters are never used. They are kept until the
+   * conversation is forgotten or cells are short. Default: all adapters of the engine's options, at their scales.
    */
   readonly lora?: readonly AdapterScale[]
 }
 
 export interface EngineRequest extends GenerationOptions, RequestScope {
-  /** The conversation whose cache the step continues. Requests of one conversation run one after another. */
+  /** The conversation whose cache the step continues. Steps of one conversation run one after another. */
   readonly conversation: ConversationId
   /** The messages with their original contents, never shortened. */
   readonly messages: readonly ChatMessage[]
@@ -129,8 +126,8 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
   readonly edits?: readonly Edit[]
   readonly tools?: readonly ToolDefinition[]
   /**
-   * The last message is the beginning of the answer, and the model continues it. The reply contains both parts; events contain only the new
-   * text. Default false.
+   * Whether the last message is the beginning of the answer, which the model then continues. The reply contains beginning and continuation;
+   * events contain only the continuation. Default false.
    */
   readonly continues?: boolean
   /** Default: `auto` with tools, `none` without. `required` forces the answer to be a tool call. */
@@ -138,45 +135,41 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
   /** Names of the tools that the model may call. It still sees all of `tools`. Default: all. */
   readonly callable?: readonly string[]
   /**
-   * Further tools that the model may call. They are not in the list of definitions, because the conversation itself shows them. If one has
-   * the name of a tool in `tools`, calls of that name must satisfy this definition. It may allow less than the shown one. Default: none.
+   * Further tools that the model may call. The template does not list them, because the conversation itself shows their definitions. If a
+   * tool in `tools` has the same name, calls of that name must satisfy this definition, which may allow less. Default: none.
    */
   readonly unlisted?: readonly ToolDefinition[]
-  /**
-   * The answer ends after the first complete call for which this returns true. Engines that cannot end there continue. Default: no call
-   * ends the answer.
-   */
+  /** The answer ends after the first complete call for which this returns true. Engines that cannot end there continue. Default: none. */
   readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
   /**
-   * Asks for the attention of some tokens. The engine reduces the weights to sums while it computes. Engines that cannot report attention
-   * refuse with attention/unavailable.
+   * Asks for the attention of some tokens. The engine reduces the weights to sums while it computes them. Engines that cannot capture
+   * attention refuse with attention/unavailable.
    */
   readonly attention?: AttentionRequest
   /**
-   * How many alternatives to report for each token of the prompt but the first, 0 to 20. The whole prompt is computed for it. Engines that
+   * How many alternatives to report for each prompt token after the first, 0 to 20. The whole prompt is computed for this. Engines that
    * cannot report them leave them out. Default: no log-probabilities of the prompt.
    */
   readonly promptLogprobs?: number
   /**
-   * Says that the client may have changed earlier messages since the conversation's last step, and gives the contract for reusing their
-   * cells. The model is shown exactly the given messages in any case. Default: unset; then changed messages are computed again.
+   * Set it if the client may have changed earlier messages since the conversation's last step. It is the contract under which their cells
+   * are reused. The model is shown exactly the given messages in any case. Default: unset; changed messages are computed again.
    */
   readonly clientEdits?: ContractChoice
   /**
-   * With `clientEdits`: how many of the messages were in the conversation before; the client added those behind them. An added message is
-   * never matched with an earlier text in its place. Default: the messages up to the last one that was shown before.
+   * With `clientEdits`: how many of the messages existed before; the client added the rest. An added message is never matched with earlier
+   * text. Default: the messages up to the last one that was shown before.
    */
   readonly known?: number
   /**
-   * The conversation of the same tenant that this one began as a copy of. Under `splice` and `blend` its cells are lent to this one as if
-   * they were its own.
+   * The conversation from which this one was forked, of the same tenant. Under `splice` and `blend` this one reuses its cells like its own.
    */
   readonly parent?: ConversationId
-  /** The headers by which the client named its session, for engines that pass requests on. Default: none. */
+  /** The headers with which the client named its session. Engines that forward requests send them along. Default: none. */
   readonly sessionHeaders?: Readonly<Record<string, string>>
-  /** No later request of the conversation is expected, so its cells are the first to be evicted. Default false. */
+  /** Whether no later request of the conversation is expected, so that its cells are evicted first. Default false. */
   readonly last?: boolean
-  /** The name of this step in the ledger. Default `answer`. */
+  /** The kind of the step in the ledger. Default `answer`. */
   readonly kind?: 'answer' | 'summary'
   readonly signal?: AbortSignal
 }
@@ -185,7 +178,7 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
 export interface NamedLogprob {
   readonly token: number
   readonly text: string
-  /** The token's bytes, if it is only part of a character, so that `text` cannot show them. */
+  /** The token's bytes. Present if they are not whole characters, so that `text` cannot show them. */
   readonly bytes?: readonly number[]
   readonly logprob: number
 }
@@ -203,10 +196,7 @@ export interface PromptLogprob extends TokenLogprob {
 /** The reason why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
-/**
- * The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger entry of the step says how
- * many it was in the end.
- */
+/** The planned work of a step, in tokens: how many shown tokens are reused and how many computed. The ledger entry has the final counts. */
 export interface PlannedStep {
   readonly shown: number
   readonly reused: number
@@ -216,10 +206,10 @@ export interface PlannedStep {
 }
 
 export type EngineEvent =
-  /** Sent once, before anything is computed. Sent again if another engine takes the step over. */
+  /** Sent before anything is computed. Sent again if another engine takes over the step. */
   | ({ readonly type: 'plan' } & PlannedStep)
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
-  /** The sampled tokens and their text, call syntax included, as they come. */
+  /** New sampled tokens and their text, with the syntax of calls and the reasoning. */
   | {
       readonly type: 'tokens'
       readonly tokens: readonly number[]
@@ -231,15 +221,15 @@ export type EngineEvent =
   | { readonly type: 'reasoning'; readonly text: string }
   /** More of the arguments of a tool call that the model is writing (`ReplyEvent`). */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
-  /** The next call is a bare call (`GenerationOptions.bareCalls`); `form` says how the model wrote it, for example "```json". */
+  /** The next call is a bare call (`GenerationOptions.bareCalls`); `form` is the syntax that the model used, for example "```json". */
   | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   /** A complete tool call. */
   | { readonly type: 'call'; readonly call: ToolCall }
-  /** The template now renders an earlier message differently than in the last step, so its tokens are computed again. */
+  /** The template renders an earlier message differently than in the last step, so its tokens are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 export interface Timing {
-  /** Milliseconds from the request to the first token; `total`: to the last. */
+  /** Milliseconds from the request to the first token, and (`total`) to the last. */
   readonly firstToken: number
   readonly total: number
   readonly prefillTokens: number
@@ -258,21 +248,21 @@ export interface EngineReply {
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]
   /**
-   * The log-probability of the token that ended the answer, which no text contains. Present if `logprobs` were requested, the model sampled
-   * such a token, and the engine computes in this process; remote engines do not set it.
+   * The log-probability of the token that ended the answer and that no text contains. Present if `logprobs` were requested, the model
+   * sampled such a token, and the engine computes in this process.
    */
   readonly endLogprob?: TokenLogprob
-  /** The tokens of the prompt, if the engine has them; its caller must not change them. */
+  /** The tokens of the prompt, if the engine has them. Callers must not change them. */
   readonly promptTokens?: Int32Array
   /** The log-probabilities of the prompt's tokens after the first, if they were requested. */
   readonly promptLogprobs?: readonly PromptLogprob[]
   /** The captured attention. Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
-  /** Present for a remote engine that asks for tokens (`RemoteEngineOptions.tokens`), if the endpoint reports them. */
+  /** Set by a remote engine with the option `RemoteEngineOptions.tokens`, if the endpoint reports tokens. */
   readonly tokens?: ShownTokens
 }
 
-/** Returns the tokens of a step's prompt, by the step's costs. Needed where the engine tells no plan. */
+/** Returns the length of a step's prompt in tokens, for engines that send no `plan` event. */
 export const promptLength = ({ ledger, timing }: Pick<EngineReply, 'ledger' | 'timing'>): number =>
   timing.prefillTokens + ledger.reused
 
@@ -283,19 +273,18 @@ export interface ShownTokens {
   readonly completion: Int32Array
 }
 
-/** A running step: iterate for events, await `reply` for the end. An error rejects `reply` and ends the iteration with the same error. */
+/** A running step. Iterate for its events, and await `reply` for its result. An error ends the iteration and rejects `reply`. */
 export interface Generation extends AsyncIterable<EngineEvent> {
   readonly reply: Promise<EngineReply>
   /**
-   * Passes every event to `listener` at the moment it happens, and returns the reply. Call it instead of iterating: then no event waits in
-   * a queue. The listener must be quick, because the engine waits for it. If it throws, the promise rejects with its error, but the step
-   * continues.
+   * Passes every event to `listener` as it happens, and returns the reply. Use it instead of iterating: then no event waits in a queue. The
+   * listener must be quick, because the engine waits for it. If it throws, the promise rejects with its error, but the step continues.
    */
   each(listener: (event: EngineEvent) => void): Promise<EngineReply>
 }
 
 export interface EngineInfo {
-  /** The model's name, with the adapters that a request applies if it names none. */
+  /** The model's name, and the adapters that requests apply by default. */
   readonly model: string
   /** The model's name without adapters. Default: `model`. */
   readonly base?: string
@@ -309,9 +298,7 @@ export interface EngineInfo {
   readonly trained?: number
 }
 
-/**
- * Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on.
- */
+/** Returns how many tokens a conversation should show at most: the smaller one of the context and the trained context. */
 export const goodContext = ({ context, trained = Infinity }: EngineInfo): number => Math.min(context, trained)
 
 export interface Engine {
@@ -325,11 +312,11 @@ export interface Engine {
     chars: Span,
     variables?: TemplateVariables,
   ): Span
-  /** The sampling that a server uses if a request names none. The engine itself does not use it. Default: unknown. */
+  /** The sampling for requests that set none. A server applies it; the engine itself does not. Default: unknown. */
   readonly samplingDefaults?: Sampling
-  /** Returns whether the chat template reads a variable of this name. Default: it reads none. */
+  /** Whether the chat template reads a variable of this name. Default: it reads none. */
   reads?(variable: string): boolean
-  /** Whether the engine keeps to `reasoningBudget` and `endReasoning`. Default false. */
+  /** Whether the engine obeys `reasoningBudget` and `endReasoning`. Default false. */
   readonly boundsReasoning?: boolean
   /** Whether `count` only estimates, because the vocabulary is on another server. Default false. */
   readonly estimates?: boolean
@@ -341,8 +328,8 @@ export interface Engine {
     variables?: TemplateVariables,
   ): number
   /**
-   * Does the slow part of `count` with these arguments ahead, in turns, so that the event loop stays free; with `snaps` also that of `snap`.
-   * For short messages it does nothing. Engines may leave it out. @throws as `count`
+   * Does the slow part of a later `count` with these arguments, in slices, so that the event loop stays free. With `snaps`, also that of
+   * `snap`. Does nothing for short messages. Optional. @throws as `count`
    */
   prepare?(
     messages: readonly ChatMessage[],
@@ -351,19 +338,17 @@ export interface Engine {
     variables?: TemplateVariables,
     snaps?: boolean,
   ): Promise<void>
-  /** Cancels the conversation's running steps, and drops its sequence and its parked versions. */
+  /** Cancels the conversation's running steps, and drops everything that the engine keeps of it. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
 }
-
-// How the events and the reply of a running step reach its caller.
 
 /** Receives the events of a step. */
 export interface EventStream {
   push(event: EngineEvent): void
 }
 
-/** Starts `run`, and returns a generation with the events that `run` pushes and the reply that it returns. An error of `run` ends both. */
+/** Starts `run`, and returns a generation of the events that it pushes and the reply that it returns. An error of `run` ends both. */
 export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
   const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))
   return {
@@ -373,7 +358,7 @@ export function generationOf(run: (stream: EventStream) => Promise<EngineReply>)
   }
 }
 
-// The base of engines that wrap another engine: everything but `respond` is passed on to the inner engine.
+// The base class of engines that wrap another engine. Everything but `respond` goes to the inner engine.
 
 export abstract class EngineAround<Inner extends Engine = Engine> implements Engine {
   constructor(protected readonly engine: Inner) {}

@@ -1,6 +1,4 @@
-/**
- * One step asked of the engine, from its request to its end: its phase, its sampled tokens, where its text stops, its log-probabilities.
- */
+/** One requested step, from its request to its end: its phase, sampled tokens, stop strings and log-probabilities. */
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -22,7 +20,7 @@ import type { Drafter } from './speculation.js'
 
 // A step on its way through the scheduler: its request, its phase and its result.
 
-/** The fields of a request or a completion that its job reads. */
+/** The fields of a request or completion that its job reads. */
 export interface AskedStep extends Pick<
   EngineRequest,
   | 'conversation'
@@ -39,13 +37,13 @@ export interface AskedStep extends Pick<
   readonly kind?: StepKind
 }
 
-/** Receives the text of a job while it runs. */
+/** Receives the output of a job while it runs. */
 export interface JobListener {
-  /** True if `onText` never ends generation. Then it may receive a token while the next ones are being decoded. Default false. */
+  /** Whether `onText` never ends generation. Then it may receive tokens late, while the next ones are being decoded. Default false. */
   readonly ahead?: boolean
   readonly onPlan?: (plan: PlannedStep) => void
   readonly onPrefill?: (done: number, total: number) => void
-  /** Receives new text and tokens. Return true to end generation here, as if the model had ended it. */
+  /** Receives new text and tokens. Returns true to end generation here, as if the model had ended it. */
   readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
 }
 
@@ -53,20 +51,17 @@ export interface JobRequest {
   /** The request as its caller gave it. */
   readonly asked: AskedStep
   readonly listener?: JobListener
-  /**
-   * The tenant's salt (`CacheSalts.of`). Cells of other tenants' conversations are never lent to this one. Default: the salt that all steps
-   * without a tenant share.
-   */
+  /** The tenant's salt (`CacheSalts.of`), which keeps its cells apart from those of other tenants. Default: the salt for no tenant. */
   readonly salt?: CacheSalt
-  /** The adapters that its decodes apply. `salt` must be the one of these adapters. Default: none. */
+  /** The adapters that its decodes apply. `salt` must have been made for these adapters. Default: none. */
   readonly adapters?: AdapterSet
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
-  /** How tokens are drafted. Default: none are. */
+  /** How tokens are drafted. Default: not at all. */
   readonly speculate?: Required<SpeculateOptions>
   readonly sampler: SamplerOptions
-  /** Asked when it is the job's turn. If it returns false, the job ends as cancelled. Default: the job is wanted. */
+  /** Called when the job is about to begin. If it returns false, the job ends as cancelled. Default: the job begins. */
   readonly isWanted?: () => boolean
 }
 
@@ -101,8 +96,8 @@ export const planned = (plan: Plan): PlannedStep => ({
 })
 
 /**
- * The phase of a job: it waits for its live sequence or for cells from disk, computes prompt tokens, submits its last sampled token, or has
- * ended.
+ * The phase of a job. `queued`: it waits for its turn. `fetching`: it waits for cells from disk. `prefill`: it computes prompt tokens.
+ * `decode`: its last sampled token is to be decoded. `ended`.
  */
 type Phase =
   | { readonly name: 'queued' }
@@ -112,19 +107,19 @@ type Phase =
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 
-/** Returns the last tokens of the prompt, if a penalty of the sampler looks back at them. */
+/** Returns the last tokens of the prompt, if the repetition penalty or DRY counts them. */
 function seenBy({ sampler, prompt }: JobRequest): Pick<SamplerOptions, 'seen'> {
   const { dry, repeatPenalty = 1, penaltyLastN = 64 } = sampler
   const most = Math.max(dry === undefined ? 0 : (dry.options.lastN ?? 64), repeatPenalty === 1 ? 0 : penaltyLastN)
   return most === 0 ? {} : { seen: prompt.tokens.subarray(Math.max(0, prompt.tokens.length - most)) }
 }
 
-/** More tokens than any context has cells. */
+/** A bound on generated tokens that no context reaches. */
 const MOST_LEFT = 2 ** 30
 
-/** A prompt that gave its cells to others. */
+/** The state of a prompt that gave up its cells for other jobs. */
 export interface PutOff {
-  /** How many steps of the scheduler had ended when it was last asked whether the prompt fits now. */
+  /** How many of the scheduler's steps had ended when it last checked whether the prompt fits. */
   ended: number
   /** When it was first put off, by the clock of `performance.now()`. */
   readonly at: number
@@ -135,15 +130,15 @@ export class Job {
   cancelled = false
   /** The sequence states read from disk for the job; null before the first read. */
   fetched: ReadStates | null = null
-  /** The number of the scheduler's latest batch that had tokens of the job; -1 before the first. */
+  /** Number of the scheduler's latest batch that had tokens of the job; -1 before the first one. */
   ran = -1
   /**
-   * Decides the order of prompts: the one with the smallest `due` is computed first. It is measured in prompt tokens that the scheduler has
-   * computed. When the job arrives, `due` is their number so far; when its step begins, the job's own prompt tokens are added. So equal
-   * prompts go by arrival, a short one passes a long one, and none waits for prompts that arrive after it is due.
+   * The prompt with the smallest `due` is computed first. The scheduler's clock counts computed prompt tokens. `due` is the clock at the
+   * job's arrival, plus the job's own prompt tokens once its step begins. So equal prompts go by arrival, a short one passes a long one,
+   * and none waits for prompts that arrive after it is due.
    */
   due = 0
-  /** Set once the prompt was put off for lack of cells. */
+  /** Set when the prompt was put off for lack of cells. */
   putOff: PutOff | null = null
   /** Tokens that were submitted for the prompt before it was put off. */
   lost = 0
@@ -157,7 +152,7 @@ export class Job {
   text = ''
   /** The stop string, or the stop token, that ended the answer. */
   stop: string | number | null = null
-  /** Proposes tokens; null before the first token is sampled, and for jobs without drafts. */
+  /** Drafts tokens of the answer; null before the first token is sampled, and for jobs without drafts. */
   drafter: Drafter | null = null
   prefillTokens = 0
   /** How many tokens were sampled, the token that ended the answer included. */
@@ -192,7 +187,7 @@ export class Job {
     this.result.catch(() => undefined)
   }
 
-  /** Frees what the job holds. Call it once the job has ended, or was never submitted. */
+  /** Frees the job's sampler and listener. Call it once the job has ended, or if it was never submitted. */
   dispose(): void {
     this.asked.endReasoning?.removeEventListener('abort', this.#endReasoning)
     this.sampler.dispose()
@@ -208,8 +203,8 @@ export class Job {
   }
 
   /**
-   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then several tokens may be sampled in a row
-   * before the job sees them.
+   * Whether only an end token, the sampler or `maxTokens` can end the job. Then several tokens may be sampled in a row before the job
+   * receives them.
    */
   get runsAhead(): boolean {
     const { stop = [], logprobs } = this.asked
@@ -222,7 +217,7 @@ export class Job {
     return Math.min((this.asked.maxTokens ?? Infinity) - this.tokens.length, MOST_LEFT)
   }
 
-  /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
+  /** Takes a sampled token and streams its text. Returns the reason if generation ends with it, else null. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
     this.sampled++
     const isStop = this.#stopTokens.has(token)
@@ -250,7 +245,10 @@ export class Job {
     return null
   }
 
-  /** Takes the logits of `count` prompt tokens from `place` on, and records the log-probability of each one's successor. */
+  /**
+   * Records the log-probabilities of prompt tokens: the logits of each of `count` tokens, from prompt index `place` on, give those of its
+   * successor.
+   */
   read(place: number, count: number, logits: (offset: number) => Float32Array): void {
     const { promptLogprobs: alternatives = 0 } = this.asked
     const { prompt } = this.request
@@ -263,7 +261,7 @@ export class Job {
     }
   }
 
-  /** Streams the text that stop strings and unfinished characters held back. */
+  /** Streams the text that was held back as a possible stop string or an unfinished character. */
   flush(): void {
     this.#emit(this.#stops.finish() + this.#decoder.decode(), [])
   }
@@ -275,8 +273,8 @@ export class Job {
 }
 
 /**
- * Returns the contract and choices of the job's step. Tokens whose attention is captured are computed again. So is the whole prompt if its
- * log-probabilities are requested.
+ * Returns the terms of the job's step. Prompt tokens whose attention is captured are computed even if they are held. So is the whole prompt
+ * if its log-probabilities are requested.
  */
 export function termsOf({ request: { terms, asked }, watch }: Job): StepContract | undefined {
   const recomputeFrom = asked.promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
@@ -294,8 +292,8 @@ export class StopStrings {
   }
 
   /**
-   * Returns the text that may be streamed now, and the stop string that was completed, or null. A stop string and the text after it are
-   * dropped.
+   * Adds text. Returns the text that may be streamed, and the stop string that was completed, or null. Drops the stop string and what
+   * follows.
    */
   push(text: string): { readonly text: string; readonly stop: string | null } {
     this.#held += text
@@ -314,7 +312,7 @@ export class StopStrings {
     return { text: shown, stop: null }
   }
 
-  /** Returns the text held back, at the end of generation. */
+  /** Returns the text that is still held back, at the end of generation. */
   finish(): string {
     const rest = this.#held
     this.#held = ''
@@ -322,7 +320,7 @@ export class StopStrings {
   }
 }
 
-/** Length of the longest beginning of `stop`, short of all of it, that `text` ends with. */
+/** Returns the length of the longest beginning of `stop` with which `text` ends; shorter than `stop` itself. */
 function overlap(text: string, stop: string): number {
   for (let size = Math.min(text.length, stop.length - 1); size > 0; size--) if (text.endsWith(stop.slice(0, size))) return size
   return 0
@@ -331,8 +329,8 @@ function overlap(text: string, stop: string): number {
 // Log-probabilities from raw logits.
 
 /**
- * Returns natural-log probabilities under the model's own distribution, before the sampler changes it: of `token`, and of the `count`
- * likeliest tokens, best first.
+ * Returns log-probabilities (natural logarithm) of `token` and of the `count` likeliest tokens, best first. They are those of the model,
+ * before the sampler changes them.
  * @param piece returns a token's bytes
  */
 export function tokenLogprob(
@@ -350,7 +348,7 @@ export function tokenLogprob(
   return { ...named(token), top: largest(logits, count).map(named) }
 }
 
-/** Returns how many tokens have at least the logit of this one; ties count by lower index, as in `largest`. */
+/** Returns the rank of the token, 1 for the likeliest. Of equal logits, the lower token id comes first, as in `largest`. */
 function rankOf(logits: Float32Array, token: number): number {
   const own = logits[token] ?? -Infinity
   let rank = 1
@@ -360,13 +358,13 @@ function rankOf(logits: Float32Array, token: number): number {
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
 
-/** The text of these bytes, and the bytes themselves if they are not whole characters. */
+/** Returns the text of these bytes, and also the bytes if they are not whole characters. */
 function written(bytes: Uint8Array): { readonly text: string; readonly bytes?: readonly number[] } {
   const text = decoder.decode(bytes)
   return text.includes('\ufffd') ? { text, bytes: [...bytes] } : { text }
 }
 
-/** Indices of the `count` largest values, largest first; ties by lower index. */
+/** Returns the indices of the `count` largest values, largest first; of equal values, the lower index first. */
 function largest(values: Float32Array, count: number): number[] {
   const best: number[] = []
   for (let index = 0; index < values.length; index++) {
@@ -380,13 +378,13 @@ function largest(values: Float32Array, count: number): number[] {
   return best
 }
 
-// Jobs that wait for the disk: their steps' cells are read while other jobs run.
+// Jobs that wait for the disk: their cells are read while other jobs run.
 
 export class ReloadAhead {
   readonly #waiting = new Set<Job>()
 
   /**
-   * @param news called when a job need not wait any longer
+   * @param news called when a job has finished waiting
    * @param fail called when reading for a job failed
    */
   constructor(
@@ -406,8 +404,8 @@ export class ReloadAhead {
   }
 
   /**
-   * Begins to delete forgotten text from the shared tier, or else to read the cells that the job needs from disk. Reads once per job.
-   * Returns false when there is nothing to wait for.
+   * Begins to delete forgotten text from the shared tier, or else to read the cells that the job needs from disk; that only once per job.
+   * Returns false if there is nothing to wait for.
    */
   begin(job: Job, sequence: LiveSequence): boolean {
     const { prompt } = job.request

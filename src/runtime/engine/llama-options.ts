@@ -1,4 +1,4 @@
-/** The options of an engine over llama.cpp, and their defaults. */
+/** The options of the llama.cpp engine, and their defaults. */
 import { ChatFormat } from '../chat/format.js'
 import type { ToolDefinition } from '../chat/message.js'
 import { type BlendChoice, type ContractChoice, contractOfStep } from '../core/contract.js'
@@ -29,34 +29,31 @@ import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
-  /**
-   * LoRA adapters of the model. A request that names none applies all of them, each at its scale (default 1). Two files must not have one
-   * name. Default: none.
-   */
+  /** LoRA adapters of the model. A request that names none applies all, each at its scale (default 1). Names must differ. Default: none. */
   readonly lora?: readonly AdapterFile[]
   /** How many steps run at once. Default 4. */
   readonly slots?: number
   /**
-   * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens per batch. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 if shorter gaps cost
-   * over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
+   * The most milliseconds between two tokens of an answer that prompts may cause. A prompt still gets at least 16 tokens per batch. Shorter
+   * gaps cost throughput, because small batches take longer per token. Default: 50, or up to 250 if shorter gaps cost over 5 % of
+   * throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
   /**
-   * How the number of cells follows the free memory if `cells` does not give it (`NativeModel.cellsThatFit`). For a process that loads one
-   * model; with a draft model the number does not grow. Default: at most 32,768 cells, and an error if they do not fit.
+   * Chooses the number of cells by the free memory, if `cells` is unset (`NativeModel.cellsThatFit`). For a process that loads only one
+   * model. With a draft model the number does not grow. Default: at most 32,768 cells, and an error if they do not fit.
    */
   readonly fits?: FitOptions
-  /** Used instead of the model's own chat template. */
+  /** Replaces the model's own chat template. */
   readonly chatTemplate?: string
-  /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
+  /** Whether bare calls are read, unless a request sets `bareCalls`. Default true. */
   readonly bareCalls?: boolean
   /**
-   * Whether tokens are drafted, unless a request says otherwise. `ngram` is refused for models that cannot take tokens back, and `auto` is
-   * `off` there. Default `off`; commands use `auto`.
+   * How tokens are drafted, unless a request says otherwise. For models from whose cache tokens cannot be removed, `ngram` is refused, and
+   * `auto` is `off`. Default `off`; commands use `auto`.
    */
   readonly speculate?: SpeculateKind
-  /** A smaller model with the same vocabulary that proposes tokens, for `auto` and `draft`. It gets as many cells. Default: none. */
+  /** A smaller model with the same vocabulary, which drafts tokens for `auto` and `draft`. Its context has as many cells. Default: none. */
   readonly draft?: DraftModelOptions
   /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
@@ -65,22 +62,22 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   /** Bytes of host memory for cells that leave the device. Default: a quarter of the free memory; 0 turns this tier off. */
   readonly hostBytes?: number
   /**
-   * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. It says what copies and masked cells cost on this device. If the
-   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device when that
-   * pays. Default: none, and cells leave the device only when others need their room.
+   * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. It tells what copies and masked cells cost on this device. If it
+   * has no such rates, `load` measures them in about a second and saves them there. With rates, cells leave the device when that pays.
+   * Default: none; cells leave the device only when others need their room.
    */
   readonly calibrations?: string
-  /** A folder for cells that leave host memory. It outlives the engine, and any number of engines may use it. Default: none. */
+  /** A folder for cells that leave host memory. It is kept after the engine ends, and several engines may use it. Default: none. */
   readonly disk?: ShelfPlace
-  /** The place where engines on several machines find each other's cells (`sharedCells`). Default: none. */
+  /** The tier in which engines on several machines share cells (`sharedCells`). Default: none. */
   readonly shared?: SharedCells
-  /** Is told which blocks of tokens the cache holds exactly, and in which tier. Default: nothing is told. */
+  /** Receives which blocks of tokens the cache holds exactly, and in which tier. Default: none. */
   readonly blocks?: BlockOutlet
   /** Called with a sentence for the user when something goes wrong with the disk cache after loading. Earlier problems are in `notes`. */
   readonly tell?: (sentence: string) => void
 }
 
-/** Asks for a completion of exactly these tokens, without a template. */
+/** A request to continue exactly these tokens, without a template. */
 export interface Completion
   extends
     AskedStep,
@@ -88,18 +85,18 @@ export interface Completion
     Pick<JobRequest, 'terms'>,
     Pick<EngineRequest, 'tenant' | 'lora' | 'sampling' | 'limits' | 'grammar' | 'schema' | 'loose'> {
   readonly tokens: Int32Array
-  /** The tokens before edits, and the edits. Contracts other than exact need it. */
+  /** The unedited prompt, and the edits. Needed for contracts other than exact. */
   readonly origin?: EditMap
 }
 
-/** How many cells a context has at most by default; a model trained on fewer tokens gets as many cells as those. */
+/** The default number of cells; the trained context if that is smaller. */
 const DEFAULT_CELLS = 32_768
 export const DEFAULT_SLOTS = 4
-/** The same default as ContextOptions has. */
+/** Must equal the default of ContextOptions.sequences. */
 const DEFAULT_SEQUENCES = 64
 const DEFAULT_UBATCH = 512
 
-/** Returns the context's options for this model, and why it has another number of cells than usual; null: it has not. */
+/** Returns the options of the context, and why it has another number of cells than usual; null if it has the usual number. */
 export function contextOptions(
   model: NativeModel,
   abilities: Abilities,
@@ -125,7 +122,7 @@ export const cellsNote = (cells: number, reason: FitReason): string =>
 const usualCells = ({ trainedContext }: ModelInfo): number =>
   Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS)
 
-/** Returns the context's options, without regard to the free memory. */
+/** Returns the options of the context, with the usual number of cells whatever memory is free. */
 function contextShape(
   info: ModelInfo,
   abilities: Abilities,
@@ -136,9 +133,9 @@ function contextShape(
   return {
     ...options,
     cells: options.cells ?? usualCells(info),
-    // llama.cpp allocates a state for every possible sequence. Such a model needs only live sequences, so we ask for few.
+    // llama.cpp allocates a state for every possible sequence of such a model, and it needs only live sequences. So ask for few.
     ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
-    // Without this option a sliding-window cache drops cells that an edit may need again (docs/kv-cache.md).
+    // Otherwise llama.cpp drops cells that the window has passed, but that an edit may need again (docs/kv-cache.md).
     fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
     ...(isGuarded(info, abilities)
       ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
@@ -146,14 +143,14 @@ function contextShape(
   }
 }
 
-/** Whether a WindowGuard must keep llama.cpp from reusing cells that a sliding window has passed. */
+/** Whether the context needs a WindowGuard, because edits may need cells that the sliding window has passed. */
 export const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): boolean => edits === 'tags' && slidingWindow > 0
 
-/** Whether cells that a step leaves approximate are to be computed again while nothing else runs. */
+/** Whether approximate cells that a step leaves are computed again while the engine is idle. */
 export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
   [contract ?? defaults.contract, clientEdits].includes('auto')
 
-/** Returns the tools that the answer may also call in another syntax than the template's (`GenerationOptions.bareCalls`). */
+/** Returns the tools that the answer may also call by bare calls (`GenerationOptions.bareCalls`). */
 export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
   const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
   const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
@@ -161,8 +158,8 @@ export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions):
 }
 
 /**
- * Returns the contract of a request's step, and the choice of tokens that `blend` computes again. `cost`: the measured times of this
- * device; null if it was not measured.
+ * Returns the contract of a request's step, and which tokens `blend` computes again.
+ * @param cost the calibration of this device; null if there is none
  */
 export function termsOf(
   { contract, blend }: Pick<EngineRequest, 'contract' | 'blend'>,
@@ -176,8 +173,8 @@ export function termsOf(
 
 /**
  * Returns how a request's tokens are drafted.
- * @throws KvfoldError engine/bad-request for numbers out of bounds, for `draft` without a draft model, and for `ngram` or `draft` on a model
- * that cannot take tokens back
+ * @throws KvfoldError engine/bad-request for numbers out of bounds, for `draft` without a draft model, and for `ngram` or `draft` on a
+ * model from whose cache tokens cannot be removed
  */
 export function draftsOf(
   { speculate: asked }: Pick<EngineRequest, 'speculate'>,
@@ -194,17 +191,17 @@ export function draftsOf(
 export const NO_DRAFT_MODEL =
   'There is no draft model here; start with --speculate draft=MODEL, or leave speculation at auto, ngram or off.'
 
-/** The sentence that refuses drafts. */
+/** Returns the message of the error for drafts that the model cannot have. */
 export const cannotSpeculate = (refusal: string): string =>
   `Tokens cannot be drafted with this model: ${refusal}. Leave speculation at auto or off.`
 
-/** The most tokens that a sampler looks back over. */
+/** The most tokens that penalties and DRY count. */
 const MOST_SEEN = 2 ** 20
 
 /**
- * Returns the sampler's options. Without a temperature sampling is greedy. Returns a promise only if the vocabulary must be searched, which
- * happens off the event loop.
- * @param cells number of cells of the context: a count of tokens that is -1 means all of them
+ * Returns the sampler's options. Without a temperature, sampling is greedy. Returns a promise only if the vocabulary must be searched,
+ * which happens off the event loop.
+ * @param cells number of cells of the context; a `lastN` of -1 means this many tokens
  * @throws KvfoldError native/bad-argument
  */
 export function samplerOptions(
@@ -235,7 +232,7 @@ export function samplerOptions(
   return prepare()
 }
 
-/** Replaces each bias on a text by biases on the text's tokens. */
+/** Replaces each bias on a string by biases on the string's tokens. */
 async function biasOf(
   model: NativeModel,
   biases: NonNullable<Sampling['logitBias']>,
@@ -249,8 +246,8 @@ async function biasOf(
 }
 
 /**
- * Makes the chat format from the given template, else from the model's own. @throws KvfoldError model/no-chat-template,
- * chat/template-failed
+ * Makes the chat format from the template in the options, else from the model's own.
+ * @throws KvfoldError model/no-chat-template, chat/template-failed
  */
 export function chatFormatOf(model: NativeModel, { chatTemplate }: Pick<LlamaEngineOptions, 'chatTemplate'>): ChatFormat {
   const template = chatTemplate ?? model.info.chatTemplate

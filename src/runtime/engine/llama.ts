@@ -73,12 +73,9 @@ export type { Completion, LlamaEngineOptions } from './llama-options.js'
 /** Messages, tools, edits and variables of a prompt. */
 type CountArguments = Parameters<Engine['count']>
 
-/**
- * Limits of a short prompt: characters of its texts, and messages plus tools. A short prompt is rendered in one go, which takes a few
- * milliseconds.
- */
+/** Limits of a short prompt: characters of its texts, and messages plus tools. It is rendered in one go, which takes a few milliseconds. */
 const SHORT = { characters: 16 * 1024, parts: 256 }
-/** Characters that a value of a call may have, on average: `weightOf` counts numbers as one. */
+/** The assumed mean length of a value in a call's arguments, in characters, because `weightOf` counts each number as 1. */
 const VALUE = 4
 
 function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): boolean {
@@ -105,7 +102,7 @@ function* shownIn(messages: readonly ChatMessage[]): Steps<string[]> {
   return texts
 }
 
-/** Loads the engine's draft model; null if the options name none. Its context has as many cells, and the same threads and types. */
+/** Loads the draft model of the options; null if they name none. Its context has as many cells, and the same threads and types. */
 async function draftModelOf(
   native: Native,
   model: NativeModel,
@@ -136,7 +133,7 @@ const NO_BLOCKS = 'This model keeps states instead of cells, so no KV events tel
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
-  /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
+  /** The contracts that this model's edits can have. Its `notes` name the missing ones and the reasons. */
   readonly abilities: Abilities
   /** Sentences for the user: missing abilities of the model, problems of its disk cache, and an unusual number of cells. */
   readonly notes: readonly string[]
@@ -151,19 +148,16 @@ export class LlamaEngine implements Engine {
   #format: ChatFormat | null = null
   /** The measurements of this machine; null until `useCosts` and `useTierRates` set them. */
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
-  /** Number of tokens that were submitted while the engine was being loaded, for measurements of the device. */
+  /** Tokens that were submitted while the engine was loaded, to measure the device. `submitted` leaves them out. */
   readonly #submittedBefore: number
-  /**
-   * Long prompts that are being rendered piece by piece, so that the event loop stays free. `forgotten`: `forget` was called for the
-   * conversation meanwhile.
-   */
+  /** Long prompts that are being rendered in slices. `forgotten` becomes true if `forget` is called for the conversation meanwhile. */
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
   readonly #watch: BlockWatch | null
   readonly #adapters: Adapters
   #disposed = false
-  /** Whether the cache is gone, so that nothing is left to forget. */
+  /** Whether the cache was freed, so that nothing is left to forget. */
   #freed = false
 
   private constructor(
@@ -174,7 +168,7 @@ export class LlamaEngine implements Engine {
     private readonly saved: OpenCellPlaces,
     adapters: Adapters,
     private readonly draft: DraftModel | null,
-    /** Why the cache has another number of cells than usual (`LlamaEngineOptions.fits`); null: it has not. */
+    /** Why the cache has another number of cells than usual (`LlamaEngineOptions.fits`); null if it has the usual number. */
     readonly sizedBy: FitReason | null,
   ) {
     const { disk, shared } = saved
@@ -239,9 +233,9 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Loads the model and its adapters, and makes one context with a unified cache for all conversations. If that fails, the model's memory
-   * is freed.
-   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name and a missing draft model
+   * Loads the model and its adapters, and makes one context with a unified KV cache for all conversations. Frees the model's memory if that
+   * fails.
+   * @throws KvfoldError model/*, memory/insufficient, native/*; engine/bad-request for adapters of one name, or a missing draft model
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     if (options.speculate === 'draft' && options.draft === undefined) throw new KvfoldError('engine/bad-request', NO_DRAFT_MODEL)
@@ -275,7 +269,7 @@ export class LlamaEngine implements Engine {
     return this.#adapters.all
   }
 
-  /** The key of the adapters that a request applies if it names none (AdapterSet); empty if there are none. */
+  /** The key of the adapters that requests apply by default (AdapterSet.key); empty if there are none. */
   get adapterKey(): string {
     return this.#adapters.set().key
   }
@@ -285,7 +279,7 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * From now on ledger entries contain the expected cost of each step, and cells leave the device when this cost model says that it pays.
+   * Makes ledger entries contain the predicted time of each later step, and cells leave the device when this cost model says that it pays.
    * `kvfold calibrate` makes the cost model.
    */
   useCosts(model: CostModel): void {
@@ -293,7 +287,7 @@ export class LlamaEngine implements Engine {
     this.useTierRates(tierRatesOf(model))
   }
 
-  /** From now on cells leave the device when these rates say that it pays. Null: they leave only when others need their room. */
+  /** Makes cells leave the device when these rates say that it pays. Null: they leave only when others need their room. */
   useTierRates(rates: TierRates | null): void {
     this.#costs.rates = rates
   }
@@ -325,7 +319,7 @@ export class LlamaEngine implements Engine {
     return generationOf((stream) => this.#respond(request, stream))
   }
 
-  /** Generates after exactly these tokens, without a template. All conversations share the cache. */
+  /** Generates after exactly these tokens, without a template. Shares the cache with all conversations. */
   async complete(asked: Completion): Promise<JobResult> {
     this.#refuseDisposed()
     const adapters = this.#adapters.set(asked.lora)
@@ -373,8 +367,7 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Returns, for each edit, in which tiers the cells of its hidden text are. Returns null if the template does not show all of the hidden
-   * texts.
+   * Returns, for each edit, in which tiers the cells of its hidden text are. Null if the template does not show all of the hidden texts.
    */
   residency(conversation: ConversationId, ...shown: CountArguments): readonly Residency[] | null {
     const { base, holes } = this.#render(...shown).origin
@@ -384,7 +377,7 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Drops, in every tier, the cells that depend on text that these edits forget. Without this call the next step that shows the edits does
+   * Drops, in every tier, the cells that depend on text that these edits forget. If it is not called, the next step with these edits does
    * it.
    */
   async forgetHidden(conversation: ConversationId, ...shown: CountArguments): Promise<void> {
@@ -394,7 +387,7 @@ export class LlamaEngine implements Engine {
 
   async #forgetHidden(name: ConversationId, { tokens, origin }: Rendered): Promise<void> {
     this.#drop(shadowOf(name))
-    // A refresh of the conversation would compute the text again from its old prompt.
+    // A running refresh computes from the old prompt, so it would compute the forgotten text again.
     this.#scheduler.cancel(name, 'refresh')
     await this.#scheduler.between(() => {
       this.draft?.forget(name)
@@ -402,23 +395,20 @@ export class LlamaEngine implements Engine {
     })
   }
 
-  /** Returns the messages as this engine shows them: without sampled tokens that are not of its vocabulary. */
+  /** Returns the messages as this engine shows them: without sampled tokens that are not from its vocabulary. */
   ownMessages(messages: readonly ChatMessage[]): readonly ChatMessage[] {
     return this.#ownAnswers.of(messages)
   }
 
-  /**
-   * The conversation's ledger so far, oldest first. If the conversation changed its adapters, the entries of one set of adapters come after
-   * those of another.
-   */
+  /** The conversation's ledger so far, oldest first. If the conversation changed its adapters, entries are grouped by set of adapters. */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#adapted.names(conversation).flatMap((name) => this.#cache.ledger(name))
   }
 
   /**
-   * Makes a spliced conversation exact: computes again the cells that carry the trace of hidden text. Other requests run between its
-   * slices, also those of the same conversation. Resolves without an error when it is interrupted. A conversation that
-   * changed its adapters has cells for each set of them. This method, `compact`, `closeGaps` and `residency` look at those of the latest set.
+   * Makes a spliced conversation exact: computes its approximate cells again, in slices. Other requests run between slices, even those of
+   * the same conversation. Resolves without an error when it is interrupted. A conversation that changed its adapters has cells under each
+   * set; this method, `compact`, `closeGaps` and `residency` use those of the latest set.
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     return this.#refresh(this.#adapted.latest(conversation), options)
@@ -450,8 +440,8 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Closes the gaps in an idle conversation's positions, which makes cells approximate. Returns by how many positions the conversation
-   * became shorter (KvCache.closeGaps); 0 if the model's cells cannot be shifted.
+   * Closes the gaps in an idle conversation's positions, which makes cells approximate. Returns by how many positions it became shorter
+   * (KvCache.closeGaps); 0 if the model's cells cannot be shifted.
    */
   closeGaps(conversation: ConversationId): Promise<number> {
     const name = this.#adapted.latest(conversation)
@@ -462,15 +452,12 @@ export class LlamaEngine implements Engine {
     void this.#forgetAll(conversation, this.#cache.forget.bind(this.#cache))
   }
 
-  /**
-   * Does the same as `forget`, and also removes the conversation's cells from the places that engines share. Resolves when no file of them
-   * is left.
-   */
+  /** Does what `forget` does, and also deletes the conversation's cells that engines share. Resolves when no file of them is left. */
   async erase(conversation: ConversationId): Promise<void> {
     await Promise.all(await this.#forgetAll(conversation, (name) => this.#cache.erase(name)))
   }
 
-  /** Resolves when all cells computed so far are in the place that engines share. */
+  /** Resolves when all exact cells computed so far are published in the tier that engines share. */
   async published(): Promise<void> {
     await this.#publisher?.settle()
   }
@@ -481,7 +468,7 @@ export class LlamaEngine implements Engine {
     return (await Promise.all(names.map((name) => this.#forget(name, how)))).flat()
   }
 
-  /** Forgets the conversation that has this name in the cache, and its shadow (background-recompute.ts). */
+  /** Forgets the conversation with this name in the cache, and its shadow (background-recompute.ts). */
   #drop(name: ConversationId): void {
     void this.#forget(name, this.#cache.forget.bind(this.#cache))
   }
@@ -506,7 +493,7 @@ export class LlamaEngine implements Engine {
     })
   }
 
-  /** Cancels running steps, waits for their end, and frees the memory. Further calls do nothing. */
+  /** Cancels running steps, waits for them to end, and frees the memory. Further calls do nothing. */
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
@@ -532,7 +519,7 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
-    // Make the grammar before rendering: between the rendered prompt and the scheduler there must be no await.
+    // The grammar is made before rendering, because there must be no await between the rendered prompt and the scheduler.
     const bare = bareTools(request, this.options)
     const made = heldTo(format, this.model, request, bare.length > 0)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
@@ -549,10 +536,10 @@ export class LlamaEngine implements Engine {
     const rewrite = before === undefined ? null : format.check(before, rendered)
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
-    // The step forgets in its own cells, but not in its refresh, its drafts and the conversation's cells under other adapters.
+    // The step itself drops forgotten cells from its own sequences only. Refreshes, drafts and other adapters need an extra call.
     const names = edits.some(({ forget }) => forget) ? this.#adapted.names(given.conversation) : []
     const forgetting = Promise.all(names.map((name) => this.#forgetHidden(name, rendered)))
-    // If the step itself fails, its error is reported, not this one.
+    // If the step fails, its error is reported instead of this one.
     forgetting.catch(() => undefined)
 
     const allowed = allowedTools(request)
@@ -625,7 +612,7 @@ export class LlamaEngine implements Engine {
     }
   }
 
-  /** Whether the step left approximate cells. A stopped answer did, too, but its ledger entry counts none. */
+  /** Whether the step left approximate cells. For a stopped answer the ledger entry counts none, so the sequence is checked. */
   #isSpliced(name: ConversationId, { finish, tokens, ledger }: JobResult): boolean {
     if (finish !== 'cancelled') return ledger.approximate > 0
     const live = this.#cache.live(name)
@@ -633,8 +620,8 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Renders a long prompt piece by piece, so that the event loop stays free. `forgotten` in the result: the conversation was forgotten
-   * meanwhile. @throws KvfoldError context/full for a prompt that cannot fit, before all of it is tokenized; engine/disposed
+   * Renders a long prompt in slices, so that the event loop stays free. The result says whether the conversation was `forgotten` meanwhile.
+   * @throws KvfoldError context/full for a prompt that cannot fit, before all of it is tokenized; engine/disposed
    */
   async #renderedInTurns(
     conversation: ConversationId,
@@ -676,7 +663,7 @@ export class LlamaEngine implements Engine {
       if (kind === 'answer') void result.then(() => this.#publisher?.later(conversation)).catch(() => undefined)
       return result
     } catch (error) {
-      // The scheduler did not take the job, so it does not free what the job holds.
+      // The scheduler did not accept the job, so it will not dispose it.
       job.dispose()
       throw error
     }

@@ -1,4 +1,7 @@
-/** Facts of a model: the edits that its cache allows, the fingerprint of its files, and a quick refusal of texts that cannot fit. */
+/**
+ * Facts about models: the edits that their caches allow, fingerprints of their files. Also refuses texts that cannot fit, before
+ * tokenizing.
+ */
 import { createHash, type Hash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { open } from 'node:fs/promises'
@@ -9,21 +12,21 @@ import { fixedKeys } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, NativeModel, VocabType } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
 
-// The edits that a model's cache allows, and the sentences for the user about missing ones.
+// Which edits a model's cache allows, and what the user is told about missing ones.
 
 export interface Abilities {
-  /** The contracts that edits can have; `exact` is always among them. */
+  /** The contracts that edits can have. Always contains `exact`. */
   readonly contracts: readonly Contract[]
-  /** Why only `exact` is available, for the ledger; null if all contracts are. */
+  /** Why only `exact` is available, for the ledger; null if all contracts are available. */
   readonly refusal: string | null
-  /** Whether gaps in the positions may be closed. */
+  /** Whether cells can be shifted, which closes gaps in the positions. */
   readonly shift: boolean
   /**
-   * `tags`: any token can be removed from the cache and put back. `checkpoints`: a text can only be extended, or cut back to a place
-   * where its whole state was saved.
+   * `tags`: any token can be removed from the cache and put back. `checkpoints`: a sequence can only be extended, or replaced by an earlier
+   * state that was saved as a whole.
    */
   readonly edits: 'tags' | 'checkpoints'
-  /** Sentences for the user: the missing contracts and limits, and their reasons. */
+  /** Sentences for the user about missing contracts and limits, with the reasons. */
   readonly notes: readonly string[]
 }
 
@@ -32,9 +35,7 @@ type Facts = Pick<
   'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'layers' | 'rope' | 'metadata' | 'trainedContext'
 >
 
-/**
- * Architectures whose sequences llama.cpp v0.5.0 can neither cut nor empty by a span. Tagging a part of such a sequence ends the process.
- */
+/** Architectures from whose sequences llama.cpp v0.5.0 cannot remove tokens. Tagging a part of such a sequence ends the process. */
 const COMPRESSED: readonly string[] = ['deepseek4']
 
 /** Returns why kvfold does not run the model at all; null if it does. */
@@ -45,11 +46,11 @@ export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architectu
   return null
 }
 
-/** The end of the note about a context whose edits go back to a checkpoint. */
+/** The end of the note on models whose edits return to a checkpoint. */
 const EXACT_ONLY =
   'Edits are exact: the engine computes the text after them again from the last checkpoint before them. Splice and blend are not available.'
 
-/** Returns the edits that a context with these options allows. Changes nothing. */
+/** Returns which edits a context with these options allows. */
 export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
   const { architecture, recurrent, hybrid, slidingWindow } = info
   if (recurrent || hybrid) {
@@ -59,7 +60,7 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
       `${architecture} keeps ${state}, from which tokens cannot be removed. ${EXACT_ONLY}`,
     )
   }
-  // The engine keeps a window whole unless the caller forbids it; read the option in the same way.
+  // The engine keeps all cells of the window unless the option is false. Read the option in the same way.
   if (slidingWindow > 0 && fullSlidingWindow === false)
     return checkpoints(
       `the layers of ${architecture} that see ${slidingWindow} tokens forget the others`,
@@ -75,7 +76,7 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
   return { contracts: CONTRACTS, refusal: null, shift: fixed === null, edits: 'tags', notes }
 }
 
-/** The note about the cost of cells that cannot be shifted. */
+/** Returns the note on cells that cannot be shifted. */
 function fixedNote(fixed: string, trained: number): string {
   const end =
     trained > 0
@@ -88,15 +89,15 @@ function checkpoints(refusal: string, note: string): Abilities {
   return { contracts: ['exact'], refusal, shift: false, edits: 'checkpoints', notes: [note] }
 }
 
-// The fingerprint tells model files apart without reading gigabytes.
+// The fingerprint: tells model files apart without reading gigabytes.
 
-/** Bytes of each sample, and how many samples are taken, evenly over the file. */
+/** Bytes of each sample, and (next constant) the number of samples, evenly spaced over the file. */
 const SAMPLE = 2 ** 16
 const SAMPLES = 256
 
 /**
- * SHA-256 of the model's files: of each file's size and of samples from all over it. Files of up to 16 MiB are read whole. Fine-tuned weights
- * change nearly all of the samples.
+ * Returns SHA-256 of the sizes of the model's files and of samples from them. Files of up to 16 MiB are read whole. Fine-tuning changes
+ * nearly all samples.
  */
 export async function modelFingerprint(path: string): Promise<Buffer> {
   const hash = createHash('sha256')
@@ -119,7 +120,7 @@ async function addSamples(hash: Hash, path: string): Promise<void> {
   }
 }
 
-/** Returns the paths of all files of a split model that are there, from their naming scheme; of another model, its one file. */
+/** Returns the paths of all existing files of a split model, by their naming scheme; for any other model, the path itself. */
 export function partsOf(path: string): readonly string[] {
   const [, stem, count] = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path) ?? []
   if (stem === undefined || count === undefined) return [path]
@@ -127,17 +128,17 @@ export function partsOf(path: string): readonly string[] {
   return [path, ...Array.from({ length: Number(count) - 1 }, (_, index) => name(index + 2)).filter((part) => existsSync(part))]
 }
 
-// A quick refusal of texts that cannot fit, before all of them are tokenized: that takes minutes for megabytes.
+// Refuses texts that cannot fit, before all of them are tokenized. Tokenizing megabytes takes minutes.
 
-/** Texts are examined only if they have more than this many characters per cell. Ordinary text has 3 to 5 characters per token. */
+/** Texts are checked only if they have more than this many characters per cell. Ordinary text has 3 to 5 characters per token. */
 const LONG = 8
-/** Vocabularies whose tokens spell the text byte for byte; other vocabularies leave parts of it out. */
+/** Vocabularies whose tokens spell a text byte for byte. Others leave parts of it out, so its length says nothing about its tokens. */
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses shown texts that cannot fit. It refuses them if they have more bytes than the longest tokens could spell. It also refuses them if
- * a beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of
- * them. For all other texts the engine decides whether they fit.
+ * Refuses texts that certainly do not fit. A text is refused if even the longest tokens could not spell it in twice as many tokens as there
+ * are cells, or if a beginning of it already has that many tokens. The factor is 2, because tokens may differ where texts meet or are cut,
+ * but not half of them. For all other texts the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
@@ -153,14 +154,14 @@ export async function refuseHopeless(model: NativeModel, cells: number, texts: r
   }
 }
 
-/** Returns the fewest tokens that a text of `size` characters can have, whatever its words. */
+/** Returns the fewest tokens that any text of `size` characters can have; 0 if the vocabulary gives no bound. */
 export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabType' | 'longestToken'>, size: number): number =>
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 
 /**
- * Refuses messages that no fold makes fit: too many messages to show each by one token, or calls with more characters than the longest
- * tokens could spell.
- * @param info null: the vocabulary is on another server
+ * Refuses messages that would not fit even if all were folded. There are too many of them for one token each, or their calls have more
+ * characters than the longest tokens could spell.
+ * @param info null if the vocabulary is on another server
  * @throws KvfoldError context/full
  */
 export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number, info: ModelInfo | null): void {
@@ -173,12 +174,12 @@ export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number
   if (least >= 2 * cells) throw tooLong(least, cells, `The tool calls in the messages are at least ${least} tokens`)
 }
 
-/** Refuses a request with so many of the named `things` that they cannot fit by one token each. @throws KvfoldError context/full */
+/** Refuses a request with too many `things` to have one token each. @throws KvfoldError context/full */
 export function refuseTooMany(count: number, cells: number, things: string): void {
   if (count > 2 * cells) throw tooLong(count, cells, `The request has ${count} ${things} of at least one token each`)
 }
 
-/** Returns the first `length` characters of the texts, all together. */
+/** Returns the first `length` characters of all texts together. */
 function beginningOf(texts: readonly string[], length: number): string[] {
   const beginning: string[] = []
   for (const text of texts) {

@@ -1,21 +1,21 @@
 /**
- * Models of Transformers.js: vectors and scores by an ONNX model. The package is an optional peer of kvfold; it is imported when a model is
- * opened. Computes on the thread that calls; `onnx.ts` has a thread of its own for it.
+ * Opens ONNX models with Transformers.js, for vectors and scores. The package is an optional peer dependency and is imported when a model
+ * is opened. Computes on the calling thread; `onnx.ts` provides a separate one.
  */
 import { existsSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { PreTrainedModel, PreTrainedTokenizer } from '@huggingface/transformers'
 import { KvfoldError } from '../core/errors.js'
 
-/** Texts per batch; each batch is padded to its longest text. */
+/** Texts per batch. Each batch is padded to its longest text. */
 export const BATCH = 16
-/** The longest text of a model that sets no limit, in tokens. */
+/** The most tokens of a text if the model sets no limit. */
 const LONGEST = 2048
 const PREFIX = 'onnx:'
 
 /**
- * Returns the ONNX model that a name of the command line means: `onnx:` and a folder or a name on the hub, or a folder with a
- * config.json. Null for other models.
+ * Returns the ONNX model that a command-line argument names: `onnx:` with a folder or a name on the hub, or a folder with a config.json.
+ * Null for other models.
  */
 export function onnxNamed(model: string): string | null {
   if (model.startsWith(PREFIX)) return model.slice(PREFIX.length)
@@ -27,30 +27,30 @@ export function onnxNamed(model: string): string | null {
 export interface OnnxModel {
   /** The model's name, and in brackets how its vectors or scores are made. */
   readonly name: string
-  /** The most tokens of a text, with those at its ends. */
+  /** The most tokens of a text, special tokens at its ends included. */
   readonly most: number
-  /** Returns the number of tokens of a text, with those that are added at its ends. With `pair`, counts both texts. */
+  /** Returns the number of tokens of a text, special tokens at its ends included; with `pair`, of both texts together. */
   readonly length: (text: string, pair?: string) => number
   readonly dispose: () => Promise<void>
 }
 
 export interface OnnxVectors extends OnnxModel {
-  /** Returns one vector of length 1 for each text, of its first `most` tokens. @throws KvfoldError engine/cancelled */
+  /** Returns one vector of length 1 for each text, computed from its first `most` tokens. @throws KvfoldError engine/cancelled */
   readonly embed: (texts: readonly string[], signal?: AbortSignal) => Promise<readonly Float32Array[]>
 }
 
 export interface OnnxScores extends OnnxModel {
-  /** Returns the first output of the model's head for each document, read with the query. */
+  /** Returns the score of each document for the query: the first output of the model's head. */
   readonly rank: (query: string, documents: readonly string[]) => Promise<readonly number[]>
 }
 
 const OPTIONS = { dtype: 'fp32', session_options: { intraOpNumThreads: 1, interOpNumThreads: 1 } } as const
 
 /**
- * Opens a model that makes vectors: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub, downloaded once.
- * The vectors are the mean of its last layer. If the model does not output that layer, they are the mean of another output, which its name
- * states.
- * @param tokens the longest text; the tokenizer's and the model's own limits also apply
+ * Opens a model that makes vectors: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub, downloaded once. A
+ * vector is the mean over the tokens of the model's last layer. If the model does not output that layer, another output is used, and the
+ * model's `name` says which.
+ * @param tokens the longest text; the limits of tokenizer and model also apply
  * @throws KvfoldError model/unsupported when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
 export async function openVectors(model: string, tokens?: number): Promise<OnnxVectors> {
@@ -91,7 +91,7 @@ interface Inputs {
   readonly attention_mask: Numbers
 }
 
-/** Returns, for each text, the mean of its tokens' vectors, made length 1. @param values [text, token, width] @param mask [text, token] */
+/** Returns, for each text, the mean of its tokens' vectors, scaled to length 1. `values` are [text, token, width], `mask` [text, token]. */
 function means({ data, dims }: Numbers, mask: Numbers): readonly Float32Array[] {
   const [texts = 0, tokens = 0, width = 0] = dims
   return Array.from({ length: texts }, (_, text) => {
@@ -106,14 +106,14 @@ function means({ data, dims }: Numbers, mask: Numbers): readonly Float32Array[] 
   })
 }
 
-/** The names of outputs that may be the tokens' vectors, the best first, and what the user is told about each. */
+/** Names of outputs that may be the tokens' vectors, the best first, and what the user is told about each. */
 const KINDS: Readonly<Record<string, string>> = {
   last_hidden_state: 'hidden states',
   logits: 'logits: the model has no hidden states',
   token_embeddings: 'token embeddings',
 }
 
-/** Returns the name of the output that is the tokens' vectors; empty if no output has a known name. */
+/** Returns the name of the output with the tokens' vectors; empty if no output has a known name. */
 function outputOf({ sessions }: PreTrainedModel): string {
   const all = Object.values(sessions as Record<string, { readonly outputNames?: readonly string[] }>)
   const names = all.flatMap(({ outputNames = [] }) => outputNames)
@@ -152,7 +152,7 @@ export async function openScores(model: string): Promise<OnnxScores> {
   }
 }
 
-/** The files of a model. */
+/** The files that a model's folder must have. */
 const FILES = ['config.json', 'tokenizer.json', 'onnx/model.onnx']
 
 interface Place {
@@ -168,7 +168,7 @@ async function opened<T>(model: string, what: string, open: (library: Library, p
   if (missing !== undefined)
     throw new KvfoldError('model/not-found', `${model} has no ${missing}; ${what} is a folder with ${FILES.join(', ')}.`)
   if (isLocal) library.env.localModelPath = `${dirname(folder)}/`
-  // Otherwise a folder that lacks a file would be looked for on the hub.
+  // For a local folder, forbid the hub: otherwise a missing file would be searched there.
   library.env.allowRemoteModels = !isLocal
   try {
     return await open(library, { name: isLocal ? basename(folder) : model, isLocal })
@@ -197,7 +197,7 @@ async function transformers(): Promise<Library> {
 
 const titleOf = (model: string): string => (existsSync(model) ? basename(resolve(model)) : model)
 
-/** The least of the limits of tokens that the caller, the tokenizer and the model set. */
+/** Returns the smallest of the token limits of the caller, the tokenizer and the model. */
 function limitOf(tokenizer: PreTrainedTokenizer, { config }: PreTrainedModel, tokens: number | undefined): number {
   const { max_position_embeddings: positions } = config as { readonly max_position_embeddings?: unknown }
   // A tokenizer without a limit reports 1e30.

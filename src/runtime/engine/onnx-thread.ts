@@ -1,4 +1,4 @@
-/** The thread of one ONNX model: opens it, counts the tokens of texts, computes a batch. `onnx.ts` gives it its orders. */
+/** The thread of one ONNX model: opens it, counts tokens of texts, computes batches. `onnx.ts` sends the orders. */
 import { type Delivery, delivered } from '../core/threads.js'
 import { type OnnxScores, type OnnxVectors, openScores, openVectors } from './onnx-model.js'
 

@@ -1,4 +1,4 @@
-/** Vectors and scores by ONNX models of Transformers.js, each model on a thread of its own. */
+/** Vectors and scores by ONNX models, each model on a thread of its own. */
 import type { Piscina } from 'piscina'
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
 import { type Delivery, openThreads, received } from '../core/threads.js'
@@ -11,7 +11,7 @@ type Threads = Piscina<OnnxOrder, Delivery>
 
 const done = async (threads: Threads, order: OnnxOrder): Promise<unknown> => received(await threads.run(order))
 
-/** Starts a thread and opens the model there. Returns the parts of an OnnxModel. @throws as openVectors */
+/** Starts a thread and opens the model there. Returns the thread, the model's name and the most tokens of a text. @throws as openVectors */
 async function opened(use: 'vectors' | 'scores', model: string, tokens?: number): Promise<[Threads, string, number]> {
   const file = import.meta.url.replace(/onnx(?=\.[jt]s$)/, 'onnx-thread')
   const threads: Threads = await openThreads(file, { minThreads: 1, maxThreads: 1 })
@@ -25,7 +25,7 @@ async function opened(use: 'vectors' | 'scores', model: string, tokens?: number)
   }
 }
 
-/** A model that is open on a thread of its own. Calls may overlap; they are computed one after another. */
+/** A model that is open on its own thread. Calls may overlap; they are computed one after another. */
 class OnnxModel {
   #disposed = false
   /** The orders that the thread has not finished yet. */
@@ -39,7 +39,7 @@ class OnnxModel {
     readonly tokens: number,
   ) {}
 
-  /** Ends the thread after its batch, and frees the model. Running calls fail. Further calls do nothing. */
+  /** Ends the thread after its current batch, and frees the model. Running calls fail. Further calls do nothing. */
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
@@ -59,7 +59,7 @@ class OnnxModel {
     this.#orders.add(running)
     try {
       const value = await running
-      // `dispose` can change it while the thread computes.
+      // `dispose` may have set it during the await, which the compiler does not see.
       if (this.#disposed as boolean) throw disposed()
       return value
     } finally {
@@ -68,8 +68,8 @@ class OnnxModel {
   }
 
   /**
-   * Returns the number of tokens of all texts, each with the query if there is one.
-   * @param truncate whether the end of a text that is too long does not count @throws PromptTooLong for the first text that is too long
+   * Returns the number of tokens of all texts, each counted with the query if there is one.
+   * @param truncate whether texts that are too long count only up to the limit @throws PromptTooLong for the first text that is too long
    * @internal
    */
   protected async count(
@@ -92,12 +92,12 @@ class OnnxModel {
 
 const disposed = (): KvfoldError => new KvfoldError('engine/disposed', 'This ONNX model was disposed; open it again.')
 
-/** Cuts the texts into batches, so that a request can be cancelled between them. */
+/** Cuts the texts into batches. A request can be cancelled between two batches. */
 function batches(texts: readonly string[]): readonly (readonly string[])[] {
   return Array.from({ length: Math.ceil(texts.length / BATCH) }, (_, at) => texts.slice(at * BATCH, (at + 1) * BATCH))
 }
 
-/** Makes vectors by the mean of the last layer. Calls may overlap; they are computed one after another. */
+/** Makes vectors of texts with an ONNX model. Calls may overlap; they are computed one after another. */
 export class OnnxEmbedder extends OnnxModel implements TextVectors {
   /**
    * Opens a model on a thread of its own: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub.
@@ -125,7 +125,7 @@ export class OnnxEmbedder extends OnnxModel implements TextVectors {
   }
 }
 
-/** Scores documents by a model with a head for pairs of texts. Calls may overlap; they are computed one after another. */
+/** Scores documents with an ONNX model that reads query and document as a pair. Calls may overlap; they are computed one after another. */
 export class OnnxReranker extends OnnxModel implements TextScores {
   /** @throws as OnnxEmbedder.load */
   static async load(model: string): Promise<OnnxReranker> {

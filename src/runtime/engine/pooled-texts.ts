@@ -1,4 +1,4 @@
-/** Computes whole texts in a small context of their own: arranges them in batches, and returns the vector that llama.cpp pools of each. */
+/** Computes pooled vectors of whole texts in a small context of their own, for embeddings and scores. Arranges the texts in batches. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
 import { isCausal } from '../native/context-options.js'
 import { leastTokens } from './model-facts.js'
@@ -6,13 +6,13 @@ import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from 
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
   /**
-   * Default: off. With it a text's vector depends on the texts beside it, because it rounds differently with every batch. The numbers
-   * differ by up to 3e-4 (built-in model; 5e-6 without).
+   * Default: off. With it, rounding differs from batch to batch, so a text's vector depends on the texts beside it. The numbers differ by
+   * up to 3e-4 (built-in model); without it by 5e-6.
    */
   readonly flashAttention?: 'auto' | 'on' | 'off'
-  /** The longest text, in tokens. Default: the trained context, at most 2048. */
+  /** The most tokens of a text. Default: the trained context, at most 2048. */
   readonly tokens?: number
-  /** Tokens computed at once. Default: 512; the longest text if every token sees those after it too. */
+  /** Tokens computed at once. Default: 512. In models that are not causal it is always the longest text. */
   readonly ubatch?: number
 }
 
@@ -21,8 +21,8 @@ const DEFAULT_UBATCH = 512
 /** The most texts in one batch. */
 const SEQUENCES = 32
 /**
- * The most tokens of short texts that are computed together, in a model whose tokens see all tokens of their text. More tokens take longer:
- * attention passes over the other texts, too.
+ * For models that are not causal: the most tokens of several texts that are computed together. With more tokens the batch takes longer,
+ * because attention passes over the other texts, too.
  */
 const TOGETHER = 128
 
@@ -35,7 +35,7 @@ export class PooledTexts {
     readonly model: NativeModel,
     private readonly context: NativeContext,
     readonly pooling: Pooling,
-    /** The longest text, in tokens. */
+    /** The most tokens of a text. */
     readonly tokens: number,
     private readonly ownsModel: boolean,
   ) {}
@@ -65,7 +65,8 @@ export class PooledTexts {
   }
 
   /**
-   * Refuses texts before they are tokenized. @throws KvfoldError context/full for a text of more bytes than the longest tokens could spell
+   * Refuses hopelessly long texts before they are tokenized.
+   * @throws KvfoldError context/full for a text of more characters than the longest tokens could spell
    */
   refuseHopeless(texts: readonly (string | ArrayLike<number>)[]): void {
     for (const [index, text] of texts.entries()) {
@@ -74,7 +75,7 @@ export class PooledTexts {
     }
   }
 
-  /** Leaves out the end of a text that is certainly too long, so that nothing tokenizes it. */
+  /** Cuts a text that is certainly too long, so that its end is not tokenized in vain. */
   withoutHopelessEnd<T extends string | ArrayLike<number>>(text: T): T | string {
     const { info } = this.model
     return typeof text === 'string' && leastTokens(info, text.length) > this.tokens
@@ -82,7 +83,7 @@ export class PooledTexts {
       : text
   }
 
-  /** Leaves out the end of a text that is too long. The token with which the vocabulary closes a text stays. */
+  /** Cuts tokens that are too many. If they end with EOS or SEP, the result does, too. */
   truncated(text: Int32Array): Int32Array {
     if (text.length <= this.tokens) return text
     const { eos, sep } = this.model.special
@@ -93,7 +94,7 @@ export class PooledTexts {
   }
 
   /**
-   * Returns the vector that llama.cpp pools of each text, in order. It does not depend on the other texts.
+   * Returns the pooled vector of each text, in order. It does not depend on the other texts.
    * @throws KvfoldError context/full for a text that is too long, engine/bad-request for an empty one or foreign tokens, each naming the
    * text; engine/cancelled, engine/disposed
    */
@@ -104,7 +105,7 @@ export class PooledTexts {
     return work
   }
 
-  /** Cancels running calls, and frees the context; frees the model too if `ownsModel`. Further calls do nothing. */
+  /** Cancels running calls, and frees the context; also frees the model if `ownsModel`. Further calls do nothing. */
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
@@ -131,7 +132,7 @@ export class PooledTexts {
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {
     const { context, pooling } = this
-    // If a token sees the tokens after it, a group of texts must be one batch. A text of any length may be a group of its own.
+    // In a model that is not causal, a text must be in one batch. So a group of texts must fit into a batch, or be a single text.
     const tokens = isCausal(this.model.info) ? context.cells : Math.min(TOGETHER, context.batch)
     const limits = { tokens, sequences: context.sequences, batch: context.batch }
     const stop = () => {
@@ -176,7 +177,7 @@ export class PooledTexts {
 
 const bad = (sentence: string): KvfoldError => new KvfoldError('engine/bad-request', sentence)
 
-// The layout of texts: groups that fit the cache are cut into batches, and the vectors of a text's parts are joined again.
+// The layout of texts: groups that fit into the cache are cut into batches, and the vectors of a text's parts are joined again.
 
 interface SliceLimits {
   /** The most tokens of a group of several texts; a single text may have more. */
@@ -190,11 +191,11 @@ interface SliceLimits {
 /** The tokens of one decode. */
 interface Slice {
   readonly batch: Batch
-  /** The texts that have tokens in the slice, in order: index of the text, its sequence, and how many of its tokens. */
+  /** The texts with tokens in the slice, in order: index of the text, its sequence, and the number of its tokens in the slice. */
   readonly parts: readonly { readonly text: number; readonly sequence: number; readonly count: number }[]
 }
 
-/** Returns groups of texts, to be computed one after another, each on an empty cache. Each text is in one group, in order. */
+/** Yields groups of texts, in order. Each group is computed on an empty cache. */
 function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator<readonly Slice[]> {
   for (let start = 0; start < texts.length;) {
     let end = start
@@ -210,7 +211,7 @@ function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator
   }
 }
 
-/** Puts the texts [start, end) one after another, and cuts wherever a batch is full. */
+/** Puts the texts [start, end) one after another, and starts a new slice wherever a batch is full. */
 function group(texts: readonly Int32Array[], start: number, end: number, most: number): Slice[] {
   const entries = texts
     .slice(start, end)
@@ -231,7 +232,7 @@ function group(texts: readonly Int32Array[], start: number, end: number, most: n
   })
 }
 
-/** Joins the vectors of a text's slices, because llama.cpp pools each slice for itself. */
+/** Joins the vectors of a text's slices. llama.cpp pools each slice separately. */
 class PooledVector {
   #sum: Float64Array | null = null
   #count = 0

@@ -1,17 +1,17 @@
-/** Finds the longest earlier occurrence of a text's last tokens, and so the tokens that may come next. Pure. */
+/** Finds the longest earlier occurrence of a text's last tokens (prompt lookup). The tokens that followed it may come next. Pure. */
 
 /** The fewest tokens of a match. */
 export const SHORTEST_MATCH = 3
-/** Longer matches count as this long. */
+/** Matches are not counted beyond this length. */
 export const LONGEST_MATCH = 64
-/** The most earlier occurrences that one search looks at, the latest first. */
+/** The most earlier occurrences that one search compares, the latest first. */
 const MOST_TRIED = 32
-/** Tokens that one call indexes at most; a text of a million tokens is indexed over several calls. */
+/** The most tokens that one call adds to the index. A text of a million tokens is indexed over several calls. */
 const SLICE = 65_536
-/** Bounds of the number of hash values, as powers of two. */
+/** Bounds of the size of the hash table, as powers of two. */
 const BITS = { least: 10, most: 18 }
 
-/** Stands between two texts; no match and no proposal passes it. Any negative number does the same. */
+/** Stands between two texts. No match and no proposal crosses it, or any other negative number. */
 const BORDER = -1
 
 /** The outcome of one proposal: how many tokens had matched before it, and whether the next token was the proposed one. */
@@ -21,25 +21,25 @@ export interface LookupTrial {
 }
 
 /**
- * An index over texts and the tokens that follow them. It finds earlier places that have the same last tokens. Every place where
- * `SHORTEST_MATCH` tokens end is in a chain of places with the same hash, the latest first. As long as the proposed tokens come, the match
- * only grows. So it is searched again only after another token came.
+ * An index over texts and the tokens that follow them, to find earlier occurrences of the last tokens. A place is a number of tokens from
+ * the beginning. All places that have the same hash of the SHORTEST_MATCH tokens before them form a chain, the latest first. While the
+ * proposed tokens are hits, the match just grows; after a miss it is searched again.
  */
 export class PromptLookup {
   #tokens: Int32Array
-  /** For each place, the place before it in its chain; 0 ends the chain. A place is the number of tokens before it. */
+  /** For each place: the previous place of its chain; 0 ends the chain. */
   #earlier: Int32Array
   #length: number
-  /** The place up to which the chains are complete. */
+  /** All places up to this one are in the chains. */
   #indexed = SHORTEST_MATCH - 1
   /** For each hash, the latest place of its chain. */
   readonly #latest: Int32Array
   readonly #shift: number
-  /** The place whose token is proposed; 0: no match. */
+  /** The place of the token that is proposed next; 0 without a match. */
   #source = 0
   #matched = 0
 
-  /** @param texts The tokens that may be repeated. The last text is the one that `push` continues. Negative numbers stand for no token. */
+  /** @param texts The texts that may be repeated; `push` continues the last one. Negative numbers in them stand for no token. */
   constructor(texts: readonly Int32Array[]) {
     const size = texts.reduce((sum, text) => sum + text.length + 1, 0)
     this.#tokens = new Int32Array(size + 256)
@@ -57,12 +57,12 @@ export class PromptLookup {
     this.#search()
   }
 
-  /** How many tokens before the end match those before the proposal; 0 without a match. */
+  /** How many tokens before the proposal equal the last tokens of the text; 0 without a match. */
   get matched(): number {
     return this.#matched
   }
 
-  /** Adds the next token of the text. Returns whether the proposed token came; null if none was proposed. */
+  /** Adds the next token of the text. Returns whether it was the proposed one; null if none was proposed. */
   push(token: number): LookupTrial | null {
     const { matched } = this
     const hit = matched > 0 && this.#tokens[this.#source] === token
@@ -76,8 +76,8 @@ export class PromptLookup {
   }
 
   /**
-   * Returns up to `most` tokens that followed the match. If the match reaches to the end of the text, the proposed tokens themselves are
-   * repeated, because the text repeats with that period.
+   * Returns up to `most` tokens that followed the match. If they reach the end of the text, the text repeats with a period, so the proposal
+   * repeats them.
    */
   propose(most: number): Int32Array {
     const proposed = new Int32Array(this.#matched === 0 ? 0 : Math.max(0, most))
@@ -103,7 +103,7 @@ export class PromptLookup {
     this.#tokens[this.#length++] = token
   }
 
-  /** Adds places to the chains, all but the end of the text: that would match itself. */
+  /** Adds places to the chains, except the end of the text, which would match itself. */
   #index(): void {
     const end = Math.min(this.#length - 1, this.#indexed + SLICE)
     while (this.#indexed < end) {
@@ -120,7 +120,7 @@ export class PromptLookup {
     return ((hash ^ (hash >>> 15)) >>> 0) >>> this.#shift
   }
 
-  /** Finds the longest match of the end of the text; of equally long ones the latest. */
+  /** Finds the longest match of the text's last tokens; of equally long ones the latest. */
   #search(): void {
     this.#source = 0
     this.#matched = 0
@@ -136,7 +136,7 @@ export class PromptLookup {
     }
   }
 
-  /** Returns how many tokens right before `place` equal the tokens at the end of the text. */
+  /** Returns how many tokens right before `place` equal the last tokens of the text. */
   #matchAt(place: number): number {
     const most = Math.min(place, LONGEST_MATCH)
     let length = 0

@@ -1,4 +1,4 @@
-/** Reranking: scores how well documents answer a query. The model reads each document together with the query. */
+/** Reranking: scores how well documents answer a query. The model reads query and document together. */
 import { Encoder } from '../chat/tokens/encoder.js'
 import { Tracked } from '../chat/tracked.js'
 import { KvfoldError } from '../core/errors.js'
@@ -7,19 +7,19 @@ import { titleOf } from './embedder.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
 export interface Ranking {
-  /**
-   * One score for each document, in order; a higher one answers better. Scores come straight from the model's head and have no fixed range.
-   */
+  /** One score per document, in order; higher is better. They are the model head's raw numbers and have no fixed range. */
   readonly scores: readonly number[]
-  /** Number of tokens of all documents, each counted together with the query. */
+  /** Number of tokens of all documents, each counted with the query. */
   readonly tokens: number
 }
 
-/** The metadata key of the template that shows query and document; llama.cpp's converter writes it for rerankers that generate text. */
+/**
+ * Metadata key of the prompt template with query and document. llama.cpp's converter writes it for rerankers that are generating models.
+ */
 const TEMPLATE = 'tokenizer.chat_template.rerank'
 const PLACES = /(\{query\}|\{document\})/
 
-/** Scores documents, by a GGUF model (`Reranker`) or by an ONNX model (`OnnxReranker`). */
+/** Scores documents, with a GGUF model (`Reranker`) or an ONNX model (`OnnxReranker`). */
 export interface TextScores {
   /** The model's own name. */
   readonly title: string
@@ -45,21 +45,22 @@ export class Reranker implements TextScores {
     return titleOf(this.model)
   }
 
-  /** The most tokens of query and document together, with those that the model adds around them. */
+  /** The most tokens of query and document together, including those that the model adds. */
   get tokens(): number {
     return this.texts.tokens
   }
 
   /**
-   * Makes a reranker with a context on a model of the caller's. The context ends with the model. @throws as NativeModel.createContext;
-   * model/unsupported for other models
+   * Makes a reranker on a model that the caller owns. Its context is disposed with the reranker or the model, whichever comes first.
+   * @throws as NativeModel.createContext; model/unsupported for other models
    */
   static async on(model: NativeModel, options: PooledTextsOptions = {}): Promise<Reranker> {
     return new Reranker(await PooledTexts.on(model, 'rank', options, false))
   }
 
   /**
-   * Loads a model for reranking alone. If the reranker cannot be made, the model is disposed. @throws as Native.loadModel and Reranker.on
+   * Loads a model only for reranking. The model is disposed with the reranker, or at once if the reranker cannot be made.
+   * @throws as Native.loadModel and Reranker.on
    */
   static async load(
     native: Native,
@@ -76,9 +77,9 @@ export class Reranker implements TextScores {
   }
 
   /**
-   * Scores the documents. A document's score does not depend on the other documents; control tokens in query and documents are plain text.
-   * A model with several labels scores by its first.
-   * @throws KvfoldError as PooledTexts.pooled; here each text is a document with the query
+   * Scores the documents. A score does not depend on the other documents. Control tokens in query and documents are plain text. Of a model
+   * with several labels, the first label's score counts.
+   * @throws KvfoldError as PooledTexts.pooled; a text there is a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
     this.texts.refuseHopeless([query, ...documents])
@@ -90,14 +91,14 @@ export class Reranker implements TextScores {
     return { scores, tokens: prompts.reduce((sum, { length }) => sum + length, 0) }
   }
 
-  /** Cancels running calls, and frees the context; frees the model too if `load` made it. Further calls do nothing. */
+  /** Cancels running calls, and frees the context; also frees the model if `load` made the reranker. Further calls do nothing. */
   dispose(): Promise<void> {
     return this.texts.dispose()
   }
 
   /**
-   * Makes the prompts with the file's template. Without one, a prompt has both texts between the tokens that the vocabulary adds
-   * (llama.cpp, server-common.cpp, format_prompt_rerank).
+   * Makes the prompts with the template in the model's file. Without one, a prompt is query and document, each with the tokens that the
+   * vocabulary adds (llama.cpp, server-common.cpp, format_prompt_rerank).
    */
   async #promptsOf(query: string, documents: readonly string[]): Promise<readonly Int32Array[]> {
     const { special, info } = this.model

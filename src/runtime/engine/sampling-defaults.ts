@@ -1,13 +1,13 @@
-/** The sampling of a served model when a request says nothing: the model file's recommendation, else llama-server's defaults. */
+/** The sampling of a served model for requests that set none: the model file's recommendation, else llama-server's defaults. */
 import { definedFields } from '../core/json.js'
 import type { Sampling } from './engine.js'
 
 /** llama-server's defaults. Samplers that they do not name are off. */
 export const LLAMA_SERVER_SAMPLING = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05 } as const satisfies Sampling
 
-/** The most tokens that a penalty looks back over. */
+/** The most tokens that a penalty may count. */
 const MOST_PENALISED = 2 ** 20
-/** llama.cpp's values of mirostat, for files that give the version alone. */
+/** llama.cpp's defaults of mirostat, for files that name only the version. */
 const MIROSTAT = { tau: 5, eta: 0.1 }
 
 /** The samplers that a file's `general.sampling.sequence` may name, each with the fields that turn it off. */
@@ -21,9 +21,9 @@ const SAMPLERS: readonly (readonly [names: readonly string[], off: Sampling])[] 
 
 /**
  * Returns the sampling that a GGUF's metadata recommends (`general.sampling.*`), over llama-server's defaults. Numbers are read as
- * llama.cpp reads them, and clamped to the sampler's range. A sequence says which samplers are used; their order stays llama.cpp's own.
+ * llama.cpp reads them, and clamped to the sampler's range. Of a sampler sequence only the names count; the order stays llama.cpp's own.
  * `xtc_*` is ignored.
- * @param context tokens of the context: a penalty over the last -1 tokens covers them
+ * @param context tokens of the context; a penalty over the last -1 tokens covers them all
  */
 export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, context: number): Sampling {
   const number = (name: string, least: number, most: number): number | undefined => {
@@ -52,7 +52,7 @@ export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, c
   }
 }
 
-/** Returns fields that turn off the samplers that the sequence does not name. Returns none if it names no sampler that we have. */
+/** Returns fields that turn off the samplers that the sequence does not name; none if it names no sampler in SAMPLERS. */
 function leftOut(sequence: string): Sampling {
   const named = sequence.split(';').map((name) => name.trim().toLowerCase().replaceAll(/[-_]/gu, ''))
   const unused = SAMPLERS.filter(([names]) => !names.some((name) => named.includes(name)))

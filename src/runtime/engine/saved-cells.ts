@@ -1,7 +1,4 @@
-/**
- * The places outside an engine's memory where it keeps cells: its folder on disk, and a place that engines share. Also publishes cells
- * there.
- */
+/** Where an engine keeps cells outside its memory: its folder on disk, and a tier that engines share. Also publishes cells to that tier. */
 import { createHash } from 'node:crypto'
 import type { ConversationId } from '../core/ids.js'
 import type { SharedTier } from '../kv/ports.js'
@@ -9,25 +6,23 @@ import type { NativeContext, NativeModel } from '../native/types.js'
 import { DiskTierFolder, type ShelfPlace } from './disk-tier.js'
 import { modelFingerprint } from './model-facts.js'
 
-/** Identifies the cells that an engine can load. */
+/** Which cells an engine can load, for the code that opens a tier. */
 export interface IdentifiedCells {
-  /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
+  /** SHA-256 of everything on which a state depends: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
-  /** Called with a sentence about a problem of the place, once for each problem. Default: not called. */
+  /** Called with a sentence for the user about a problem of the tier, once per problem. Default: not called. */
   readonly tell?: (sentence: string) => void
 }
 
-/** A place through which engines on several machines find each other's cells. `sharedCells` makes one of a folder. */
+/** A tier through which engines on several machines find each other's cells. `sharedCells` makes one from a folder. */
 export interface SharedCells {
-  /**
-   * The secret that keys the names of the place's blocks and the engine's cell hashes. It is the same for all engines that share the place.
-   */
+  /** The secret that keys the names of shared blocks and the engine's cell hashes. All engines that share the tier have the same. */
   readonly secret: Buffer
-  /** @throws KvfoldError engine/bad-request when the place cannot be used, or is under another secret */
+  /** @throws KvfoldError engine/bad-request when the tier cannot be used, or is under another secret */
   open(identified: IdentifiedCells): Promise<SharedTier>
 }
 
-/** The engine's options that name places for cells. */
+/** The engine options that say where cells are kept. */
 interface CellPlaces {
   readonly disk?: ShelfPlace
   readonly shared?: SharedCells
@@ -39,14 +34,14 @@ export interface OpenCellPlaces {
   readonly shared: SharedTier | null
 }
 
-/** Opens the places that the options name, for a loaded model. @throws KvfoldError as the opening of either place */
+/** Opens the tiers that the options name, for a loaded model. @throws KvfoldError as the opening of either tier */
 export async function openSavedCells(
   { info }: NativeModel,
   context: NativeContext,
   { disk, shared, tell }: CellPlaces,
 ): Promise<OpenCellPlaces> {
   if (disk === undefined && shared === undefined) return { disk: null, shared: null }
-  // Engines load each other's cells only if they agree in all of this: the same weights under the same context.
+  // Engines can load each other's cells only if both are equal: the weights, and the context's identity.
   const weights = await modelFingerprint(info.path)
   const identity = createHash('sha256').update(context.identity).update(weights).digest()
   const told = { identity, ...(tell === undefined ? {} : { tell }) }
@@ -57,14 +52,14 @@ export async function openSavedCells(
   }
 }
 
-/** Publishes the cells of conversations where other engines find them, one conversation after another, while steps run. */
+/** Publishes cells of conversations to the shared tier, one conversation after another, while steps run. */
 export class CellPublisher {
   readonly #waiting = new Set<ConversationId>()
   #running: Promise<void> | null = null
 
   constructor(private readonly publish: (conversation: ConversationId) => Promise<void>) {}
 
-  /** Call it when the conversation may have new cells to publish. */
+  /** Queues the conversation to be published. Call it when it may have new exact cells. */
   later(conversation: ConversationId): void {
     this.#waiting.add(conversation)
     this.#running ??= this.#run().finally(() => {
@@ -72,7 +67,7 @@ export class CellPublisher {
     })
   }
 
-  /** Resolves when no conversation waits to be published. */
+  /** Resolves when no conversation is queued. */
   async settle(): Promise<void> {
     while (this.#running !== null) await this.#running
   }
@@ -80,7 +75,7 @@ export class CellPublisher {
   async #run(): Promise<void> {
     for (const conversation of this.#waiting) {
       this.#waiting.delete(conversation)
-      // Ignore a failure (the engine's end, a lost context): the next request reports it.
+      // Ignore failures (the engine's end, a lost context): the next request reports them.
       await this.publish(conversation).catch(() => undefined)
     }
   }

@@ -1,4 +1,4 @@
-/** The decode loop. It chooses which tokens of which running steps go into the next batch, and acts on the outcome. */
+/** The decode loop: chooses which tokens of which running steps go into the next batch, and handles the result. */
 import { CellsBusy, KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { definedFields } from '../core/json.js'
@@ -24,35 +24,35 @@ import { draftingStreams, withDrafts } from './drafts.js'
 import { Speculation } from './speculation.js'
 
 export interface SchedulerOptions {
-  /** How many steps run at once; further ones wait. */
+  /** How many steps run at once; further ones wait in a queue. */
   readonly slots: number
-  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: as `PrefillBudget` chooses. */
+  /** The most milliseconds between two tokens of a stream that prompts may cause. Default: as `PrefillBudget` chooses. */
   readonly maxGap?: number
   /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
-  /** The adapters that the context applies now. Default: none. */
+  /** The adapters that the context applies at the start. Default: none. */
   readonly adapters?: AdapterSet
-  /** Proposes tokens beside those that the conversation repeats. Default: none. */
+  /** The draft model for speculation, in addition to repeats from the conversation. Default: none. */
   readonly draft?: DraftModel
 }
 
-/** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
+/** The most milliseconds for copying cells between two decodes. The copy also takes no longer than the last decode. */
 const LONGEST_SLICE = 20
-/** After this many milliseconds a prompt that was put off lets no later one begin before it. */
+/** A prompt that was put off for lack of cells blocks later ones after this many milliseconds, so that it is not overtaken for ever. */
 const PATIENCE = 10_000
 /**
- * Milliseconds that jobs of other adapters wait before the context changes to theirs. A change takes a few milliseconds, because llama.cpp
- * then plans its graphs anew.
+ * The context keeps its adapters for at least this many milliseconds while jobs with other adapters wait. A change costs a few
+ * milliseconds, because llama.cpp plans its graphs anew.
  */
 const SHORTEST_STAY = 50
-/** The most batches that are decoded in a row without a look at other work. A run ends earlier when other work arrives. */
+/** The most batches that are decoded in a row before the loop checks for other work. Arriving work ends such a run earlier. */
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn of the loop computes a batch: one token of every job that generates, or prompt tokens, or
- * both. While jobs generate, measured times decide that and the number of prompt tokens (PrefillBudget). One prompt is computed after the
- * other, in order of `Job.due`. Sequences are tagged and untagged between batches only. Jobs of one conversation run one after another. A
- * batch has only jobs with the same adapters; groups of jobs with other adapters take turns.
+ * Continuous batching over one context. Each turn of the loop decodes one batch: one token of every stream (a job that generates), or
+ * prompt tokens, or both. While there are streams, PrefillBudget chooses the mix from measured times. Prompts are computed one after
+ * another, in order of `Job.due`. Sequences are tagged and untagged only between batches. Jobs of one conversation run one after another. A
+ * batch has only jobs with the same adapters; groups with different adapters take turns.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -61,20 +61,19 @@ export class Scheduler {
   readonly #budget: PrefillBudget
   readonly #speculation: Speculation
   #running: Promise<void> | null = null
-  /** The jobs whose tokens are being decoded right now. */
+  /** The jobs in the running decode. */
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
   /** How many steps have ended. */
   #ended = 0
-  /** The adapters that the context applies, and when they were last changed. */
+  /** The adapters that the context applies, and when they were set (performance.now()). */
   #adapters: AdapterSet
   #adaptersSince = -Infinity
-  /** How many prompt tokens were computed. It is the clock of `Job.due`. */
+  /** Number of prompt tokens computed so far. It is the clock of `Job.due`. */
   #computed = 0
   /**
-   * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
-   * wait.
+   * `#news`: a job, an errand, a cancellation or a finished disk read arrived since the loop last checked. `#wake` ends the loop's wait.
    */
   #news = false
   #wake: (() => void) | null = null
@@ -126,7 +125,7 @@ export class Scheduler {
     return job.result
   }
 
-  /** Runs `errand` as soon as no decode runs; it may touch the cache. If `errand` throws, the promise rejects with its error. */
+  /** Runs `errand` as soon as no decode runs, so it may use the cache. If it throws, the promise rejects with its error. */
   between<T>(errand: () => T): Promise<T> {
     return new Promise((resolve, reject) => {
       this.#errands.push(() => {
@@ -161,7 +160,7 @@ export class Scheduler {
   #cancel(job: Job): void {
     job.cancelled = true
     this.#tell()
-    // Aborting a decode would discard the work of other jobs in the batch. So only a job that decodes alone is stopped inside the decode.
+    // Aborting a decode discards the work of all jobs in the batch. So only a job that decodes alone is aborted.
     if (this.#decoding.length === 1 && this.#decoding[0] === job) this.context.abort()
   }
 
@@ -189,7 +188,7 @@ export class Scheduler {
         await this.#admit()
         const composed = this.#compose()
         const shares = this.#mayDraft(composed) ? await withDrafts(composed, this.#speculation, this.#draftRoom) : composed
-        // A draft model takes its time, in which a job may have been cancelled.
+        // The draft model took some time, in which a job may have been cancelled.
         if (shares !== composed && shares.some(({ job }) => job.cancelled)) continue
         const steps = this.#ahead(shares)
         const begun = performance.now()
@@ -198,7 +197,7 @@ export class Scheduler {
         else if (this.#fetching.busy) await this.#heard()
         if (this.cache.moving === true) await this.cache.moveOn?.(Math.min(performance.now() - begun, LONGEST_SLICE))
       }
-      // Yield once so that finished callers can submit their next step; then move one idle sequence off the device.
+      // Yield once, so that callers whose steps ended can submit the next ones. Then use the idle time to move a sequence off the device.
       await new Promise<void>((resolve) => {
         this.#wake = resolve
         setImmediate(resolve)
@@ -211,16 +210,16 @@ export class Scheduler {
     )
   }
 
-  /** Waits until there is news. */
+  /** Waits until `#tell` is called, unless it was called since the loop last checked. */
   async #heard(): Promise<void> {
     if (!this.#news) await new Promise<void>((resolve) => (this.#wake = resolve))
     this.#wake = null
   }
 
-  /** Gives waiting jobs their live sequences, in order of arrival. Cells that a job needs from disk are read while other jobs run. */
+  /** Starts waiting jobs on their live sequences, in order of arrival. Cells on disk are read while other jobs run. */
   async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
-    /** The conversations of prompts that are still put off. Their later steps wait behind them. */
+    /** Conversations with a prompt that is still put off. Their later jobs wait behind it. */
     const behind = new Set<ConversationId>()
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
@@ -258,8 +257,8 @@ export class Scheduler {
   }
 
   /**
-   * Whether a prompt that was put off finds cells for all that is to be computed. Its kept cells stay. A step must have ended since it was
-   * last asked.
+   * Whether the new cells of a prompt that was put off fit beside those of running steps. Returns false at once if no step has ended since
+   * the last check, because nothing has been freed.
    */
   #fits(job: Job, putOff: PutOff): boolean {
     if (putOff.ended === this.#ended) return false
@@ -274,7 +273,7 @@ export class Scheduler {
     }
   }
 
-  /** Opens the job's live sequence. Returns null if that throws; the job has then failed with the error. */
+  /** Opens the job's live sequence. If that throws, fails the job and returns null. */
   #open(job: Job): OpenedSequence | null {
     try {
       return this.cache.open(job.asked.conversation, job.request.salt)
@@ -284,7 +283,7 @@ export class Scheduler {
     }
   }
 
-  /** Composes the next batch. Shares that find no cells wait while other jobs can run. */
+  /** Composes the next batch. Jobs without free cells wait as long as other jobs can run. */
   #compose(): readonly BatchShare[] {
     const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
     const streams = this.#jobs.filter(isStream).length
@@ -297,8 +296,8 @@ export class Scheduler {
       shares = made.shares
       if (shares.length > 0) break
     }
-    // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
-    // They take turns with the others.
+    // llama.cpp reorders the batches of hybrid models, so captured rows could not be assigned to jobs. A job with capture gets its own
+    // batch, and takes turns with the other jobs.
     if (this.model.info.hybrid) {
       const [alone] = shares.filter(({ job }) => job.watch !== null).sort((a, b) => a.job.ran - b.job.ran)
       const others = shares.filter(({ job }) => job.watch === null)
@@ -309,8 +308,8 @@ export class Scheduler {
   }
 
   /**
-   * Whether drafts may be added to these shares. They may not while a prompt with the same adapters is computed, because prompts fill the
-   * batches. They may not if the cache cannot take them back.
+   * Whether drafts may be added to these shares. Not while a prompt with the same adapters is computed, because prompts fill the batches.
+   * And only if the cache can remove rejected drafts.
    */
   #mayDraft(shares: readonly BatchShare[]): boolean {
     const key = shares[0]?.job.adapters.key
@@ -319,12 +318,12 @@ export class Scheduler {
     )
   }
 
-  /** The most tokens of a batch with drafts. They must find free cells, so that nothing is evicted for them. */
+  /** The most tokens of a batch with drafts. It counts free cells only, so that nothing is evicted for drafts. */
   get #draftRoom(): number {
     return Math.min(this.cache.spare ?? 0, this.context.batch)
   }
 
-  /** Makes the context apply the adapters of these shares, and records for their jobs that this batch has tokens of them. */
+  /** Sets the context's adapters for these shares, and records the batch number in their jobs (`Job.ran`). */
   #prepare(shares: readonly BatchShare[]): void {
     this.#turns++
     for (const { job } of shares) job.ran = this.#turns
@@ -351,7 +350,7 @@ export class Scheduler {
     this.#decoding = []
 
     if (status === 'done') {
-      // Commit all shares first: a job that ends compares the cache's records with all cells that llama.cpp holds.
+      // Commit all shares before any job ends: the end of a job checks the cache's records against llama.cpp's positions.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
       for (const share of shares)
@@ -363,7 +362,7 @@ export class Scheduler {
     this.#stopped(shares, status, failure)
   }
 
-  /** Updates the measured times by a batch that was decoded. */
+  /** Updates the measured times with a decoded batch. */
   #measured(shares: readonly BatchShare[], rows: number, milliseconds: number): void {
     const streams = shares.filter(({ what }) => what === 'generated').length
     const drafted = shares.reduce((sum, share) => sum + (share.drafted ?? 0), 0)
@@ -373,8 +372,8 @@ export class Scheduler {
   }
 
   /**
-   * Samples row after row of a share with drafts, as long as the model samples the drafted tokens. The sampler sees exactly the tokens of the
-   * answer, so it draws what it would draw without drafts. Then the cells of the other drafts are taken back.
+   * Verifies the drafts of a share: samples row after row while the sampled token equals the drafted one. The sampler sees exactly the
+   * tokens of the answer, so it draws what it would draw without drafts. Then the cells of the rejected drafts are removed.
    * @param first the batch index of the share's first row
    */
   #verify({ job, tokens, drafted = 0 }: BatchShare, first: number): void {
@@ -393,7 +392,7 @@ export class Scheduler {
     } catch (error) {
       failure = { error }
     }
-    // A cancelled job keeps its last token as one that is not submitted.
+    // The last accepted draft of a cancelled job is removed again: a job's last token counts as not submitted.
     if (job.cancelled && ended === null && failure === null && accepted > 0 && token === tokens[accepted]) accepted--
     this.cache.verified!(step, accepted, drafted - accepted)
     if (failure !== null) this.#fail(job, failure.error)
@@ -407,8 +406,7 @@ export class Scheduler {
   }
 
   /**
-   * Handles a decode that failed or was aborted. Some ubatches may have entered the cache, so the cache's records follow what llama.cpp
-   * reports, not the plan.
+   * Handles a decode that failed or was aborted. Some ubatches may have entered the cache, so the records follow what llama.cpp reports.
    */
   #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
     for (const { job, tokens, what, drafted = 0 } of shares) {
@@ -420,7 +418,7 @@ export class Scheduler {
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted, but its jobs were not cancelled')
   }
 
-  /** How many decodes may run in a row without a look at the jobs in between. Returns 1 if there is a reason to look. */
+  /** Returns how many decodes may run in a row without checking for other work. Returns 1 if each batch needs the loop. */
   #ahead(shares: readonly BatchShare[]): number {
     const isSteady = shares.every(({ job, what, drafted = 0 }) => what === 'generated' && drafted === 0 && job.runsAhead)
     const { attention } = this.context
@@ -435,8 +433,8 @@ export class Scheduler {
   }
 
   /**
-   * Decodes and samples several batches of streams in a row, without a return to the loop. Their tokens are recorded and streamed while the
-   * next batches run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
+   * Decodes and samples several batches of streams in a row, without returning to the loop. Their tokens are recorded and streamed while
+   * the next batches run. Everything else that uses the cache waits for the end of the run; `#tell` requests that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#prepare(shares)
@@ -461,14 +459,14 @@ export class Scheduler {
     }
   }
 
-  /** Returns the jobs that cannot continue after a decode of these shares failed. */
+  /** Returns the jobs that cannot continue after the decode of these shares failed. */
   #struck(shares: readonly BatchShare[]): readonly Job[] {
     if (shares.length === 1 || this.cache.distrust === undefined) return shares.map(({ job }) => job)
     this.cache.distrust()
     return this.#jobs.filter(({ step }) => step !== null)
   }
 
-  /** Takes the attention captured for the share. Returns false if that failed; the job has then failed too. */
+  /** Takes over the attention captured for the share. If that fails, fails the job and returns false. */
   #keep(share: BatchShare, watched: ReadonlyMap<BatchShare, Watched>): boolean {
     try {
       if (watched.has(share)) share.job.watch?.take()
@@ -480,8 +478,9 @@ export class Scheduler {
   }
 
   /**
-   * Moves the job forward after the share's tokens have entered the cache. Counts prompt tokens, and samples the next token from the logits
-   * at batch index `output`.
+   * Advances a job whose tokens entered the cache: counts prompt tokens, and samples the next token from the logits at batch index
+   * `output`.
+   * @param output null if the share needs no logits
    */
   #advance(share: BatchShare, output: number | null): void {
     const { job } = share
@@ -509,7 +508,7 @@ export class Scheduler {
     }
   }
 
-  /** Takes a sampled token for the job, which then continues or ends. */
+  /** Gives the job a sampled token. The job then continues or ends. */
   #entered(job: Job, token: number, logprob: TokenLogprob | null): void {
     const step = job.step!
     try {
@@ -531,8 +530,8 @@ export class Scheduler {
   }
 
   /**
-   * Makes room for jobs that find no cells, when no job can run. The youngest prompt that may wait gives its cells to the others. If none
-   * may, the youngest job ends for lack of room.
+   * Makes room when no job can run for lack of cells. The youngest prompt that may wait gives up its cells. If no prompt may wait, the
+   * youngest job ends for lack of room.
    */
   #makeRoom(starved: readonly Job[]): void {
     const last = starved.findLast((job) => this.#mayWait(job))
@@ -561,13 +560,15 @@ export class Scheduler {
     )
   }
 
-  /** Whether the job is a prompt of which nothing was told or kept yet, beside other steps that will free cells. */
+  /**
+   * Whether the job is a prompt that can be started over: its caller has received nothing that depends on it. Other steps must be running.
+   */
   #mayWait({ phase, asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
     const hasOthers = this.#jobs.some((other) => other.step !== null && other.step !== step)
     return phase.name === 'prefill' && kind !== 'refresh' && promptLogprobs === undefined && watch === null && hasOthers
   }
 
-  /** Takes the prompt's step back, so that others get its cells. The job is admitted again once it fits. */
+  /** Cancels the prompt's step and queues the job again, so that other jobs get its cells. It is admitted again once it fits. */
   #putOff(job: Job): void {
     invariant(job.phase.name === 'prefill', 'only a prompt can be put off')
     const { step, total } = job.phase
@@ -625,6 +626,6 @@ export class Scheduler {
   }
 }
 
-/** Returns the entry of a step with the tokens that were computed for it and lost. They count as work beside the step's own. */
+/** Adds the tokens that were computed for the step before it was put off to its entry, as side work. */
 const withLost = (entry: LedgerEntry, lost: number): LedgerEntry =>
   lost === 0 ? entry : { ...entry, submitted: entry.submitted + lost, side: entry.side + lost }

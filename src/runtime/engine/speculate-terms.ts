@@ -1,15 +1,15 @@
-/** The options by which a request or an engine says how tokens are drafted (speculation.ts). */
+/** The options of a request or an engine for speculative decoding (speculation.ts). */
 import { KvfoldError } from '../core/errors.js'
 
 /**
- * `ngram`: drafts whenever the last tokens occurred before. `draft`: the draft model always drafts. `auto`: drafts from both as many tokens
- * as pay by measured acceptance and measured time, often none. `off`: drafts nothing.
+ * `ngram`: drafts whenever the last tokens occurred before. `draft`: always drafts with the draft model. `auto`: drafts from both, as many
+ * tokens as pay by measured hits and times, often none. `off`: drafts nothing.
  */
 export type SpeculateKind = 'auto' | 'off' | 'ngram' | 'draft'
 
 export const SPECULATE_KINDS: readonly SpeculateKind[] = ['auto', 'off', 'ngram', 'draft']
 
-/** How the tokens of an answer are drafted. A field that is left out has the engine's value. */
+/** How the tokens of an answer are drafted. An unset field has the engine's value. */
 export interface SpeculateOptions {
   readonly kind?: SpeculateKind
   /** The most tokens drafted at once, 0 to `MOST_DRAFTED`. Default 32. */

@@ -1,6 +1,6 @@
 /**
- * Speculation: tokens that may come next are decoded together with the last sampled one, and those that the model then samples are kept.
- * This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
+ * Speculative decoding: tokens that may come next are decoded together with the last sampled one, and those that the model then samples are
+ * kept. This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
  */
 import type { Prompt } from '../kv/prompt.js'
 import { type DraftedText, type DraftModel, MOST_PROPOSED, type TextOwner } from './draft-model.js'
@@ -8,19 +8,16 @@ import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
 import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
-// The statistics of how often a proposed token comes, by the length of the match before it.
+// Statistics: how often a proposed token is the one that the model samples, by the length of the match before it.
 
-/** Matches are counted in classes by their length. This is the smallest length of each class. */
+/** Matches are counted in classes by their length in tokens. This is the smallest length of each class. */
 const CLASSES = [SHORTEST_MATCH, 4, 5, 6, 8, 12, 16, 32]
-/**
- * For each class, the share of proposals that an engine expects to come true before it has seen any; and the number of outcomes that this
- * expectation counts as.
- */
+/** The assumed share of hits of each class before any is counted, and (next constant) the number of outcomes that it weighs as much as. */
 const EXPECTED = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.9, 0.95]
 const EXPECTED_WEIGHT = 8
-/** With more outcomes than these, older ones lose half of their weight. */
+/** When this many outcomes are counted, their weight is halved, so that newer ones count more. */
 const REMEMBERED = { engine: 512, answer: 32 }
-/** When an answer begins, the share of hits over all answers of the engine counts as this many outcomes. */
+/** For a new answer, the engine's share of hits over all answers weighs as much as this many outcomes. */
 const ENGINE_WEIGHT = 4
 
 const classOf = (matched: number): number => {
@@ -29,16 +26,16 @@ const classOf = (matched: number): number => {
   return found
 }
 
-/** The share of the draft model's proposals that an engine expects to come true, and the number of outcomes that this counts as. */
+/** The assumed share of hits of the draft model's proposals before any is counted (weight: EXPECTED_WEIGHT). */
 const EXPECTED_OF_MODEL = 0.7
-/** A token of the draft model is counted by its place in the proposal. Places from this one on count together. */
+/** Tokens of the draft model are counted by their index in the proposal. Indices from this one on count together. */
 const LAST_PLACE = CLASSES.length - 1
-/** Each answer takes this share of what the engine remembers of the draft model, so a model that was not worth it gets another try. */
+/** Each new answer reduces the weight of the draft model's outcomes by this share. So a model with few hits gets another try later. */
 const FADES = 0.05
 
 /**
- * Counts by class how often the proposed token came. Every sampled token gives an outcome for the conversation's repeats, whether or not it
- * was drafted, so counting costs no decode. The draft model's proposals have outcomes only where they are drafted.
+ * Counts, by class, how often the proposed token was a hit. For repeats from the conversation every sampled token gives an outcome, drafted
+ * or not, so counting costs no decode. The draft model's proposals give outcomes only where they are drafted.
  */
 class Outcomes {
   readonly #hits = new Float64Array(CLASSES.length)
@@ -66,25 +63,25 @@ class Outcomes {
   }
 }
 
-/** What the speculation uses of a draft model. */
+/** The methods of a draft model that speculation uses. */
 type Model = Pick<DraftModel, 'open' | 'close' | 'can' | 'propose' | 'milliseconds' | 'readingTime'>
 
-/** What the draft model has for one answer. */
+/** The draft model's state for one answer. */
 interface ModelDrafts {
   readonly model: Model
   readonly text: DraftedText
   readonly outcomes: Outcomes
 }
 
-/** Proposes tokens for one answer, and learns from those that come. */
+/** Proposes tokens for one answer, and counts which of them are hits. */
 export class Drafter {
   readonly #lookup: PromptLookup
   readonly #outcomes: Outcomes
   readonly #ofModel: Outcomes | null
-  /** The draft model's last proposal, and how many of its tokens came. */
+  /** The draft model's last proposal, and how many of its first tokens were hits so far. */
   #proposal: Int32Array = new Int32Array()
   #came = 0
-  /** How many tokens the answer has. */
+  /** Number of tokens of the answer so far. */
   #written = 0
 
   constructor(
@@ -99,12 +96,12 @@ export class Drafter {
     this.#ofModel = drafts && new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => drafts.outcomes.share(at))
   }
 
-  /** The answer's text for the draft model; null if it has none. */
+  /** The answer's text for the draft model; null without a draft model. */
   get text(): DraftedText | null {
     return this.drafts?.text ?? null
   }
 
-  /** Whether the draft model is surer of the next token than the conversation's repeats are, or there are none. */
+  /** Whether the draft model's next token is likelier a hit than the conversation's repeat. True if there is no repeat. */
   get prefersModel(): boolean {
     if (!this.#canModel) return false
     const { matched } = this.#lookup
@@ -116,8 +113,8 @@ export class Drafter {
   }
 
   /**
-   * Whether the draft model may read what it lacks of the text. It waits until the answer has taken as long as the reading would take. The
-   * rule of thumb is that an answer goes on for as long as it has already taken.
+   * Whether the draft model may read the part of the text that it has not read. It must wait until the answer has taken as long as the
+   * reading will take. An answer is assumed to go on for as long as it has already taken.
    * @param alone milliseconds of a batch without drafts
    */
   mayRead(alone: number): boolean {
@@ -142,24 +139,24 @@ export class Drafter {
     this.#outcomes.record(at, trial.hit)
   }
 
-  /** Returns up to `most` tokens that the conversation repeats. */
+  /** Returns up to `most` tokens that followed an earlier occurrence of the answer's last tokens. */
   propose(most: number): Int32Array {
     return this.#checked(this.#lookup.propose(most))
   }
 
-  /** Takes a proposal of the draft model, and returns what is drafted of it. */
+  /** Takes a proposal of the draft model. Returns the tokens of it that are drafted. */
   proposed(tokens: Int32Array): Int32Array {
     this.#came = 0
     return (this.#proposal = this.#checked(tokens))
   }
 
-  /** Leaves out a token that ends the answer, and what follows: its cell would be taken back. */
+  /** Cuts the proposal off before a token that ends the answer, because its cell would be removed again. */
   #checked(proposed: Int32Array): Int32Array {
     const end = proposed.findIndex(this.isEnd)
     return end < 0 ? proposed : proposed.subarray(0, end)
   }
 
-  /** How many tokens are drafted without regard to what pays: by `ngram`, where a long match promises a long repeat, or by `draft`. */
+  /** How many tokens are drafted even if it does not pay. `ngram`: twice the length of the match. `draft`: as many as allowed. */
   get wanted(): number {
     const { kind, most } = this.terms
     if (kind === 'draft') return this.#canModel ? Math.min(most, MOST_PROPOSED) : 0
@@ -167,8 +164,8 @@ export class Drafter {
   }
 
   /**
-   * The chance that the first 1, 2, ... proposed tokens all come, for at most `most` tokens; empty where nothing is proposed.
-   * @param byModel whether the draft model proposes, or the conversation's repeats do
+   * Returns the chance that the first 1, 2, ... proposed tokens are all hits, for at most `most` tokens; empty if nothing can be proposed.
+   * @param byModel whether the draft model proposes; else the conversation's repeats
    */
   chances(most: number, byModel: boolean): number[] {
     const { matched } = this.#lookup
@@ -184,10 +181,10 @@ export class Drafter {
   }
 }
 
-/** Tokens that come with a smaller chance than this are not drafted. */
+/** A token is not drafted if the chance that it and all drafts before it are hits is smaller than this. */
 const LEAST_CHANCE = 0.05
 
-/** The texts that an answer may repeat: the prompt before its edits, hidden text included, and the markers and summaries of its edits. */
+/** Returns the texts that an answer may repeat: the unedited prompt, hidden text included, and the markers and summaries of its edits. */
 function repeatable({ tokens, origin }: Prompt): readonly Int32Array[] {
   if (origin === undefined) return [tokens]
   const markers: Int32Array[] = []
@@ -201,24 +198,24 @@ function repeatable({ tokens, origin }: Prompt): readonly Int32Array[] {
   return [...markers, origin.base]
 }
 
-// The time of a batch by its number of rows. A stream takes one row, and so does each drafted token.
+// The time of a batch by its number of rows. Each stream takes one row, and each drafted token another.
 
-/** The most drafted tokens of a batch, as long as no batches with drafts were measured. */
+/** The most drafted tokens of a batch until batches with drafts were measured. */
 const FIRST_DRAFT = 7
-/** Before any measurement, a further row is assumed to take this share of a batch's time. */
+/** Before any measurement, a further row is assumed to cost this share of a batch's time. */
 const UNKNOWN_ROW = 0.5
 
 export class TurnTimes {
   readonly #byRows = new Map<number, number>()
-  /** Milliseconds of a token in a large batch of prompt tokens; null before the first. */
+  /** Milliseconds per token in large batches of prompt tokens; null before the first. */
   #bulk: number | null = null
 
-  /** Updates the times by a batch of streams. */
+  /** Updates the times with a batch of streams. */
   took(rows: number, milliseconds: number): void {
     this.#byRows.set(rows, followed(this.#byRows.get(rows) ?? null, milliseconds))
   }
 
-  /** Updates the times by a batch of prompt tokens only. */
+  /** Updates the times with a batch that had only prompt tokens. */
   tookPrompt(tokens: number, milliseconds: number): void {
     this.#bulk = followed(this.#bulk, milliseconds / tokens)
   }
@@ -227,7 +224,7 @@ export class TurnTimes {
     return this.#byRows.has(rows)
   }
 
-  /** The most rows that a batch may try: at most twice as many as were measured, because times grow in steps. */
+  /** Returns the most rows that a batch may have: at most twice as many as were measured, because the time may jump beyond that. */
   triable(streams: number): number {
     return Math.max(streams + FIRST_DRAFT, 2 * Math.max(0, ...this.#byRows.keys()))
   }
@@ -246,13 +243,13 @@ export class TurnTimes {
     return start + ((rows - below) / (above - below)) * (this.#byRows.get(above)! - start)
   }
 
-  /** Returns the milliseconds of a batch if every row beyond `known` costs no more than a token in a large batch of prompt tokens. */
+  /** Returns the milliseconds of a batch if every row beyond `known` costs only as much as a token in a large batch of prompt tokens. */
   least(rows: number, known: number): number {
     const start = this.of(known)
     return start + (rows - known) * (this.#bulk ?? UNKNOWN_ROW * start)
   }
 
-  /** Milliseconds of a row beyond the largest measured number of rows. */
+  /** Returns the milliseconds per row beyond the largest measured number of rows. */
   #slope(last: number): number {
     const first = Math.min(...this.#byRows.keys())
     const measured = first < last ? (this.#byRows.get(last)! - this.#byRows.get(first)!) / (last - first) : 0
@@ -263,25 +260,25 @@ export class TurnTimes {
 
 // How many tokens are drafted for each stream of a batch.
 
-/** Drafts must promise at least this many times the tokens per second of a batch without drafts. */
+/** Drafts must promise at least this many times the tokens per second of batches without drafts. */
 const MARGIN = 1.08
 /**
- * A trial is a batch with drafts that measures an uncertain time. It must promise this many times the tokens per second under the most
- * favourable time.
+ * A trial is a batch with drafts whose time is not known yet, to measure it. Under the most favourable time it must promise this many times
+ * the tokens per second.
  */
 const TRIAL_MARGIN = 1.25
-/** Number of batches between two trials, at first and at most. Each trial that shows no gain doubles it. */
+/** Number of batches between two trials, at first and at most. It doubles with each trial that shows no gain. */
 const TRIALS = { first: 32, last: 2048 }
-/** After this many batches with drafts in a row comes one without, which measures the time of the streams alone. */
+/** After this many batches with drafts in a row, one without drafts measures the time of the streams alone. */
 const PLAIN_EVERY = 64
 
-/** A stream that may have drafts: `room` is the most draft tokens that its request, its cells and its batch allow. */
+/** A stream that may get drafts. `room` is the most draft tokens that its request, the free cells and the batch allow. */
 export interface DraftingStream {
   readonly drafter: Drafter
   readonly room: number
 }
 
-/** What a stream gets: how many tokens, and whether the draft model proposes them. */
+/** The drafts of one stream: how many tokens, and whether the draft model proposes them. */
 export interface Draft {
   readonly count: number
   readonly byModel: boolean
@@ -289,7 +286,7 @@ export interface Draft {
 
 const NOTHING: Draft = { count: 0, byModel: false }
 
-/** Drafts that pay: the first `most` offers, for each stream in order, and how many times the tokens a second they promise. */
+/** Drafts for a batch: the first `most` of the `offers`. `gain` is how many times the tokens per second they promise. */
 interface Plan {
   readonly offers: readonly { readonly index: number; readonly chance: number }[]
   readonly byModel: readonly boolean[]
@@ -302,7 +299,7 @@ export class Speculation {
   readonly times = new TurnTimes()
   readonly outcomes = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, (at) => EXPECTED[at]!)
   readonly #ofModel = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, () => EXPECTED_OF_MODEL)
-  /** Number of batches until the next trial, and from that trial to the one after it. */
+  /** Number of batches until the next trial may begin, and (next field) from that trial to the one after it. */
   #trialIn = 0
   #trialEvery = TRIALS.first
   #drafting = 0
@@ -312,7 +309,7 @@ export class Speculation {
     private readonly model: Model | null = null,
   ) {}
 
-  /** Returns the drafter of an answer; null if nothing is drafted. Give it back with `ended`. */
+  /** Returns the drafter of an answer; null if it gets no drafts. Call `ended` when the answer ends. */
   drafter(prompt: Prompt, terms: Required<SpeculateOptions>, owner: TextOwner): Drafter | null {
     const { model } = this
     if (terms.kind === 'off') return null
@@ -322,12 +319,12 @@ export class Speculation {
     return new Drafter(prompt, terms, this.outcomes, this.isEnd, drafts)
   }
 
-  /** Takes back the drafter of an answer that has ended. */
+  /** Releases the drafter of an answer that has ended. */
   ended({ text }: Drafter): void {
     if (text !== null) this.model!.close(text)
   }
 
-  /** Returns the proposed tokens of each stream: none for a stream that is null. */
+  /** Returns the proposed tokens of each stream; none for a stream that is null. */
   async propose(streams: readonly (DraftingStream | null)[], drafts: readonly Draft[]): Promise<readonly Int32Array[]> {
     const asked = streams.flatMap((stream, at) => {
       const { count, byModel } = drafts[at]!
@@ -343,7 +340,7 @@ export class Speculation {
     })
   }
 
-  /** Updates the times by a batch of streams only. `rows`: streams and drafts. */
+  /** Updates the times with a batch of streams only. `rows`: streams and drafts together. */
   took(rows: number, drafted: number, milliseconds: number): void {
     this.times.took(rows, milliseconds)
     this.#drafting = drafted > 0 ? this.#drafting + 1 : 0
@@ -351,10 +348,10 @@ export class Speculation {
   }
 
   /**
-   * Returns what to draft for each stream; null if nothing. Streams of `ngram` get what their match promises, and streams of `draft` what the
-   * draft model may propose. Streams of `auto` get as many tokens as make the most tokens a second, by their chances and the measured times.
-   * @param streams null for streams that draft nothing
-   * @param asks True: the batch may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
+   * Returns how many tokens to draft for each stream, or null for none at all. For `ngram` the length of the match decides, for `draft` the
+   * limits. For `auto` it is the number with the most tokens per second, by hit chances and measured times.
+   * @param streams null for a stream that drafts nothing
+   * @param asks True: the batch is decoded with the result, so a trial may begin. False: only asks whether there would be drafts.
    */
   choose(streams: readonly (DraftingStream | null)[], asks = true): readonly Draft[] | null {
     const drafts = streams.map((stream) =>
@@ -379,13 +376,13 @@ export class Speculation {
     return drafts.some(({ count }) => count > 0) ? drafts : null
   }
 
-  /** Returns the drafts of `auto` that pay, beside `rows` other rows of the batch; null if none do. */
+  /** Returns the drafts of `auto` streams that pay, in a batch with `rows` other rows; null if none do. */
   #paying(streams: readonly (DraftingStream | null)[], rows: number, asks: boolean): Plan | null {
     if (!this.times.knows(streams.length) || this.#drafting >= PLAIN_EVERY) return null
     const alone = this.times.of(streams.length)
     const isAuto = streams.map((stream) => stream?.drafter.terms.kind === 'auto')
     const byModel = streams.map((stream, at) => isAuto[at]! && stream!.drafter.prefersModel && stream!.drafter.mayRead(alone))
-    // Repeats cost nothing to propose, so they may pay where the draft model does not.
+    // Repeats cost no time to propose, so they may pay where the draft model does not. Try both.
     const ways = byModel.includes(true) ? [byModel, byModel.map(() => false)] : [byModel]
     const offered = ways.map((way) => ({ byModel: way, offers: offersOf(streams, isAuto, way) }))
     const best = (time: (of: number) => number, triable: number, isFavourable: boolean) => {
@@ -407,7 +404,7 @@ export class Speculation {
     return trial
   }
 
-  /** Returns how many of the offers make the most tokens a second. */
+  /** Returns the plan with the most tokens per second: how many of the offers to draft. */
   #best(
     { offers, byModel }: Pick<Plan, 'offers' | 'byModel'>,
     streams: number,
@@ -431,7 +428,7 @@ export class Speculation {
   }
 }
 
-/** The tokens that `auto` may draft, likeliest first. The chances of one stream fall from token to token, so its tokens stay in order. */
+/** Returns the tokens that `auto` may draft, likeliest first. Chances fall along a stream, so its tokens keep their order. */
 function offersOf(
   streams: readonly (DraftingStream | null)[],
   isAuto: readonly boolean[],

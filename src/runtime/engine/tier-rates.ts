@@ -1,4 +1,6 @@
-/** Measures in about a second the costs that decide whether cells leave the device: copies out and in, and attention over masked cells. */
+/**
+ * Measures, in about a second, the costs that decide whether cells leave the device: copies out and in, and attention over masked cells.
+ */
 import { invariant } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
@@ -8,27 +10,27 @@ import type { ModelInfo, Native, NativeContext } from '../native/types.js'
 import { keptTierRates } from './calibration.js'
 import type { LlamaEngineOptions } from './llama-options.js'
 
-/** The fewest cells in use for a measurement: fewer show no difference in time. */
+/** The fewest cells in use for a measurement. With fewer, no difference in time can be seen. */
 const FEWEST = 512
-/** The most cells that are filled for a measurement: more make the difference no clearer. */
+/** The most cells that are filled for a measurement. More make the difference no clearer. */
 const MOST = 16_384
-/** The usual milliseconds of a measurement. */
+/** The default budget of a measurement, in milliseconds. */
 const BUDGET = 1000
-/** After this many budgets the machine is too slow or too busy, and the measurement stops. */
+/** After this many times the budget, the machine is too slow or too busy, and the measurement stops without a result. */
 const PATIENCE = 2
-/** The share of the budget that one decode of the chunk may take. */
+/** The share of the budget that one decode of a chunk may take. */
 const LONGEST = 1 / 10
 const ROUNDS = 5
 const SMALL = 16
-/** Tokens are computed in `PROBE`. `FILLED` holds the cells to save, and the sequences after it receive the loaded ones. */
+/** Timed tokens are decoded in `PROBE`. `FILLED` has the cells to save; the sequences after it receive the loaded copies. */
 const PROBE = seqId(0)
 const FILLED = seqId(1)
 
 /**
- * Measures the rates on an empty context, and leaves it empty. The measurement needs many cells that no token sees. These are not computed:
- * a short text is saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only
- * adds time. So a busy machine moves too few cells, but never too many.
- * @param budget the milliseconds after which it begins no further round
+ * Measures the rates on an empty context, and leaves it empty. It needs many cells that no timed token sees. To save their computation, a
+ * short text is saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only adds
+ * time. So on a busy machine too few cells may leave the device, but never too many.
+ * @param budget the milliseconds after which no further round begins
  * @returns null if too few cells could be filled to see a difference, or if the measurement took longer than twice the budget
  * @throws KvfoldError what the context throws
  */
@@ -56,7 +58,7 @@ export async function measureTierRates(
     context.logits(count - 1)
     return performance.now() - started
   }
-  /** The shortest times of a token alone and of `chunk` tokens, none of which sees other cells. */
+  /** Returns the shortest times of one token alone and of `chunk` tokens, which see no cells but their own. */
   const shortest = async (chunk: number) => {
     const best = { alone: Infinity, chunk: Infinity }
     for (let round = 0; round < ROUNDS && (round === 0 || !isLate()); round++) {
@@ -73,7 +75,7 @@ export async function measureTierRates(
   }
   try {
     if (context.cells < FEWEST) return null
-    // A saved state leaves out what a sliding window has passed.
+    // A saved state leaves out cells that a sliding window has passed. So the chunk must not exceed the window.
     let chunk = Math.min(
       context.batch,
       context.ubatch,
@@ -124,9 +126,9 @@ export async function measureTierRates(
 }
 
 /**
- * Returns the rates that an engine uses: those in the folder of its options, measured now if the folder does not have them. Null without a
- * folder, and for models whose cells cannot be tagged, because their cells leave the device for room alone.
- * @param context empty; afterwards it is empty again
+ * Returns the tier rates for an engine: those saved in the options' folder of calibrations, else new measurements, which it saves there.
+ * Null without a folder, and for recurrent and hybrid models, whose cells leave the device only for lack of room.
+ * @param context an empty context; it is empty again afterwards
  */
 export async function deviceRates(
   { backend }: Native,
@@ -136,7 +138,7 @@ export async function deviceRates(
 ): Promise<TierRates | null> {
   const { calibrations, attention } = settings
   if (calibrations === undefined || info.recurrent || info.hybrid) return null
-  // A context whose attention can be captured computes without flash attention.
+  // A context that can capture attention computes without flash attention.
   const measured = attention === true ? { ...settings, flashAttention: 'off' as const } : settings
   return keptTierRates({ info, settings: measured, backend }, () => measureTierRates(context, info), calibrations)
 }

@@ -1,13 +1,13 @@
 /**
- * The process of a model's trial. It receives the order over IPC, tries the model, sends the answer and ends. Its parent also reads how it
- * ended.
+ * The process of a model's trial. It receives an order over IPC, tries the model, sends the answer and ends. If it dies, the parent learns
+ * from its exit code and stderr.
  */
 import { writeFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { openNative } from '../native/binding.js'
 import { type TrialAnswer, type TrialOrder, tryModel } from './tried-models.js'
 
-// A damaged file may ask for all memory. Then the kernel should end this process and no other one.
+// A damaged file may ask for all memory. Let the kernel's OOM killer choose this process first.
 try {
   writeFileSync('/proc/self/oom_score_adj', '1000')
 } catch {
@@ -20,7 +20,7 @@ process.once('message', (order: TrialOrder) => {
     })
   })
 })
-// The parent ended, so it no longer needs the answer.
+// The parent has ended, so nothing waits for the answer.
 process.once('disconnect', () => {
   process.exit(0)
 })

@@ -1,6 +1,6 @@
 /**
- * Records which model files have passed their trial on this machine, and tries the others in a process of their own. An assertion in
- * llama.cpp then ends that process, not ours.
+ * Records which model files have passed a trial on this machine, and tries the rest in a separate process. An assertion in llama.cpp then
+ * ends that process instead of ours.
  */
 import { fork } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -31,18 +31,18 @@ import { Reranker } from './reranker.js'
 
 export interface Trial {
   readonly path: string
-  /** This process's backend; a trial holds for its release and backend only. */
+  /** This process's backend. A trial is valid only for its release and kind. */
   readonly backend: Pick<BackendInfo, 'gpu' | 'release'>
-  /** The version of kvfold; a trial holds for this version only. */
+  /** The version of kvfold. A trial is valid only for this version. */
   readonly version: string
   /** The options that the model will be loaded with. */
   readonly options: ModelTrialOptions
   readonly signal?: AbortSignal
-  /** Called when the model was not tried before and its trial begins. */
+  /** Called when the model has no earlier trial, so that one begins. */
   readonly onTrial?: () => void
 }
 
-/** The message to the trial's process. */
+/** The message to the process of the trial. */
 export interface TrialOrder {
   readonly path: string
   readonly gpu: GpuChoice
@@ -52,22 +52,22 @@ export interface TrialOrder {
 export type TrialAnswer =
   { readonly kind: 'works' } | { readonly kind: 'refused'; readonly code: ErrorCode; readonly message: string }
 
-/** Milliseconds that a trial may take. A slow disk can read weights of 100 GB in this time. */
+/** The most milliseconds of a trial. Even a slow disk can read 100 GB of weights in this time. */
 const PATIENCE = 20 * 60_000
-/** How many trials are remembered. */
+/** The most trials that the file remembers. */
 const MOST = 500
-/** How many characters of the process's stderr are kept. */
+/** How many characters of the trial's stderr are kept, from its end. */
 const WORDS = 4000
 
 const Remembered = Type.Object({ tried: Type.Record(Type.String(), Type.String()) })
 
-/** `tried-models.json` in kvfold's cache folder. */
+/** Returns the path of `tried-models.json` in kvfold's cache folder. */
 export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.json')
 
 /**
- * Returns once the model has been loaded and has decoded in a process of its own, now or earlier. An earlier trial counts if it had the
- * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended when this returns.
- * If `file` cannot be written, the trial is not remembered.
+ * Returns once the model has passed a trial, now or earlier: a separate process has loaded it and decoded with it. An earlier trial counts
+ * if it had the same files (path, size, inode, time of change), options, llama.cpp release, backend and version of kvfold. If `file` cannot
+ * be written, the trial is not remembered.
  * @throws KvfoldError model/bad-file with llama.cpp's last output if the process died; the error of loading the model; engine/cancelled
  */
 export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {
@@ -84,15 +84,15 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   refuseCancelled(order.path, signal)
   const source = import.meta.url.endsWith('.ts')
   const child = fork(new URL(source ? './trial-child.ts' : './trial-child.js', import.meta.url), {
-    // From source the child needs tsx, however our own process was started.
+    // From TypeScript sources the child needs tsx, however this process was started.
     execArgv: source ? forSources() : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-    // With a backtrace llama.cpp would start a debugger if one is installed.
+    // To print a backtrace, llama.cpp would start a debugger if one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },
   })
   let words = ''
   child.stderr!.on('data', (data: Buffer) => (words = (words + data.toString()).slice(-WORDS)))
-  // An object, because callbacks write these fields and the compiler does not see that.
+  // An object, because only callbacks write these fields: for plain variables the compiler would assume the first value.
   const heard: { answer: TrialAnswer | null; late: boolean } = { answer: null, late: false }
   child.on('message', (said) => (heard.answer = said as TrialAnswer))
   const clock = setTimeout(() => {
@@ -108,7 +108,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
         resolve(by ?? `exit code ${code}`)
       })
       child.send(order, (error) => {
-        // Do not report this error: how the process ended says more.
+        // Ignore this error: the way in which the process ends says more.
         if (error !== null) child.kill()
       })
     })
@@ -126,11 +126,11 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   }
 }
 
-/** CUDA's messages about a library without code for the device, or with code that the driver refuses. The model did not cause them. */
+/** CUDA's errors for a library without code for the device, or with code that the driver refuses. The model is not the cause. */
 const CANNOT_COMPUTE =
   /the provided PTX was compiled with an unsupported toolchain|no kernel image is available|invalid device function|CUDA driver version is insufficient/
 
-/** Returns the refusal after the process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
+/** Returns the answer for a trial whose process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
 export function obituary(
   { path: model, gpu, options: { lora = [] } = {} }: Pick<TrialOrder, 'path' | 'gpu'> & Partial<Pick<TrialOrder, 'options'>>,
   end: string | null,
@@ -158,7 +158,7 @@ function refuseCancelled(path: string, signal?: AbortSignal): void {
   if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The trial of ${path} was cancelled.`)
 }
 
-/** Returns the key under which the file remembers the trial; null if a model file cannot be inspected (loading it will say why). */
+/** Returns the key of the trial in the file; null if a model file cannot be inspected, because loading it will say why. */
 async function keyOf({ path, backend, version, options }: Trial): Promise<string | null> {
   try {
     const files = await Promise.all([...partsOf(path), ...(options.lora ?? [])].map((part) => stat(part)))
@@ -171,7 +171,7 @@ async function keyOf({ path, backend, version, options }: Trial): Promise<string
   }
 }
 
-/** Returns the time of each remembered trial by its key; empty if the file cannot be read. */
+/** Returns the time of each remembered trial, by its key; empty if the file cannot be read. */
 async function readTried(file: string): Promise<Readonly<Record<string, string>>> {
   try {
     const read = checked(Remembered, JSON.parse(await readFile(file, 'utf8')))
@@ -188,37 +188,36 @@ async function remember(file: string, key: string): Promise<void> {
     await mkdir(dirname(file), { recursive: true })
     await writeWhole(file, (temporary) => writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`))
   } catch {
-    // A failure to write the file is ignored: the model will be tried again, which is slower but no less safe.
+    // Ignore it: the model will then be tried again, which is slower but no less safe.
   }
 }
 
-// The trial: the model is loaded and decodes a few tokens in all the ways that serving will, so that a crash happens here.
+// The trial: load the model and decode a few tokens in every way in which it will be used, so that a crash happens here.
 
 export interface ModelTrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
   readonly model?: Pick<ModelOptions, 'gpuLayers' | 'mmap'>
   /** Paths of the LoRA adapters that will be loaded with it. Default: none. */
   readonly lora?: readonly string[]
-  /** `only`: the model will be inspected, and compute nothing. Default: it will be used. */
+  /** `only`: the model will only be inspected, without computing. Default: it will compute. */
   readonly loads?: 'only'
   /** Whether attention will be captured, in a context without flash attention. Default false. */
   readonly attention?: boolean
   /**
-   * `beside`: the model will also make embeddings. `alone`: it will only make embeddings, or score texts if it is a reranker. Default:
-   * none.
+   * `beside`: the model will also make embeddings. `alone`: it will only make embeddings or, if it is a reranker, scores. Default: neither.
    */
   readonly embeddings?: 'beside' | 'alone'
 }
 
-/** Words, digits, other scripts, an emoji, and characters that no vocabulary has as one token. */
+/** Text for the trial: words, digits, another script, an emoji, and characters that no vocabulary has as one token. */
 const SAMPLE = 'The 3 quick foxes said:\n\t"Grüße, 世界" — über\u0301 🦊\u0001 end. '.repeat(2)
 const CELLS = 512
-/** How many tokens of the sample are computed, and how many are generated after it. */
+/** How many tokens of the sample are decoded as a prompt, and (next constant) how many are generated after it. */
 const PROMPT = 48
 const ANSWER = 8
 
 /**
- * Loads the model, uses it, and disposes it. The trial only shows that the process survives. An error thrown after loading is ignored: the
- * real use will throw it too.
+ * Loads the model, uses it, and disposes it. The trial only shows that the process survives. Errors thrown after loading are ignored,
+ * because the real use will throw them too.
  * @throws KvfoldError as loading; model/unsupported
  */
 export async function tryModel(native: Native, path: string, options: ModelTrialOptions = {}): Promise<void> {
@@ -239,7 +238,7 @@ export async function tryModel(native: Native, path: string, options: ModelTrial
       const settings = { ...rest, cells: CELLS, sequences: 2, fullSlidingWindow }
       await survived(tryContext(model, { ...settings, ...given({ keyType, valueType }) }))
       if (adapters.length > 0) await survived(tryContext(model, { ...settings, ...given({ keyType, valueType }) }, adapters))
-      // A context that captures attention has no quantised values, because flash attention is off.
+      // Capturing attention turns flash attention off, and quantised values need it. So the value type is left at its default.
       if (attention && !recurrent)
         await survived(tryContext(model, { ...settings, ...given({ keyType }), flashAttention: 'off', attention }))
     }
@@ -258,7 +257,7 @@ async function survived(use: Promise<void>): Promise<void> {
 }
 
 /**
- * Computes a prompt and an answer. Then edits the cache: copies a sequence, removes tokens from it, closes a gap, saves and loads a state.
+ * Decodes a prompt and an answer. Then edits the cache: copies a sequence, removes tokens from it, closes a gap, saves and loads a state.
  */
 async function tryContext(model: NativeModel, options: ContextOptions, adapters: readonly NativeAdapter[] = []): Promise<void> {
   const context = await model.createContext({ ...options, batch: options.ubatch ?? PROMPT, ubatch: options.ubatch ?? PROMPT })
@@ -318,7 +317,7 @@ async function tryEmbedding(model: NativeModel, { threads, batchThreads }: Conte
   }
 }
 
-/** Returns the first tokens of the sample. A model without a vocabulary gets the first token ids there are. */
+/** Returns the first tokens of the sample; for a model without a vocabulary, the first token ids. */
 function sampleOf(model: NativeModel): Int32Array {
   const { vocabulary, vocabType } = model.info
   const ids = Int32Array.from({ length: PROMPT }, (_, index) => index % Math.max(1, vocabulary))

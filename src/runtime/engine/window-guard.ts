@@ -1,6 +1,6 @@
 /**
- * Keeps all cells of a model's sliding-window layers. Without it llama.cpp reuses, and leaves out of saved states, cells that a growing
- * text would not see again.
+ * Keeps all cells of a model's sliding-window layers. llama.cpp would reuse cells that the window has passed, and leave them out of saved
+ * states. Edits may need these cells again.
  */
 import { KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
@@ -8,23 +8,23 @@ import { span, type Span } from '../core/span.js'
 import type { KvMemory, MemoryCell } from '../kv/ports.js'
 import type { Batch, DecodeStatus, NativeContext, Watched } from '../native/types.js'
 
-/** Returns how many sequences the context must have so that the guard can offer this many. */
+/** Returns how many sequences a context needs for a guard that offers this many: one twin for each, and one for pieces. */
 export const guardedSequences = (sequences: number): number => 2 * sequences + 1
 
-/** The most sequences that the guard can offer: llama.cpp has 256. */
+/** The most sequences that a guard can offer, because a context has at most 256. */
 export const MOST_GUARDED = 127
 
 /**
- * A memory over a context with a full sliding window (`swa_full`). That option alone is not enough for edits (llama.cpp v0.5.0,
+ * A KvMemory over a context with a full sliding window (`swa_full`). That option alone is not enough for edits (llama.cpp v0.5.0,
  * llama-kv-cache.cpp):
  *
- * - llama.cpp puts new tokens into a cell whose only sequence has moved on by more than the window, even while other cells are free
- *   (find_slot). So every sequence has a twin that sees the same cells; then a cell has two sequences. A token is unprotected until the
- *   twin sees it. So a batch must be one ubatch: the context's `batch` is at most its `ubatch`.
+ * - llama.cpp overwrites a cell whose only sequence has moved on by more than the window, even while other cells are free (find_slot). So
+ *   every sequence has a twin that sees the same cells, and no cell has only one sequence. A token is unprotected until its twin sees it.
+ *   So a batch must be one ubatch: the context's `batch` is at most its `ubatch`.
  * - A saved state leaves out the cells that the window has passed (state_write). So a sequence is saved in pieces no longer than the
  *   window, through an otherwise empty sequence.
  *
- * Sequence s of `sequences` has the twin s + sequences; the last id of the context is for pieces.
+ * Sequence s of `sequences` has the twin s + sequences. The last id of the context is for pieces.
  */
 export class WindowGuard implements KvMemory {
   readonly cells: number
@@ -33,8 +33,8 @@ export class WindowGuard implements KvMemory {
   readonly #piece: SeqId
 
   /**
-   * @param window how many tokens the windowed layers see
-   * @param context only the guard may change it
+   * @param window how many tokens the sliding-window layers see
+   * @param context no other object may change it
    */
   constructor(
     private readonly context: NativeContext,
@@ -46,7 +46,7 @@ export class WindowGuard implements KvMemory {
     this.#piece = seqId(context.sequences - 1)
   }
 
-  /** Decodes as NativeContext.decode does, then lets the twins see the new tokens. */
+  /** Decodes like NativeContext.decode, then tags the new tokens with the twins. */
   async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     try {
       return await this.context.decode(batch, watched)
@@ -116,7 +116,7 @@ export class WindowGuard implements KvMemory {
   }
 
   /**
-   * Lets the sequence for pieces see one window of cells after another; the caller empties it each time. Windows begin at multiples of
+   * Tags one window of cells after another with the sequence for pieces; the caller untags them each time. Windows begin at multiples of
    * their length, as the windows of some models do.
    */
   *#windows(seq: SeqId): Generator<Span> {
@@ -128,7 +128,7 @@ export class WindowGuard implements KvMemory {
     }
   }
 
-  /** Lets the sequence see the cells that were loaded into the sequence for pieces, and empties that one. */
+  /** Moves the cells that were loaded into the sequence for pieces to this sequence. */
   #takePiece(seq: SeqId): boolean {
     this.tag(this.#piece, seq, WHOLE)
     this.context.untag(this.#piece, WHOLE)
@@ -146,7 +146,7 @@ export class WindowGuard implements KvMemory {
     return seqId(seq + this.sequences)
   }
 
-  /** Lets the twin see the tokens that were decoded. */
+  /** Tags the newly decoded tokens with the sequence's twin. */
   #follow(seq: SeqId): void {
     const end = (this.context.positions(seq)?.max ?? -1) + 1
     const start = (this.context.positions(this.#twin(seq))?.max ?? -1) + 1

@@ -1,14 +1,14 @@
-/** Writes numbers for people: counts, shares, times, bytes and changes. The locale is always the same, so that outputs can be compared. */
+/** Formats numbers for people: counts, shares, times, bytes and changes. The locale is fixed, so that outputs can be compared. */
 
 const grouped = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
 
-/** Writes a number as `12,345`, rounded to a whole one. */
+/** Writes a number as `12,345`, rounded to an integer. */
 export const count = (value: number): string => grouped.format(value)
 
 /** Writes a number with its noun: `1 token`, `12,345 tokens`. */
 export const plural = (value: number, one: string, many = `${one}s`): string => `${count(value)} ${value === 1 ? one : many}`
 
-/** Writes a share, a number from 0 to 1, as `97.8 %`. */
+/** Writes a share (0 to 1) as `97.8 %`. */
 export const percent = (share: number, digits = 1): string => `${(share * 100).toFixed(digits)} %`
 
 /** Writes milliseconds as `840 ms`, `2.4 s` or `1 min 12 s`. */
@@ -44,9 +44,9 @@ export function magnitude(value: number): string {
   return String(value)
 }
 
-/** Writes a change with its sign, and with fewer decimals the larger it is. */
+/** Writes a change with its sign, e.g. `+1.2` or `−340`: the larger it is, the fewer decimals. */
 export const signed = (value: number): string =>
   `${value < 0 ? '−' : '+'}${Math.abs(value) >= 100 ? Math.abs(value).toFixed(0) : Math.abs(value) >= 1 ? Math.abs(value).toFixed(1) : String(+Math.abs(value).toPrecision(2))}`
 
-/** Writes a probability as papers do. One that is too small for a floating-point number is written as `< 1e-300`. */
+/** Writes a p-value. One below 0.001 gets an exponent, and 0 (too small for a double) becomes `< 1e-300`. */
 export const probability = (p: number): string => (p === 0 ? '< 1e-300' : p < 0.001 ? p.toExponential(1) : p.toFixed(3))

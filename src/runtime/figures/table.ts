@@ -1,11 +1,11 @@
-/** Makes tables, and writes them for a terminal and as Markdown. */
+/** Makes tables, and formats them for a terminal and as Markdown. */
 import { stripVTControlCharacters } from 'node:util'
 
 export interface Column<Row = readonly string[]> {
   readonly title: string
-  /** The side at which the texts of the column stand; numbers stand at the right. */
+  /** The side to which the column's texts are aligned. Default: left; numbers go right. */
   readonly align?: 'left' | 'right'
-  /** Returns the column's text in a row. By default a row is a list of texts, and the column takes the text at its own place. */
+  /** Returns the column's text for a row. Default: the row is a list of texts, and the column takes the one at its own index. */
   readonly text?: (row: Row) => string
 }
 
@@ -16,9 +16,9 @@ export interface Table {
 
 export interface TableLine {
   readonly texts: readonly string[]
-  /** True for a row with numbers of another program or paper. */
+  /** Whether the row has numbers of another program or paper. Markdown shows it in italics. */
   readonly theirs: boolean
-  /** True for a row that begins a new group of rows. */
+  /** Whether the row begins a new group of rows. */
   readonly opens: boolean
 }
 
@@ -27,10 +27,10 @@ export interface Marks<Row> {
   readonly opens?: (row: Row, before: Row) => boolean
 }
 
-/** Whether a cell's text means that there is no value. */
+/** Whether a cell's text is a dash, which stands for a missing value. */
 const isNone = (text: string): boolean => text === '-' || text === '–'
 
-/** Makes a table. Leaves out columns without a single value, and rows whose numbers are all missing, because they say nothing. */
+/** Makes a table. Leaves out columns that have no value in any row, and rows in which all of several numbers are missing. */
 export function table<Row = readonly string[]>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],
@@ -55,12 +55,12 @@ export function table<Row = readonly string[]>(
 
 export const left = (title: string): Column => ({ title })
 export const right = (title: string): Column => ({ title, align: 'right' })
-/** A column of numbers at the right; `text` makes its text from a row. */
+/** A column of numbers, aligned right. `text` returns its text for a row. */
 export const number = <Row>(title: string, text: (row: Row) => string): Column<Row> => ({ title, align: 'right', text })
 
 /**
- * Returns the lines for a terminal: titles, a rule, and one line a row. Two spaces separate columns, and no line ends with a blank. A blank
- * line comes before a row that opens a group. A cell may hold colour codes.
+ * Returns the lines for a terminal: titles, a rule, and one line per row. Columns are two spaces apart, and no line ends with a space. A
+ * blank line comes before a row that begins a group. Cells may contain colour codes.
  */
 export function terminal({ columns, rows }: Table, rule = '─'): string[] {
   const widths = columns.map(({ title }, at) => Math.max(shown(title), ...rows.map(({ texts }) => shown(texts[at]!))))
@@ -79,10 +79,10 @@ export function terminal({ columns, rows }: Table, rule = '─'): string[] {
   ]
 }
 
-/** Counts the characters that a terminal shows of a text, colour codes left out. */
+/** Counts the characters that a terminal shows of a text, without colour codes. */
 const shown = (text: string): number => Array.from(stripVTControlCharacters(text)).length
 
-/** Writes the table as Markdown, in GitHub's form. */
+/** Formats the table as Markdown, in GitHub's dialect. */
 export function markdown({ columns, rows }: Table): string {
   const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
   return [
@@ -97,7 +97,7 @@ export function markdown({ columns, rows }: Table): string {
 /** Escapes text so that Markdown shows it as it is, on one line. */
 export const inMarkdown = (text: string): string =>
   text
-    // An interval such as `[1, 2]` is no link, so it stays as it is.
+    // An interval such as `[1, 2]` is not a link, so it needs no escapes.
     .replace(/\[[+−\d., ]+\]|[\\`*[\]<>|~&]|(?<!\w)_|_(?!\w)/gu, (found) => (found.length > 1 ? found : `\\${found}`))
     .replace(/\s+/gu, ' ')
     .trim()

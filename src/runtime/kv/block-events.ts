@@ -1,6 +1,6 @@
 /**
- * Reports, as events, which blocks of tokens the cache begins or ceases to hold exactly. Routers of other programs follow such events
- * (vLLM's KV events). A block is named by a hash of its tokens and of all tokens before it. No cell hash is ever shown.
+ * Makes events of the blocks of tokens that the cache gains or loses as exact cells, for routers in other programs (vLLM's KV events). A
+ * block is named by a hash of its tokens and of all tokens before it. Cell hashes are never shown.
  */
 import { createHash } from 'node:crypto'
 import { PUBLIC } from '../core/ids.js'
@@ -14,18 +14,18 @@ import { type CacheSalt, COMMON } from './tenant-salts.js'
 export const EVENT_BLOCK = 16
 /** The most blocks in one event. */
 const MOST_BLOCKS = 128
-/** Number of tokens of a saved sequence that are examined before other work gets its turn. */
+/** Number of tokens of a saved sequence that are checked in one step of work. */
 const STRIDE = 512
 
-/** The tiers whose cells are announced. Cells of the shared tier belong to no engine, so they are not announced. */
+/** The tiers whose cells are announced. Cells of the shared tier are not, because they belong to no engine. */
 export type EventTier = Exclude<Tier, 'shared'>
 
-/** The beginning of a sequence on the device. `tokens` shares memory with the cache: valid until the cache changes. */
+/** A sequence on the device. `tokens` shares memory with the cache, so it is valid until the cache changes. */
 export interface DeviceText {
   readonly holder: object
   readonly salt: CacheSalt
   readonly tokens: Int32Array
-  /** How many tokens are exact, from the first on. */
+  /** Number of exact tokens at the beginning. */
   readonly exact: number
   /** Index of the first token that may have changed since the last call of `changes`. */
   readonly changed: number
@@ -44,7 +44,7 @@ export interface HeldTexts {
   readonly stored: readonly StoredText[]
 }
 
-/** Consecutive blocks that the tier holds now. `parent` is the block before them; null at the beginning of a text. */
+/** New consecutive blocks in a tier. `parent` is the block before them; null at the beginning of a text. */
 export interface BlocksStored {
   readonly kind: 'stored'
   readonly tier: EventTier
@@ -57,7 +57,7 @@ export interface BlocksStored {
   readonly adapters: string
 }
 
-/** Blocks that the tier does not hold any more; those that build on others come first. */
+/** Blocks that a tier has lost. Later blocks of a text come before earlier ones. */
 export interface BlocksRemoved {
   readonly kind: 'removed'
   readonly tier: EventTier
@@ -67,8 +67,8 @@ export interface BlocksRemoved {
 export type BlockEvent = BlocksStored | BlocksRemoved
 
 /**
- * The change of one held text since the last comparison. Its first `kept` blocks are the same as then; `tokens` are those of the blocks
- * behind them.
+ * The change of one sequence since the last comparison. Its first `kept` blocks are unchanged; `tokens` are those of the blocks behind
+ * them.
  */
 interface News {
   readonly holder: object
@@ -76,13 +76,12 @@ interface News {
   readonly salt: CacheSalt
   readonly kept: number
   readonly tokens: Int32Array
-  /** For a saved sequence: its record, from which the length of its exact beginning is still to be found. */
+  /** Set for a saved sequence: its record, in which the exact beginning is still to be counted. */
   readonly record?: OffloadRecord
 }
 
 /**
- * What changed among the cached texts since the last comparison: the holders that are gone, and the texts that are new or longer.
- * `eventsOf` makes events of it.
+ * The changes since the last comparison: the sequences that are gone, and those that are new or longer. `eventsOf` makes events of them.
  */
 export interface TextChanges {
   readonly gone: readonly object[]
@@ -98,14 +97,14 @@ interface Block {
   readonly hash: bigint
   readonly parent: bigint | null
   readonly salt: CacheSalt
-  /** The block's tokens; null once an event announced the block. */
+  /** The block's tokens; null once the block was announced. */
   tokens: Int32Array | null
   holders: number
 }
 
 /**
- * Compares a cache with itself a moment ago, again and again, and finds the blocks that came and went. Call `changes` while no decode runs.
- * Then run all steps of `eventsOf` before the next call.
+ * Finds the blocks that a cache gained and lost since the last comparison. Call `changes` while no decode runs. Then run all steps of
+ * `eventsOf` before the next call.
  */
 export class BlockEvents {
   readonly #chains = new Map<object, Chain>()
@@ -113,8 +112,8 @@ export class BlockEvents {
   readonly #changed = { device: new Set<Block>(), host: new Set<Block>(), disk: new Set<Block>() }
 
   /**
-   * Compares the cached texts with those of the last call, and returns the differences. Copies the tokens of new texts only. So the time
-   * grows with the new texts and with the number of sequences.
+   * Compares the sequences with those of the last call, and returns the changes. It copies only new tokens, so its time grows with the new
+   * tokens and the number of sequences.
    */
   changes({ device, stored }: HeldTexts): TextChanges {
     const held = new Set<object>()
@@ -155,7 +154,7 @@ export class BlockEvents {
     return [...this.#removed(), ...(yield* this.#stored())]
   }
 
-  /** Returns the events for a cache that holds nothing any more. */
+  /** Returns the events for a cache that has lost everything. */
   *end(): Steps<BlockEvent[]> {
     return yield* this.eventsOf(this.changes({ device: [], stored: [] }))
   }

@@ -1,4 +1,4 @@
-/** What the caches have in common: which sequences the conversations have on the device and below, eviction, and the ledger. */
+/** The common part of both caches: the sequences of each conversation on the device and in lower tiers, eviction, and the ledger. */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -35,7 +35,7 @@ export abstract class CacheBase {
    */
   protected abstract keep(victim: Sequence, sparing: boolean): boolean
 
-  /** What the cache does at the end of a step, before it counts the step. */
+  /** Cleans up at the end of a step, before the step's ledger entry is made. */
   protected abstract ending(step: Step, own: Sequence, outcome: 'done' | 'cancelled'): void
 
   /**

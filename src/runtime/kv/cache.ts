@@ -34,8 +34,8 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
   /** The tier through which this engine and others find each other's cells. Default: none. */
   readonly shared?: SharedOptions
   /**
-   * Measurements of this machine. Each is null until it was measured, and may be set later. `model` is for predictions in the ledger.
-   * `rates` decide which moves off the device pay; without them cells move only when others need their room.
+   * Measurements of this machine. Each is null until it was measured, and may be set later. `model` serves predictions in the ledger.
+   * `rates` decide whether it pays to move cells off the device; without them, cells move only when others need their room.
    */
   readonly costs?: { readonly model: CostModel | null; readonly rates: TierRates | null }
 }
@@ -111,8 +111,8 @@ export class KvCache extends CacheBase implements StepCache {
       if (state === null) without.set(stored, LOST_BELOW)
       else states.set(stored, state)
     /**
-     * 1 once a plan found the prompt's last token held, so that it is decoded only for its logits. It is remembered here, because making
-     * room may take that token out of the live sequence.
+     * 1 once a plan found the prompt's last token in the cache, so that it is decoded only for its logits. It survives the loop, because
+     * making room may take that token out of the live sequence.
      */
     let redecoded: 0 | 1 = 0
     try {
@@ -126,7 +126,7 @@ export class KvCache extends CacheBase implements StepCache {
           return withRedecoded(plan, redecoded)
         }
         redecoded = plan.redecoded
-        // Loading the first sequence may push the others out of host memory, so all of them are read before.
+        // Loading the first sequence may push the others out of host memory, so all of them are read first.
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.offload.read(each))
           if (state !== null) states.set(each, state)
@@ -139,7 +139,7 @@ export class KvCache extends CacheBase implements StepCache {
           if (reason !== null) without.set(first, reason)
           else incoming.delete(first)
         }
-        // Evictions record their own time.
+        // `make` and `evict` record the time of evictions themselves.
         this.evictor.spend(performance.now() - started - this.evictor.evicting)
       }
     } finally {
@@ -156,8 +156,8 @@ export class KvCache extends CacheBase implements StepCache {
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
    * If no other step runs (`alone`), it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts).
-   * These may be versions of earlier steps and of this one. Between the decodes that follow, `SlicedOffload` moves other versions that are
-   * a burden, and sequences that have been idle for long.
+   * These may be versions of earlier steps and of this one. Between the decodes that follow, `SlicedOffload` moves other versions that slow
+   * decodes, and sequences that have been idle for long.
    *
    * If a change of the cells fails, for instance for lack of memory, the conversation loses its live sequence.
    */
@@ -331,7 +331,7 @@ export class KvCache extends CacheBase implements StepCache {
     if (level === 'full') checkReadback(this.table)
   }
 
-  /** Records decoded tokens. */
+  /** Records tokens that a decode added to the cache, and counts them for the step. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.own(step.sequence)
     const keys = step.keysOf(tokens, what)

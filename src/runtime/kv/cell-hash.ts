@@ -1,6 +1,6 @@
 /**
- * Computes cell hashes. A cell's hash says all that its values depend on. That is its token, its position, and every cell that it could see
- * when it was computed.
+ * Computes cell hashes. A cell's hash covers everything that its values depend on: its token, its position, and every cell that it could
+ * see when it was computed.
  */
 import { commonPrefix } from './prompt.js'
 import { type CacheSalt, COMMON } from './tenant-salts.js'
@@ -8,7 +8,7 @@ import { type CacheSalt, COMMON } from './tenant-salts.js'
 /** Words of 32 bits per cell hash. */
 export const WORDS = 4
 
-/** Cell hashes in a row, `WORDS` words each. */
+/** An array of cell hashes, `WORDS` words each. */
 export type CellHashes = Int32Array
 
 /** Rounds of Chaskey-12 (ISO/IEC 29192-6). */
@@ -17,7 +17,7 @@ const ROUNDS = 12
 /** Goes into the hash of a turned cell, to keep it apart from the hashes of computed cells. */
 const TURNED = 1
 
-/** Number of cells between two remembered states, a power of two. Going back to an earlier state reads fewer than this again. */
+/** Number of cells between two saved states of the hasher, a power of two. Going back re-reads fewer cells than this. */
 const STRIDE = 256
 
 /**
@@ -25,22 +25,22 @@ const STRIDE = 256
  * Hashes nest: the hash of a cell depends on the hashes of all cells that it saw. So a cell that was computed beside now hidden text has
  * another hash than a fresh prefill's cell. So has every cell computed after it.
  *
- * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K. K
- * is the salt's `key`. P is the permutation of the MAC Chaskey-12, used here as the block cipher of Even and Mansour. Once the cell is
- * seen, S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
+ * A state S of 128 bits stands for all cells seen so far; it begins as the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0,
+ * 0) ^ K) ^ K. K is the salt's `key`. P is the permutation of the MAC Chaskey-12, used here as the block cipher of Even and Mansour. Once
+ * the cell is seen, S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
  *
  * A cell that was turned to another position has the hash P(h ^ (0, position, 0, 1) ^ K) ^ K, where h is its hash before.
  *
  * So S is the sum of the start and of all h seen, each times a different power of two. Those powers never coincide, and no cell is seen
- * twice. So the states of two different histories differ by a sum that has at least one h with a factor other than 0. Without the salt,
- * every h of new inputs is random, and no h is ever shown. After q cells, two inputs, and so two hashes, agree with a probability of about
- * q^2/2^128 (2^-64 after 2^32 cells). That holds for any choice of tokens, of folds and of their order.
+ * twice. So the states of two different histories differ by a sum that has at least one h with a factor other than 0. To an attacker
+ * without the salt, every h of new inputs is random, and no h is ever shown. After q cells, two inputs, and so two hashes, agree with a
+ * probability of about q^2/2^128 (2^-64 after 2^32 cells). That holds for any choice of tokens, of folds and of their order.
  */
 export class CellHasher {
   readonly #key: Int32Array
   readonly #state: Int32Array
   #seen = 0
-  /** The states after 0, STRIDE, 2 STRIDE, ... cells seen. */
+  /** The states after 0, STRIDE, 2 STRIDE, ... cells. */
   readonly #states: number[]
 
   constructor({ key, start }: CacheSalt = COMMON) {
@@ -95,7 +95,7 @@ export class CellHasher {
     into[first + 3] = v3 ^ key[3]!
   }
 
-  /** Adds the cell with the `at`th hash to the cells seen. */
+  /** Adds a cell to the cells seen; `hashes[at]` is its hash. */
   see(hashes: CellHashes, at: number): void {
     const state = this.#state
     const first = WORDS * at
@@ -148,7 +148,7 @@ export class FreshHashes {
     this.#hasher = new CellHasher(salt)
   }
 
-  /** Returns the hashes of all `tokens`, place by place. The array never changes; callers must not write to it. */
+  /** Returns the hash of each of `tokens`, in order. The array never changes; callers must not write to it. */
   of(tokens: Int32Array): CellHashes {
     const known = this.#given.length / WORDS
     const same = commonPrefix(this.#tokens.subarray(0, known), tokens)
@@ -157,7 +157,7 @@ export class FreshHashes {
     if (same < known || tokens.length > this.#tokens.length) this.#move(same, tokens.length + (tokens.length >> 1))
     this.#tokens.set(tokens.subarray(same), same)
     for (let at = from; at < tokens.length; at++) {
-      // Known tokens are only seen again, for the state; their hashes stay.
+      // Known tokens keep their hashes. They are only fed to the hasher again, to restore its state.
       if (at >= same) this.#hasher.place(tokens[at]!, at, this.#hashes, at)
       this.#hasher.see(this.#hashes, at)
     }
@@ -175,8 +175,7 @@ export class FreshHashes {
 }
 
 /**
- * A text and the hashes that a fresh prefill would give it. They are computed on first use, because a text that continues exact cells does
- * not need them.
+ * A text and the hashes that a fresh prefill gives its cells. They are computed on first use: a text that continues exact cells needs none.
  */
 export class FreshText {
   #hashes: CellHashes | null = null
@@ -196,7 +195,7 @@ export class FreshText {
     return (this.#hashes ??= this.known.of(this.tokens))
   }
 
-  /** Whether the `at`th hash equals that of the text's cell at `place`. */
+  /** Whether the `at`th hash of `hashes` equals that of the text's cell at index `place`. */
   isAt(place: number, hashes: CellHashes, at: number): boolean {
     return sameHash(hashes, at, this.hashes, place)
   }

@@ -18,7 +18,7 @@ export class CellTable {
   readonly #free: Int32Array
   #freeCount: number
   #reach = 0
-  /** Cells whose keys still have to be turned to their new positions, which the next decode does. */
+  /** Cells whose position changed since the last decode. Their keys are still rotated to the old position; the next decode rotates them. */
   readonly #turning = new Set<number>()
 
   /** @param total number of cells of the context (llama.cpp's n_ctx) */
@@ -39,14 +39,14 @@ export class CellTable {
   }
 
   /**
-   * Attention runs over at most this many cells, free ones in between included. It is the highest number of cells that were in use at once
-   * since the cache was last empty or gathered.
+   * Upper bound of the cells that attention runs over: it goes up to the highest cell in use, free cells in between included. It is the
+   * peak of `used` since the cache was last empty or its cells were moved next to each other.
    */
   get reach(): number {
     return this.#reach
   }
 
-  /** Notes that all cells in use are next to each other. */
+  /** Notes that no free cell lies between the cells in use. */
   gathered(): void {
     this.#reach = this.used
   }
@@ -75,7 +75,7 @@ export class CellTable {
     return cell
   }
 
-  /** Changes the cells' positions. The next decode turns their keys. */
+  /** Adds `delta` to the cells' positions. Their keys stay rotated to the old positions until the next decode. */
   shift(cells: Int32Array, delta: number): void {
     for (const cell of cells) {
       this.#positions[cell] = this.#positions[cell]! + delta
@@ -83,14 +83,14 @@ export class CellTable {
     }
   }
 
-  /** Records that a decode has run. It turned the keys of all shifted cells. */
+  /** Records that a decode has run, which rotated the keys of all shifted cells. */
   settle(): void {
     this.#turning.clear()
   }
 
   /**
-   * Returns how many of these cells, from the first one on, have keys that match their positions. Until the others do, they must not be
-   * saved.
+   * Returns how many of these cells come before the first one whose key the next decode must still rotate. The cells from that one on must
+   * not be saved (KvMemory.shift).
    */
   settledOf(cells: Int32Array): number {
     const first = this.#turning.size === 0 ? -1 : cells.findIndex((cell) => this.#turning.has(cell))

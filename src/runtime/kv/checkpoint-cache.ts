@@ -1,6 +1,6 @@
 /**
- * The cache for models whose sequences can only be extended: recurrent and hybrid models, and models whose attention windows drop old
- * cells.
+ * The cache for models whose sequences can only be extended: recurrent and hybrid models, and models with a sliding window whose old cells
+ * are not kept.
  */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
@@ -24,32 +24,32 @@ import type { StepCache } from './step-cache.js'
 export interface CheckpointCacheOptions {
   /** Why contracts other than `exact` are not available, for the ledger. */
   readonly refusal: string
-  /** The tiers that keep checkpoints. Default: none, so that every edit computes the whole text again. */
+  /** The tiers that keep checkpoints. Default: none; then every edit computes the whole text again. */
   readonly offload?: OffloadTiers
 }
 
-/** An end beyond any position: a span up to here covers a whole sequence. */
+/** Larger than any position, so that a span up to here covers a whole sequence. */
 const END = 2 ** 31 - 1
 
 /**
  * A cache of sequences that can only be extended, emptied, saved whole and loaded whole. So every step keeps contract `exact`. If the
- * prompt does not continue the live sequence's tokens, the live sequence goes back. It is emptied, the longest checkpoint that is a
- * beginning of the prompt is loaded into it, and the rest is computed. Its old state is saved before, because an edit may be undone.
+ * prompt does not continue the live sequence's tokens, the live sequence is emptied. Then the longest checkpoint that is a beginning of the
+ * prompt is loaded into it, and the rest is computed. Its old state is saved before, because an edit may be undone.
  *
- * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
- * StepCache but `distrust`.
+ * Sequences share no cells: a checkpoint of another conversation is loaded as a copy. So `distrust` is the only optional member of
+ * StepCache that this cache has.
  *
  * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. For such a model the
  * table only bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
 export class CheckpointCache extends CacheBase implements StepCache {
   readonly #checkpoints: Checkpoints
-  /** Places where running steps still have to save their state, in order. */
+  /** Prompt indices at which a running step still has to save its state, ascending. */
   readonly #places = new WeakMap<Step, number[]>()
   /** Steps whose sequence was lost while they ran. They can only be cancelled. */
   readonly #lost = new WeakSet<Step>()
   readonly #running = new Set<Step>()
-  /** Parked tokens that no step's account includes yet. */
+  /** Parked tokens that no step has counted yet. */
   #parked = 0
 
   constructor(
@@ -73,7 +73,7 @@ export class CheckpointCache extends CacheBase implements StepCache {
     const own = this.own(sequence)
     const { tokens } = prompt
     invariant(tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
-    // The reused beginning must be shorter than these tokens, so that the last of them is computed.
+    // Fewer tokens than these may be reused, so that at least their last one is computed.
     const most = recomputeFrom === undefined ? tokens : tokens.subarray(0, recomputeFrom + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
     const holder = this.#checkpoints.before(most, kept, own, without) ?? own
@@ -151,7 +151,7 @@ export class CheckpointCache extends CacheBase implements StepCache {
     return step
   }
 
-  /** Returns the next prompt tokens. They end at the next place where a checkpoint is saved. */
+  /** Returns the next prompt tokens. They end at the next prompt index where a checkpoint is saved. */
   next(step: Step, limit: number): Chunk | null {
     this.#refuseLost(step)
     const { due, sequence, plan } = step
@@ -199,7 +199,7 @@ export class CheckpointCache extends CacheBase implements StepCache {
       entered <= attempted.length,
       `sequence ${sequence.seq} continued at position ${sequence.held} with ${attempted.length} tokens, but grew by ${entered}`,
     )
-    // The tokens count as submitted, because llama.cpp took them in. `entered` is negative when llama.cpp dropped the whole sequence.
+    // llama.cpp took these tokens in, so they count as submitted. `entered` is negative if llama.cpp dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
     this.#lose(sequence)
     return 0

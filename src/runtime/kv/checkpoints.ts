@@ -1,4 +1,4 @@
-/** Chooses the places of a text that are worth a checkpoint, and finds checkpoints: saved states of sequences that can only be extended. */
+/** Chooses where in a prompt checkpoints are saved, and finds them: saved states of sequences that can only be extended. */
 import { steady } from '../core/clock.js'
 import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
 import type { SequenceTable } from './sequence-table.js'
@@ -6,13 +6,13 @@ import type { HeldSequence, Sequence } from './sequence.js'
 import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from './prompt.js'
 
 /**
- * Returns the places, in order, where a state is saved while the prompt is computed:
+ * Returns the prompt indices, ascending, at which the state is saved while the prompt is computed:
  *
  * - where the answer begins, because the next step most likely differs from there on. The answer is generated again, or a template strips
  *   its reasoning;
  * - in a bare completion, before its last token, so that it can be continued in another way;
  * - where each edited message begins, because an edited message is likely to be edited again, or restored;
- * - where the system message ends, because other conversations begin with it, too.
+ * - where the system message ends, because other conversations begin with the same system message.
  */
 export function checkpointPlaces(prompt: Prompt): number[] {
   const { tokens, messages } = prompt
@@ -32,7 +32,9 @@ export function checkpointPlaces(prompt: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers. When the tiers are full, they drop the states of least benefit (tier-policy.ts). */
+/**
+ * Saves and finds checkpoints. They are kept in the offload tiers, which drop those of least benefit when they are full (tier-policy.ts).
+ */
 export class Checkpoints {
   constructor(
     private readonly table: Pick<SequenceTable, 'save'>,
@@ -45,7 +47,7 @@ export class Checkpoints {
     const { held, tokens } = sequence
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
-    // Another tenant's state is useless to this tenant, which must not learn of it either.
+    // `isFresh` rejects another tenant's state: it is useless here, and this tenant must not learn that it exists.
     const text = sequence.freshText(tokens)
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
     if (same !== undefined) same.lastUse = steady.now()
@@ -78,7 +80,7 @@ export class Checkpoints {
         best === null ||
         held > best.held ||
         (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
-      // The last hash covers all before it. The tokens are compared all the same, because a wrong state is a wrong answer.
+      // The last hash covers the hashes before it. Compare the tokens nevertheless, because a wrong state would give a wrong answer.
       if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, text)) continue
       if (commonPrefix(stored.tokens, tokens) === held) best = stored
     }

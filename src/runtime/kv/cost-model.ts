@@ -1,4 +1,4 @@
-/** Prices computation with one model on one machine, by a few rates that were measured once. */
+/** Predicts the time of computations with one model on one machine, from a few measured rates. */
 
 /** The version of this format. Raise it when the meaning of a field changes. Cost models of other versions are not read. */
 export const COST_VERSION = 1
@@ -28,12 +28,12 @@ export interface MeasuredOn {
 
 /**
  * The units of work that the computation of prompt tokens consists of. `call`: one graph run, which reads all weights. `token`: one token
- * passes the layers. `read`: one graph run reads one cell that its tokens see. `attended`: one token looks at one such cell. `scanned`: one
- * token passes over one cell in use, of any sequence (docs/kv-cache.md: attention runs up to the highest one).
+ * passes the layers. `read`: one graph run reads one cell that its tokens see. `attended`: one token attends to one such cell. `scanned`:
+ * one token passes over one cell in use, of any sequence (docs/kv-cache.md: attention runs up to the highest one).
  */
 export type PrefillTerm = 'call' | 'token' | 'read' | 'attended' | 'scanned'
 /**
- * The units of work of a token that is generated alone (see PrefillTerm). Here `token` includes the call, and `attended` includes reading
+ * The units of work of a token that is generated alone (see PrefillTerm). `token` includes the graph run, and `attended` includes reading
  * the cell.
  */
 export type DecodeTerm = 'token' | 'attended' | 'scanned'
@@ -59,8 +59,8 @@ export interface CostModel {
 /** The rates that decide whether cells leave the device. All are measured on the device. */
 export interface TierRates extends Pick<CostModel, 'host'> {
   /**
-   * Milliseconds that one cell in use adds to each token that passes over it. `prefill`: a token of a prompt. `decode`: a token generated
-   * alone.
+   * Milliseconds that one cell in use adds to each token whose attention runs over it. `prefill`: a prompt token. `decode`: a token
+   * generated alone.
    */
   readonly scanned: { readonly prefill: number; readonly decode: number }
 }
@@ -71,12 +71,12 @@ export const tierRatesOf = ({ host, prefill, decode }: Pick<CostModel, 'host' | 
   scanned: { prefill: prefill.rates.scanned, decode: decode.rates.scanned },
 })
 
-/** A stretch of tokens that are computed, one after the other. */
+/** Consecutive tokens that are computed. */
 export interface ComputedRun {
   readonly tokens: number
-  /** Number of tokens before the stretch that its tokens see. If nothing is hidden, this is also the position where it begins. */
+  /** Number of tokens before the run that its tokens see. If nothing is hidden, this is also the position where it begins. */
   readonly attended: number
-  /** Number of cells that all sequences use before the stretch is computed. */
+  /** Number of cells that all sequences use before the run is computed. */
   readonly cells: number
 }
 
@@ -119,11 +119,11 @@ export function fitCosts(
 export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: ComputedRun): number =>
   priceOf(prefill, prefillAmounts(run, on.ubatch))
 
-/** Returns the fixed time of a decode, as the number of prompt tokens that are computed in that time. */
+/** Returns the fixed time of one decode, expressed as the number of prompt tokens that can be computed in that time. */
 export const decodeInTokens = ({ prefill: { rates } }: Pick<CostModel, 'prefill'>): number =>
   rates.token === 0 ? 0 : Math.round(rates.call / rates.token)
 
-/** Returns the milliseconds to generate one token after `attended` others while `cells` are in use. */
+/** Returns the milliseconds to generate one token that sees `attended` tokens before it, while `cells` cells are in use. */
 export const decodeTime = ({ decode }: Pick<CostModel, 'decode'>, run: Omit<ComputedRun, 'tokens'>): number =>
   priceOf(decode, decodeAmounts(run))
 
@@ -138,8 +138,8 @@ export function hostTime({ host }: Pick<CostModel, 'host'>, cells: number): { by
 }
 
 /**
- * Returns how much work of each kind the run is. Every token sees the tokens before it and itself. A ubatch passes over all cells in use,
- * its own included.
+ * Returns the run's amount of each unit of work (PrefillTerm). Every token sees the tokens before it and itself. A ubatch passes over all
+ * cells in use, its own included.
  */
 function prefillAmounts({ tokens, attended, cells }: ComputedRun, ubatch: number): Record<PrefillTerm, number> {
   let read = 0
@@ -165,7 +165,7 @@ const booksAmounts = ({ shown, moved }: Omit<TimedBooks, 'milliseconds'>): Recor
   moved,
 })
 
-// Fits measured times to a sum of a few physical terms, none of which can cost less than nothing.
+// Fits measured times to a sum of a few physical terms. No rate may be negative.
 
 /** The result of a fit: one rate per term, and the fit's error. */
 export interface Fit<Term extends string> {
@@ -176,13 +176,13 @@ export interface Fit<Term extends string> {
   readonly samples: number
 }
 
-/** A measurement: how much work of each kind it contained, and its result (more than 0). */
+/** A measurement: the amount of each unit of work, and the time it took (more than 0). */
 export interface CostSample<Term extends string> {
   readonly amounts: Readonly<Record<Term, number>>
   readonly measured: number
 }
 
-/** Pivots below this share of their column count as 0: the samples cannot separate the term from the others. */
+/** A pivot below this counts as 0: the samples cannot separate its term from the others. Columns are scaled to length 1. */
 const SINGULAR = 1e-9
 
 /**

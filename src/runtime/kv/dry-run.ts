@@ -7,7 +7,7 @@ import type { KvMemory, MemoryCell } from './ports.js'
 import type { StepContract } from './plan/parts.js'
 import type { Prompt } from './prompt.js'
 
-/** The prompt of a step, and the terms it is asked to keep. */
+/** One step of a dry run: its prompt, and the contract and terms that it asks for. */
 export interface DryRunStep {
   readonly prompt: Prompt
   readonly terms: StepContract
@@ -24,7 +24,7 @@ export interface DryRunOptions {
 }
 
 /**
- * Returns the effects of each of a conversation's steps on a cache that is empty before the first. Nothing is generated between them.
+ * Returns the predicted effects of a conversation's steps, one after another, on a cache that is empty at first. No tokens are generated.
  * @throws KvfoldError context/full when a step has no room
  */
 export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions, shift = true }: DryRunOptions): Prospect[] {
@@ -51,7 +51,7 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
 
 // A memory without content, for dry runs. KvCache itself records all cells.
 
-/** Claims the given numbers of cells and sequences, and accepts every call. A saved state is empty, and nothing can be read back. */
+/** Accepts every call and stores nothing. A saved state is empty, and nothing can be read back. */
 export class DryRunMemory implements KvMemory {
   constructor(
     readonly cells: number,

@@ -1,4 +1,4 @@
-/** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
+/** Makes room on the device by evicting sequences. Counts the evicted cells and the time until a step takes over the counts. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span } from '../core/span.js'
@@ -9,16 +9,16 @@ import type { Plan } from './plan/plan.js'
 import { Sequence, type SequenceState } from './sequence.js'
 import type { Step } from './step.js'
 
-/** Whether the requested cells are free now, and how many cells were evicted for that. */
+/** Whether the requested cells are free, and how many cells were evicted for them. */
 export type Reservation =
   { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
 
 export class Evictor {
-  /** The cost of evictions that no step counts yet: cells lost, cells moved to a lower tier, and milliseconds spent on moves. */
+  /** Counts that no step has taken over yet: cells lost, cells moved to a lower tier, and milliseconds spent on moves. */
   #evicted = 0
   #moved = 0
   #milliseconds = 0
-  /** Milliseconds of all evictions so far. */
+  /** Milliseconds of all evictions so far; never reset. */
   #evicting = 0
 
   /**
@@ -31,19 +31,19 @@ export class Evictor {
     private readonly keep: (victim: Sequence, sparing: boolean) => boolean,
   ) {}
 
-  /** Milliseconds that were spent on moves and that no step's account includes yet. */
+  /** Milliseconds spent on moves that no step has taken over yet. */
   get spent(): number {
     return this.#milliseconds
   }
 
-  /** Milliseconds of all evictions so far, which only grow. */
+  /** Milliseconds of all evictions so far; it only grows. */
   get evicting(): number {
     return this.#evicting
   }
 
   /**
-   * Makes sure that `count` cells are free, evicting in the order stated at SequenceTable. `full`: evicting everything but the running live
-   * sequences would not suffice, and nothing was evicted.
+   * Makes sure that `count` cells are free, evicting in the order stated at SequenceTable. Returns `full`, and evicts nothing, if there
+   * would not be enough even without all parked and idle sequences.
    */
   reserve(count: number): Reservation {
     const { cells } = this.table
@@ -55,7 +55,7 @@ export class Evictor {
     return { kind: 'ok', evicted }
   }
 
-  /** Whether running steps leave cells for all that this plan brings onto the device, beside the cells that it keeps. Evicts nothing. */
+  /** Whether the plan's new cells fit beside the cells that it keeps and those of running steps. Evicts nothing. */
   fits(own: Sequence, { parts }: Plan): boolean {
     const { cells } = this.table
     let coming = 0
@@ -115,7 +115,7 @@ export class Evictor {
   evict(victim: Sequence): number {
     const started = performance.now()
     if (victim.state === 'idle') this.conversations.views.keep(victim)
-    // Cells whose keys are still to be turned cannot be saved, but those before them can.
+    // Cells whose keys the next decode must still rotate cannot be saved. Drop them, and save those before them.
     const lost = this.table.cut(victim, span(victim.settledBeginning, victim.held))
     const kept = this.keep(victim, false)
     const freed = this.table.drop(victim)
@@ -130,8 +130,8 @@ export class Evictor {
   }
 
   /**
-   * Removes a sequence from the device after a lower tier has stored it. The cells of a parked version count for its conversation's next
-   * step. The cells of an idle conversation count for the step that commits or begins next.
+   * Drops a sequence from the device after a lower tier has stored it. The cells of a parked version count for its conversation's next
+   * step, those of an idle conversation for the next step that commits or begins.
    */
   moved(victim: Sequence): void {
     if (victim.state === 'idle') this.conversations.views.keep(victim)
@@ -153,7 +153,7 @@ export class Evictor {
   }
 
   /**
-   * Moves a parked version off the device, but only if the lower tiers drop no sequence for it. Returns false when it stays. Moved cells
+   * Moves a parked version to a lower tier, but only if no other sequence is dropped there for it. Returns false when it stays. Its cells
    * count for its conversation's next step. The caller records the time.
    */
   relieve(version: Sequence): boolean {
@@ -165,7 +165,7 @@ export class Evictor {
   /** Moves all sequences that no step uses off the device, in the order stated at SequenceTable. */
   async leave(offload: OffloadTiers): Promise<void> {
     for (const victim of this.table.victims()) {
-      // A conversation may be forgotten while another one is written.
+      // While another sequence was written to disk, this one may have been dropped.
       if (!this.table.has(victim)) continue
       this.evictUnasked(victim)
       await offload.settle()
@@ -177,7 +177,7 @@ export class Evictor {
     this.#milliseconds += milliseconds
   }
 
-  /** Adds all open counts to this step, so that each counts once. */
+  /** Adds the counts that no step has taken over yet to this step, and resets them. */
   charge(step: Step): void {
     step.evicted += this.#evicted
     step.moved += this.#moved

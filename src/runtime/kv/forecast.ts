@@ -25,8 +25,8 @@ export interface Prospect {
 
 /**
  * Returns the effects of a plan.
- * @param held tokens that the live sequence holds before the plan begins
- * @param cells cells in use when the plan begins, and when it has ended
+ * @param held number of tokens in the live sequence before the plan is carried out
+ * @param cells number of cells in use before the step, and after it
  */
 export function prospectOf(plan: Plan, held: number, cells: { readonly before: number; readonly after: number }): Prospect {
   const runs: ComputedRun[] = []
@@ -41,7 +41,7 @@ export function prospectOf(plan: Plan, held: number, cells: { readonly before: n
     else {
       runs.push({ tokens, attended: part.span.start, cells: used })
       used += tokens
-      // A plan ends with a computed part.
+      // The last part of a plan is computed, so this ends as the position after the prompt.
       positions = part.position + tokens
     }
   }
@@ -73,11 +73,11 @@ export interface Forecast {
   readonly perToken: number
   /** Milliseconds that the edit saves per generated token; negative when it costs time. */
   readonly savingPerToken: number
-  /** Generated tokens after which the edit has paid for itself. 0: at once. Null: never. */
+  /** Number of generated tokens after which the edit has saved its cost. 0: at once. Null: never. */
   readonly breakEven: number | null
 }
 
-/** Compares `edited` with continuing without the edit. */
+/** Returns the cost and saving of an edit. `edited` and `unedited` are the effects of the next step with and without it. */
 export function forecast(model: CostModel, unedited: Prospect, edited: Prospect): Forecast {
   const { asked, contract, fallback, runs, cells, positions } = edited
   const milliseconds = timeOf(model, edited)
@@ -106,8 +106,8 @@ export const predictedTime = (model: CostModel | null, plan: Plan, held: number,
   model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
 
 /**
- * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. A copy counts as saved
- * and loaded once; turning the keys is not counted. A token that is computed alone costs as much as a generated one.
+ * Returns the milliseconds until the first token can be sampled: for bookkeeping, copies to other positions, and the prompt. A copied cell
+ * is saved and loaded once; rotating its key is not counted. A token that is computed alone costs as much as a generated one.
  */
 export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
   const { save, load } = hostTime(model, turned)

@@ -5,9 +5,12 @@ import { span } from '../core/span.js'
 import type { SequenceTable } from './sequence-table.js'
 
 /**
- * Checks that kvfold's records are consistent. Cells in use + free = total. Every cell is either free or tagged by exactly as many
- * sequences as counted. The positions of every sequence ascend, one cell each. Lent ids are those in use. Each conversation has at most one
- * live sequence.
+ * Checks that kvfold's records are consistent:
+ *
+ * - Cells in use and free cells add up to the total. Every cell is free, or tagged by as many sequences as the cell table says.
+ * - The positions of every sequence ascend.
+ * - The sequence ids in use are those of existing sequences, and each conversation has at most one live sequence.
+ *
  * @throws KvfoldError internal/invariant
  */
 export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): void {
@@ -48,9 +51,7 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
-/**
- * Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in kvfold's records. Makes one cheap call per id.
- */
+/** Checks that every sequence id spans the same positions in llama.cpp as in kvfold's records. Makes one cheap call per id. */
 export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {
@@ -90,7 +91,7 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
   )
 }
 
-// Messages of inner loops are composed only when they are needed.
+// Unlike `invariant`, it is called only after a check failed. Composing a message for every cell would be slow.
 function fail(message: string): never {
   throw new KvfoldError('internal/invariant', message)
 }

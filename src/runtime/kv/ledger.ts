@@ -1,13 +1,13 @@
-/** The ledger: the cost of every step, per message. The cache counts while it works, and no other code counts again. */
+/** The ledger: the cost of every step, per message. The cache counts while it works; no other code counts again. */
 import type { Contract } from '../core/contract.js'
 import { span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type Prompt, type PromptMessage } from './prompt.js'
 import type { Tier } from './sequence.js'
 
-/** The purpose of a step: an answer, a summary, or only to show the same tokens by exact cells. */
+/** The purpose of a step. `refresh`: it generates nothing, and only replaces approximate cells by exact ones. */
 export type StepKind = 'answer' | 'summary' | 'refresh'
 
-/** Where reused cells came from: the conversation's own sequence, a version that it had parked, or another conversation. */
+/** Where reused cells came from: the conversation's live sequence, a version that it had parked, or another conversation. */
 export type ReuseSource = 'own' | 'parked' | 'shared'
 
 /** One message's share of a step, in tokens. shown = reused + recomputed + fresh. */
@@ -17,13 +17,13 @@ export interface MessageCost {
   readonly shown: number
   /** Tokens already in the cache, not computed in this step. */
   readonly reused: number
-  /** Tokens that the previous step of this conversation showed, too, but that were computed again in this one. */
+  /** Tokens that the conversation's previous step showed, too, but that were computed again in this step. */
   readonly recomputed: number
   /** Tokens that the previous step did not show: new text, markers, generated tokens. */
   readonly fresh: number
   /**
-   * Shown tokens whose cells differ from a fresh prefill's. They were computed beside text that is hidden now, or while text that is shown
-   * now was hidden. The tokens after them count, too, because they saw them.
+   * Shown tokens whose cells differ from a fresh prefill's. The first of them saw text that is hidden in this step, or did not see text
+   * that is shown. All tokens after it count, too, because they saw it.
    */
   readonly approximate: number
 }
@@ -33,7 +33,7 @@ export interface MessageCost {
  * reused + recomputed + fresh = shown; recomputed + fresh + side = submitted (the addon's own counter).
  */
 export interface LedgerEntry {
-  /** Place in the conversation's ledger, from 0. */
+  /** Index in the conversation's ledger, from 0. */
   readonly step: number
   readonly kind: StepKind | 'cancelled'
   /** The contract that the step kept. */
@@ -55,25 +55,23 @@ export interface LedgerEntry {
   readonly fresh: number
   /** Shown tokens whose cells are approximate (MessageCost.approximate); 0 under `exact`. */
   readonly approximate: number
-  /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
+  /** Number of positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown. These are the last token of a prompt whose tokens were all held (it is decoded again
-   * for its logits), drafted tokens whose cells were taken back, or the work of a cancelled step.
+   * Tokens that were submitted but not newly shown. They are a prompt's last token that is decoded again for its logits, rejected drafts,
+   * or all tokens of a cancelled step.
    */
   readonly side: number
-  /**
-   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent if nothing was drafted.
-   */
+  /** Drafted tokens that were submitted, and (next field) how many of them the answer kept. Absent if nothing was drafted. */
   readonly drafted?: number
   readonly accepted?: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
-   * Tokens that a plain prefix cache would have submitted for the same step: the generated tokens, and the prompt's tokens behind its
-   * common beginning with the previous prompt. For a first step, the previous prompt is the last one of the conversation that this one was
-   * forked from. If there is no previous prompt, the field counts the tokens that were submitted. Absent in entries of earlier versions, of
-   * cancelled steps and of engines that do not report it.
+   * Tokens that a plain prefix cache would have submitted for this step: the generated tokens, and the prompt's tokens behind its common
+   * beginning with the previous prompt. For a fork's first step, the previous prompt is the last one of its parent. Without a previous
+   * prompt, it is the number of tokens that were submitted. Absent in entries of earlier versions, of cancelled steps and of engines that
+   * do not report it.
    */
   readonly plain?: number
   /** Tokens that were sampled but not submitted, such as the last token of an answer. */
@@ -83,17 +81,17 @@ export interface LedgerEntry {
   /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent if it is 0. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
-   * Reused tokens whose cells are copies turned to other positions, because they could not stay or to close gaps; they are approximate.
-   * Absent in entries of earlier versions and of engines that have no positions.
+   * Reused tokens whose cells are copies turned to other positions, because they could not stay at their own, or to close gaps. They are
+   * approximate. Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly turned?: number
   /**
-   * Reused tokens that the conversation showed before by other cells, behind the same text and under the same edits. The cells that it
-   * shows now are not exact. The old cells are in no tier any more, or were moved. A restore for which this is 0 shows the very cells from
-   * before the edit. Absent in entries of earlier versions and of engines that have no positions.
+   * Reused tokens whose cells are approximate and differ from the cells that last showed the same token behind the same text. The earlier
+   * cells are in no tier any more, or were turned. A restore for which this is 0 shows the very cells from before the edit. Absent in
+   * entries of earlier versions and of engines that have no positions.
    */
   readonly replaced?: number
-  /** Tokens that the conversation no longer showed and that were parked when this step began. */
+  /** Tokens that were parked when this step began, because the conversation no longer showed them. */
   readonly parked: number
   /**
    * Tokens lost with parked versions and idle live sequences that the cache dropped to make room for this step. Tokens whose cells another
@@ -101,8 +99,8 @@ export interface LedgerEntry {
    */
   readonly evicted: number
   /**
-   * Like `evicted`, for tokens that were moved to a lower tier instead of lost. Includes tokens of this conversation that were moved there
-   * since its last step, while nothing ran.
+   * Like `evicted`, for tokens that were moved to a lower tier instead of lost. Includes tokens of this conversation that were moved
+   * between its steps.
    */
   readonly moved: number
   /**
@@ -111,17 +109,15 @@ export interface LedgerEntry {
    */
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /**
-   * Milliseconds of `cache` in which cells were copied off the device, onto it or within it. Copies for other conversations count if the
-   * step waited for them. The rest of `cache` is planning and bookkeeping. Absent in entries of earlier versions and of engines that do not
-   * report it.
+   * The part of `milliseconds.cache` in which cells were copied off the device, onto it or within it. Copies for other conversations count
+   * if the step waited for them. Absent in entries of earlier versions and of engines that do not report it.
    */
   readonly copying?: number
-  /** Predicted milliseconds of cache and prefill, made before they began; null if the machine was not calibrated. */
+  /** Milliseconds of cache and prefill, predicted before they began; null without a calibration of the machine. */
   readonly predicted: number | null
   /**
-   * Present if another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
-   * the beginning that the conversation's last step left there. `reported`: the number that it reported; null when it reports none. Absent
-   * in entries of our own engines and of earlier versions.
+   * Present if another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have had in its cache:
+   * the beginning that the conversation's last step left there. `reported`: the number that it reported; null if it reports none.
    */
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }
@@ -135,7 +131,7 @@ export function draftsIn(ledger: readonly LedgerEntry[]): {
   return drafted === 0 ? {} : { drafts: { drafted, accepted: sum('accepted') } }
 }
 
-/** Adds a reason to the entry that the cache cannot know: why the conversation's earlier text is now made of other tokens. */
+/** Adds to the entry why the template renders earlier messages differently, which the cache cannot know. */
 export function explained(entry: LedgerEntry, rewrite: { readonly reason: string } | null): LedgerEntry {
   const { recomputed, recomputeReason } = entry
   if (rewrite === null || recomputed === 0) return entry
@@ -165,7 +161,7 @@ export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt 
  * far as they are equal in both steps. The tokens between them are fresh. So text that stayed between two edits of one message counts as
  * fresh, and `recomputed` errs on the low side there. Generated tokens are always fresh.
  *
- * @param computed stretches of the prompt that were computed; a last token decoded again counts as not computed
+ * @param computed spans of the prompt that were computed; a last token decoded again counts as not computed
  * @param prompt number of prompt tokens; the rest of `now` was generated
  * @param before the prompt of this conversation's previous step, null for the first
  * @param exact number of tokens at the beginning whose cells are exact

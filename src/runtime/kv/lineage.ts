@@ -1,4 +1,4 @@
-/** Remembers all messages that a conversation ever had, and turns a list of messages that a client edited into a prompt with edits. */
+/** Remembers every version of a conversation's messages. Turns messages that a client has edited into a prompt with edits. */
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../core/alignment.js'
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -14,13 +14,13 @@ export interface Wording {
   readonly starts: readonly number[]
 }
 
-/** A wording, and the place of each of its tokens in the lineage. Tokens of text that replaced other text have the place NOWHERE. */
+/** A wording, and the place of each of its tokens: its index in the lineage's text, or NOWHERE for text that replaced other text. */
 export interface PlacedWording {
   readonly lineage: Lineage
   readonly places: Int32Array
 }
 
-/** Marks a token that replaces other text, and so has no place in the lineage. */
+/** The place of a token that replaced other text, and so has no index in the lineage's text. */
 export const NOWHERE = -1
 /** A key that no message has, so a version with this key matches none. */
 const GONE = ''
@@ -30,12 +30,12 @@ const OVERHEAD = 256
 /** The most wordings that a lineage remembers. */
 const WORDINGS = 64
 
-/** A message in the form in which it was shown at some time. */
+/** One version of a message: the tokens that it had when a step showed it. */
 interface MessageVersion {
   /** The tokens as a string: versions have equal keys exactly if they have equal tokens. */
   readonly key: string
   readonly tokens: Int32Array
-  /** The tokens' places in the lineage; ascending, apart from NOWHERE. */
+  /** The place of each token; ascending, apart from NOWHERE. */
   readonly places: Int32Array
   /** Whether the last step showed it. */
   readonly shown: boolean
@@ -43,14 +43,15 @@ interface MessageVersion {
 
 /**
  * All texts that the messages of a conversation ever had, in order. Text that a client took out or replaced stays in the lineage. A lineage
- * only grows at its end, so a place in it always means the same token, and source ids name tokens by place. Lineages are immutable.
+ * only grows at its end, so an index in its text (a *place*) always means the same token, and source ids name tokens by place. Lineages are
+ * immutable.
  */
 export class Lineage {
   private constructor(
     readonly text: Int32Array,
     /** All versions of all messages, in the order of their places. */
     private readonly versions: readonly MessageVersion[],
-    /** The message versions of each prompt that was placed, latest first. A prompt that a later one only continued is left out. */
+    /** For each prompt that was placed, its message versions; latest prompt first. A prompt is dropped when a later one continues it. */
     private readonly wordings: readonly (readonly MessageVersion[])[],
   ) {}
 
@@ -98,7 +99,7 @@ export class Lineage {
    */
   place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
     const spans = spansOf(starts)
-    // Equal keys become the same string object, so that comparing them takes no time.
+    // Let equal keys be the same string object, which makes comparing them cheap.
     const keys = new Map(this.versions.map(({ key }) => [key, key]))
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end))).map((key) => keys.get(key) ?? key)
     const versions = this.#current(tokens, spans, given)
@@ -131,7 +132,7 @@ export class Lineage {
     return { lineage: new Lineage(text, inOrder(hidden, made), [made, ...others].slice(0, WORDINGS)), places }
   }
 
-  /** Whether the client sent exactly these messages before, at the beginning of a remembered wording. */
+  /** Whether a remembered wording begins with exactly these messages. */
   showed({ tokens, starts }: Wording): boolean {
     const spans = spansOf(starts)
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
@@ -139,8 +140,8 @@ export class Lineage {
   }
 
   /**
-   * Replaces `places` by those of the wording that shares the longest beginning with these messages; of equal ones, the latest. Changes
-   * nothing if fewer tokens would be found again.
+   * Replaces `places` by those of the wording with the longest common beginning with these messages; of equal ones, the latest. Changes
+   * nothing if `found` would count fewer tokens then.
    */
   #placeAsBefore(tokens: Int32Array, spans: readonly Span[], given: readonly string[], places: Int32Array): void {
     const common = this.wordings.map((wording) => commonBeginning(wording, tokens, spans, given))
@@ -150,15 +151,15 @@ export class Lineage {
     const shown = joined(this.wordings[wording]!.map((version) => version.places)).subarray(0, most)
     const other = joined([shown, places.subarray(most)])
     keepAscending(other)
-    /** Counts the tokens that are found again: those with a place, and all of the common beginning, even where it replaced other text. */
+    /** Counts tokens that were shown before: those with a place, and all of the common beginning, even where it replaced other text. */
     const found = (of: Int32Array, length: number) =>
       of.reduce((count, place, at) => count + (place !== NOWHERE || at < length ? 1 : 0), 0)
     if (found(other, most) >= found(places, common[0]!)) places.set(other)
   }
 
   /**
-   * Returns the versions. The version that the model generated gets the key of the client's message that continues it, so that the two
-   * match.
+   * Returns the versions with one change: the version that the model generated gets the key of the client's message that continues it, so
+   * that the two match.
    */
   #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly MessageVersion[] {
     const place = this.#generated
@@ -171,13 +172,13 @@ export class Lineage {
     const follows = usual < spans.length && follow(usual) ? usual : spans.findLastIndex((_, at) => follow(at))
     const at = follows >= 0 ? follows : spans.findLastIndex(goesOn)
     if (at < 0) return this.versions
-    // The client's last message is the beginning of the next answer. It continues the generated version only if both stand behind the same
+    // The client's last message is the beginning of the next answer. It continues the generated version only if both follow the same
     // message.
     const key = at === given.length - 1 && follows < 0 ? GONE : given[at]!
     return this.versions.with(place, { ...last, key })
   }
 
-  /** Index of the version that the last step generated, which is the last one that it showed. Versions hidden now may stand behind it. */
+  /** Index of the version that the last step generated: the last one that it showed. Hidden versions may follow it. */
   get #generated(): number {
     return this.versions.findLastIndex(({ shown }) => shown)
   }
@@ -197,9 +198,9 @@ const ROOM = 2 ** 26
 const LINEAGES = 4
 
 /**
- * The lineages of all conversations, latest used first. A conversation gets a further lineage when its client sends messages that have too
- * little in common with the known lineages. So the client can return to an earlier list of messages. When room is short, the conversations
- * unused for longest lose their lineages first.
+ * The lineages of all conversations, latest used first. A conversation gets another lineage when its client sends messages that have too
+ * little in common with the known lineages. So the client can later return to an earlier list of messages. When memory is short, the
+ * conversations unused for longest lose their lineages first.
  */
 export class Lineages {
   /** The lineages of each conversation with the bytes that they take, the longest unused first. */
@@ -220,9 +221,9 @@ export class Lineages {
   }
 
   /**
-   * Stores the first few of the conversation's lineages (latest used first), as far as they fit into the room together. The first one is
-   * stored in any case. If room is short, drops the lineages of the conversations that were unused for longest. A lineage larger than the
-   * whole room drops all others, and then is not kept either.
+   * Stores the conversation's lineages (latest used first), as many as are allowed and fit into the room. The first one is always stored.
+   * If room is short, drops the lineages of conversations unused for longest. A lineage larger than the whole room drops all others, and
+   * then itself.
    */
   set(conversation: ConversationId, all: readonly Lineage[]): void {
     this.delete(conversation)
@@ -287,7 +288,7 @@ type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
 /**
  * Pairs the shown versions in a gap between two matches with the messages that took their place. In the last gap it pairs only the first
- * version and the first message. Elsewhere it pairs them one by one if their numbers are equal, and otherwise joins them into one pair.
+ * version and the first message. Elsewhere it pairs them one by one if there are equally many, and otherwise joins them into one pair.
  */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
@@ -303,20 +304,20 @@ function replacedIn(
   return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
 }
 
-/** Gives the beginning of `tokens` that equals the beginning of `old` its old places. Returns its length. */
+/** Copies the places of `old` to the beginning that `tokens` has in common with it. Returns the length of that beginning. */
 function placeHead(old: VersionText, tokens: Int32Array, places: Int32Array): number {
   const head = commonPrefix(old.tokens, tokens)
   places.set(old.places.subarray(0, head))
   return head
 }
 
-/** Gives the beginning and the end that `tokens` has in common with `old` their old places. */
+/** Copies the places of `old` to the beginning and the end that `tokens` has in common with it. */
 function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
   const tail = commonSuffix(old.tokens, tokens, placeHead(old, tokens, places))
   places.set(old.places.subarray(old.places.length - tail), places.length - tail)
 }
 
-/** Takes the places away that do not ascend. Two shown versions of one message may share places; the first version keeps them. */
+/** Sets every place that does not ascend to NOWHERE. Two shown versions of one message may share places; the first version keeps them. */
 function keepAscending(places: Int32Array): void {
   let last = NOWHERE
   places.forEach((place, at) => {
@@ -340,7 +341,7 @@ function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersi
 
 const firstPlace = ({ places }: MessageVersion): number | undefined => places.find((place) => place !== NOWHERE)
 
-/** Returns a function that finds, among `versions`, the one with the same tokens and the same first place as its argument. */
+/** Returns a function that finds the version in `versions` with the same tokens and the same first place as its argument. */
 function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion) => MessageVersion | undefined {
   const all = new Map<string, Map<number | undefined, MessageVersion>>()
   for (const each of versions)
@@ -350,7 +351,7 @@ function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion
 
 const isBeginning = (a: Int32Array, b: Int32Array): boolean => commonPrefix(a, b) === a.length
 
-/** Whether `wording` only continues `earlier`: it shows the same text at the same places, and perhaps more text behind it. */
+/** Whether `wording` continues `earlier`: it shows the same messages at the same places, and perhaps more text at the end. */
 const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly MessageVersion[]): boolean =>
   earlier.every(({ key, tokens, places }, at) => {
     const same = wording[at]
@@ -359,8 +360,8 @@ const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly Messag
   })
 
 /**
- * Returns how many tokens `wording` and the given messages have in common at the beginning. Of the first message that differs, tokens count
- * only if the old message continues the new one or the other way round.
+ * Returns the number of tokens that `wording` and the given messages have in common at the beginning. Of the first message that differs,
+ * tokens count only if one of its two texts is a beginning of the other.
  */
 function commonBeginning(
   wording: readonly MessageVersion[],
@@ -377,8 +378,8 @@ function commonBeginning(
 }
 
 /**
- * Returns all edits that lead from the lineage to the shown tokens: kvfold's own edits (`own`) and the client's changes. A client's change
- * asks for `contract`. An own edit that merges with a client's change asks for `terms` if it names no contract.
+ * Returns the edits that lead from the lineage's text to the shown tokens: kvfold's own edits (`own`) and the client's changes. A client's
+ * change gets `contract`. If an own edit without a contract merges with a client's change, it counts with `terms`.
  */
 export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)
@@ -396,18 +397,16 @@ export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, con
   return { base: lineage.text, holes: builder.end() }
 }
 
-/** A gap between two shown tokens of the lineage. `marker` counts the tokens that are shown in the gap instead of the hidden ones. */
+/** A gap between two shown tokens of the lineage's text. `marker` counts the tokens that are shown in the gap instead. */
 interface OpenGap {
   marker: number
-  /** How many of the `marker` tokens, and how many of the gap's hidden tokens, come from kvfold's own edits. */
+  /** How many of the `marker` tokens, and (next field) how many of the gap's hidden tokens, come from kvfold's own edits. */
   ownMarker: number
   ownHidden: number
   own: { readonly contract: Contract | undefined }[]
 }
 
-/**
- * Builds the holes of an edit map. It is given the shown tokens in order, and makes one hole of each gap between two tokens of the lineage.
- */
+/** Builds the holes of an edit map from the shown tokens in order: one hole for each gap between two shown tokens of the lineage's text. */
 class HoleBuilder {
   readonly #holes: ReplacedSpan[] = []
   #last = -1
@@ -446,7 +445,7 @@ class HoleBuilder {
       const contract = isOwn ? sameOf(own) : own.reduce((all, each) => stricter(all, each.contract ?? this.terms), this.contract)
       const asked = contract === undefined ? {} : { contract }
       if (hidden > 0) this.#holes.push({ span: span(this.#last + 1, place), marker, ...asked })
-      // A hole must hide at least one token. So the neighbouring token counts as hidden, and as shown again in the marker.
+      // Nothing is hidden here, but a hole must hide a token. So hide the neighbouring token, and show it again as part of the marker.
       else this.#insert(place, marker, asked)
     }
     this.#last = place

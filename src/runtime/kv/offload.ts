@@ -1,7 +1,4 @@
-/**
- * The tiers below the device. Keeps saved sequences in memory and on the disk tier, and chooses those that move to the disk tier when
- * memory is full.
- */
+/** The tiers below the device: keeps saved sequences in host memory and on the disk tier, and moves them to disk when memory is full. */
 import { constants } from 'node:buffer'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { steady } from '../core/clock.js'
@@ -20,20 +17,20 @@ export interface OffloadOptions {
   readonly disk?: DiskTier
 }
 
-/** Counts of the sequences in the tiers below the device. */
+/** Counts of the sequences in host memory and on disk. */
 export interface OffloadTotals {
   readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
   readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
   /** `lost`: sequences dropped for lack of room. `refused`: sequences that were damaged, or written by another model. */
   readonly lost: number
   readonly refused: number
-  /** Counts of the disk tier's lost items since it was opened; null without a disk tier. */
+  /** The disk tier's counts of lost items since it was opened; null without a disk tier. */
   readonly onDisk: DiskCounts | null
 }
 
 /**
- * Saved sequences in memory and on disk. Sequences that no longer fit into memory go to the disk tier in the background, those of least
- * benefit per byte first (tier-policy.ts). Without a disk tier they are lost. A sequence leaves memory only once it is on the disk tier.
+ * Saved sequences in host memory and on disk. When memory is full, sequences of least benefit per byte (tier-policy.ts) are written to the
+ * disk tier in the background. Without a disk tier they are lost. A sequence leaves memory only when it is on disk.
  */
 export class OffloadTiers {
   readonly #host = new Set<OffloadedSequence>()
@@ -41,13 +38,13 @@ export class OffloadTiers {
   readonly #leaving = new Set<OffloadedSequence>()
   readonly #disk = new Map<string, OffloadedSequence>()
   readonly #moving = new Set<Promise<void>>()
-  /** Sequences about to be loaded. The tiers do not drop them for others. */
+  /** Sequences that a step is about to load. They are not dropped to make room. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
-  /** The latest write of a state that consists of pieces. The next such write waits for it. */
+  /** The latest write of a state in several pieces. Such writes run one after another. */
   #joining: Promise<unknown> = Promise.resolve()
   readonly #budget: number
   readonly #store: DiskTier | null
-  /** The fewest bytes per token of any sequence saved so far; short sequences take more per token. Infinity while none was saved. */
+  /** The smallest ratio of bytes to tokens of any sequence saved so far (short sequences have a larger one). Infinity before the first. */
   #perToken = Infinity
   #lost = 0
   #refused = 0
@@ -91,8 +88,8 @@ export class OffloadTiers {
   }
 
   /**
-   * Notes the sequences that a step is about to load. The tiers do not drop them. Their bytes do not count against the budget, which leaves
-   * room for sequences that are evicted for the step. Each call replaces the list of the call before.
+   * Names the sequences that a step is about to load, in place of those of the last call. They are not dropped, and do not count against
+   * the budget. So there is room for sequences that are evicted for the step.
    */
   claim(wanted: Iterable<OffloadedSequence>): void {
     this.#claimed = new Set(wanted)
@@ -100,14 +97,14 @@ export class OffloadTiers {
   }
 
   /**
-   * Whether the tiers can take this many more tokens without losing a sequence. This is an estimate from the fewest bytes per token seen so
-   * far; it is true while nothing was saved. `offer` decides by the real size.
+   * Whether the tiers can take this many more tokens without losing a sequence, estimated from the smallest bytes per token so far. True
+   * before anything was saved. `offer` decides by the real size.
    */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
   }
 
-  /** Keeps a saved sequence in memory like `put`, but only if no other one is dropped for it. Returns false when it is not kept. */
+  /** Keeps a saved sequence in host memory like `put`, but only if no other one is lost for it. Returns false when it is not kept. */
   offer(record: OffloadRecord, state: SavedState): boolean {
     this.#weigh(record, state)
     if (!this.#fits(bytesOf(state))) return false
@@ -115,7 +112,9 @@ export class OffloadTiers {
     return true
   }
 
-  /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move to the disk tier, or are lost. */
+  /**
+   * Keeps a saved sequence in host memory. If that is full, the sequences of least benefit move to the disk tier, or are lost without one.
+   */
   put(record: OffloadRecord, state: SavedState): void {
     this.revision++
     this.#weigh(record, state)
@@ -123,9 +122,7 @@ export class OffloadTiers {
     this.#makeRoom()
   }
 
-  /**
-   * Returns the cells' values of a stored sequence: directly from memory, or as a promise from disk. Null: the values are gone or damaged.
-   */
+  /** Returns the cell values of a stored sequence: at once from host memory, as a promise from disk. Null: they are gone or damaged. */
   read(stored: OffloadedSequence): SavedState | Promise<SavedState | null> {
     stored.lastUse = steady.now()
     const { place } = stored
@@ -139,7 +136,7 @@ export class OffloadTiers {
     )
   }
 
-  /** Reads the cells' values of those of the `wanted` sequences that are on disk. Returns null when none of them is. */
+  /** Reads the cell values of those `wanted` sequences that are on disk. Returns null if none is. */
   fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
     const below = [...wanted].filter(({ tier }) => tier === 'disk')
     if (below.length === 0) return null
@@ -149,7 +146,7 @@ export class OffloadTiers {
 
   /**
    * Drops a stored sequence.
-   * @param damaged whether it is dropped because its values were refused; this is counted
+   * @param damaged whether llama.cpp refused its state; such sequences are counted
    */
   drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
@@ -184,7 +181,7 @@ export class OffloadTiers {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, bytesOf(state) / tokens.length)
   }
 
-  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move to disk to make room for them. */
+  /** Whether this many more bytes fit into host memory. With a disk tier, other sequences may move to disk for them. */
   #fits(bytes: number): boolean {
     const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
     return bytes <= this.#budget && (this.#store !== null || held + bytes <= this.#budget)
@@ -225,16 +222,13 @@ export class OffloadTiers {
     )
   }
 
-  /** Drops the sequences that the disk tier evicted to make room for another one. */
+  /** Drops the records of sequences that the disk tier evicted to make room. */
   #dropEvicted(): void {
     const there = new Set(this.#store?.items.map(({ id }) => id))
     for (const id of this.#disk.keys()) if (!there.has(id)) this.#disk.delete(id)
   }
 
-  /**
-   * Writes a state to the disk tier. A state in pieces is joined first, which takes its memory twice. So only one state is joined at a
-   * time.
-   */
+  /** Writes a state to the disk tier. A state in pieces is joined first. That needs its memory twice, so only one is joined at a time. */
   async #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
     const store = this.#store!
     if (state instanceof Uint8Array) return store.put(record, state)
@@ -256,15 +250,15 @@ export class OffloadTiers {
 // A sequence that was moved off the device.
 
 /**
- * The place of a saved sequence's cell values: in memory, or on the disk tier under an id. Values from the shared tier are kept by the code
- * that read them, not here.
+ * Where a saved sequence's cell values are: in memory, or on the disk tier under an id. For the shared tier, the code that read the values
+ * keeps them.
  */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: SavedState }
   | { readonly tier: 'disk'; readonly id: string }
   | { readonly tier: 'shared' }
 
-/** A sequence that one of the lower tiers keeps. */
+/** A sequence in host memory or on disk. */
 export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk' }
 
 export class OffloadedSequence implements HeldSequence {
@@ -334,8 +328,8 @@ export class OffloadedSequence implements HeldSequence {
 }
 
 /**
- * Returns everything about the sequence except its cells' values. The unedited prompt ends where the last entry comes from. The text behind
- * that place may be forgotten later, and the record must not keep it.
+ * Returns the whole sequence except its cells' values. The unedited prompt is cut behind the token of the last entry: text after it may be
+ * forgotten later, and the record must not keep it.
  */
 export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   const { conversation, sourceIds, unedited: base } = sequence
@@ -349,13 +343,13 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
-/** The cell values of a saved sequence: one piece, or several pieces in order, each for a stretch of positions. */
+/** The cell values of a saved sequence: one piece, or several pieces in order, each for consecutive entries. */
 export type SavedState = Uint8Array | readonly Uint8Array[]
 
 const bytesOf = (state: SavedState): number =>
   state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
 
-/** Returns null for the error of an array for which there is no memory. @throws every other error */
+/** Returns null for the error of an array that is too large for the memory. @throws every other error */
 function nullIfShort(error: unknown): null {
   if (error instanceof RangeError) return null
   throw error
@@ -366,10 +360,7 @@ function nullIfShort(error: unknown): null {
 
 const JOINED = Buffer.from('kvfold in pieces')
 
-/**
- * Joins the pieces into one array. Lets other work of the event loop run after each piece. Returns null where Node allows no array of that
- * length.
- */
+/** Joins the pieces into one array, with a turn of the event loop after each. Returns null if Node allows no array of that length. */
 async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array | null> {
   const head = JOINED.length + 8 * (1 + pieces.length)
   if (head + bytesOf(pieces) > constants.MAX_LENGTH) return null
@@ -400,5 +391,5 @@ function piecesOf(state: Uint8Array): SavedState {
   return pieces
 }
 
-/** Cell values that were read from lower tiers before a step needs them, by sequence. Null: the values are damaged or gone. */
+/** Cell values that were read from lower tiers ahead of a step, by sequence. Null: they are damaged or gone. */
 export type ReadStates = ReadonlyMap<OffloadedSequence, SavedState | null>

@@ -1,6 +1,6 @@
 /**
- * Parks the cells that conversations no longer show, and moves sequences off the device when they slow decodes. Also forgets texts in every
- * tier, and loads saved sequences back.
+ * Parks the cells that conversations no longer show, and moves sequences off the device when they slow decodes. Also removes forgotten text
+ * from every tier, and loads saved sequences back.
  */
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -27,11 +27,11 @@ export interface ParkingOptions {
 
 /**
  * Parks the cells that a conversation no longer shows, each time as a parked sequence (a "version"). Versions stay on the device, where a
- * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). For versions
- * that only slow it down, the lower tiers drop no other sequence. So their move can cost a restore a copy, but never a computation.
+ * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). To gain speed,
+ * a version leaves only if a lower tier has room for it. So a restore then costs a copy instead of a recompute.
  */
 export class Parking {
-  /** Conversations whose versions were moved off the device, which left free cells between their other cells. */
+  /** Conversations that had versions moved off the device. Free cells may lie between their remaining cells. */
   readonly #scattered = new Set<ConversationId>()
 
   constructor(
@@ -51,7 +51,7 @@ export class Parking {
     return parked
   }
 
-  /** Parks the entries that are worth it (`worthParking`), and returns their number. When no sequence id is available, they are lost. */
+  /** Parks the entries that `worthParking` chooses, and returns their number. If there is no sequence id for them, they are lost. */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.tokens === 0) return 0
@@ -78,14 +78,14 @@ export class Parking {
     return isFull && victim?.state === 'parked' ? victim : null
   }
 
-  /** Notes that a version of the conversation was moved. */
+  /** Notes that a version left the device, so that `gather` later closes the free cells that it left. */
   moved({ conversation }: Sequence): void {
     this.#scattered.add(conversation)
   }
 
   /**
-   * Moves the cells of one live sequence next to each other, after versions of its conversation left the device. Returns false when there
-   * was none to rewrite.
+   * Moves the cells of one live sequence next to each other, after versions of its conversation left the device. Returns false when no
+   * sequence was rewritten.
    */
   gather(): boolean {
     for (const conversation of this.#idle()) if (this.#gather(conversation)) return true
@@ -93,8 +93,8 @@ export class Parking {
   }
 
   /**
-   * Moves versions of the conversation off the device at the start of a step, if the step's `due` tokens alone pay for it. The tokens are
-   * computed faster then, because attention passes over fewer cells. The time counts for the step.
+   * Moves versions of the conversation off the device at the start of a step, if the copies cost less than they save this step. The saving:
+   * the attention of its `due` tokens runs over fewer cells. The time counts for the step.
    * @param staying sequences that must not be moved
    */
   relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, due: number): void {
@@ -109,21 +109,21 @@ export class Parking {
     this.evictor.spend(performance.now() - started)
   }
 
-  /** Forgets that versions of the conversation were moved. */
+  /** Forgets that the conversation had versions moved off the device. */
   forget(conversation: ConversationId): void {
     this.#scattered.delete(conversation)
   }
 
-  /** The conversations that have versions on the device or had some that were moved, without those that run a step. */
+  /** Conversations without a running step that have versions on the device, or had versions moved off it. */
   #idle(): readonly ConversationId[] {
     const parked = this.table.all.filter(({ state }) => state === 'parked').map(({ conversation }) => conversation)
     return [...new Set([...parked, ...this.#scattered])].filter((each) => this.conversations.live(each)?.running !== true)
   }
 
   /**
-   * Returns the conversation's versions that should leave the device, the longest unused first; none if the move would not pay. Only
-   * versions whose cells are mostly held by no other sequence count. A version that lent cells to the last step stays, because it may be
-   * needed again.
+   * Returns the conversation's versions that should leave the device, the longest unused first; none if the move would not pay. A version
+   * qualifies only if no other sequence holds most of its cells. A version that lent cells to the last step stays, because it may be needed
+   * again.
    */
   burdens(
     conversation: ConversationId,
@@ -141,7 +141,8 @@ export class Parking {
     if (!offload.hasRoom(held)) return []
     const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
-    // Once the first version of a conversation has moved, the others follow, even if they alone would not pay. But no step waits for that.
+    // Once one version of the conversation has moved, the rest follow, even if their move alone would not pay. Steps do not wait for that:
+    // for a beginning step `ahead` is 0.
     const isDue =
       (coming.ahead > 0 && this.#scattered.has(conversation)) ||
       isWorthMoving({ held, freed, live }, coming, options.costs.rates, fewest)
@@ -149,7 +150,7 @@ export class Parking {
   }
 
   /**
-   * Moves the cells of the conversation's live sequence next to each other, unless the `due` tokens fill the free places between them.
+   * Moves the cells of the conversation's live sequence next to each other, unless the `due` tokens will fill the free cells between them.
    * Returns false when nothing was rewritten.
    */
   #gather(conversation: ConversationId, due = 0): boolean {
@@ -164,17 +165,18 @@ export class Parking {
   }
 }
 
-/** Returns how many of the sequence's cells no other sequence holds. */
+/** Returns the number of the sequence's cells that no other sequence holds. */
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
 
-// Moving idle sequences off the device: every token that other conversations compute passes over their cells.
+// Moving idle sequences off the device: the attention of every token that other conversations compute runs over their cells, too.
 
 /**
- * Chooses idle sequences that leave the device. A conversation that comes back at once finds its cells in place. A conversation that comes
- * back later finds them in the lower tiers, and pays for a copy. A sequence moves when it has cost the other conversations as much as that
- * copy (tier-policy.ts). Most conversations with a single step never come back. Their sequences move as soon as the coming tokens pay for
- * the copy. No sequence moves if the lower tiers would have to drop another one for it. A spliced live sequence stays, because the
- * background recompute makes it exact on the device (engine/background-recompute.ts).
+ * Chooses idle sequences that leave the device. A sequence moves once it has cost other conversations as much time as copying it off and
+ * back (tier-policy.ts). So a conversation that soon continues finds its cells in place, and one that continues later pays for a copy.
+ *
+ * Most conversations with a single step never continue. Their sequences move as soon as the coming tokens pay for the copy. No sequence
+ * moves if the lower tiers would have to drop another one for it. A live sequence with approximate cells stays, because the background
+ * recompute makes it exact on the device (engine/background-recompute.ts).
  */
 export class IdleOffload {
   constructor(
@@ -185,9 +187,9 @@ export class IdleOffload {
   ) {}
 
   /**
-   * Returns the sequences that should leave the device now; none if they would free too few cells.
-   * @param needed sequences that stay
-   * @param due number of tokens that the beginning step computes
+   * Returns the sequences that should leave the device; none if together they would free fewer than `fewest` cells.
+   * @param needed sequences that must stay
+   * @param due number of tokens that the step about to begin computes
    */
   due(needed: ReadonlySet<HeldSequence>, due: number): readonly Sequence[] {
     const { fewest = FEWEST } = this.options
@@ -208,7 +210,7 @@ export class IdleOffload {
   }
 }
 
-// The entries that a live sequence loses when a plan is carried out, and which of them are worth parking.
+// Which entries a live sequence loses when a plan is carried out, and which of them are parked.
 
 /** Returns the sequence's entries that the plan does not keep, in order. */
 export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
@@ -224,14 +226,14 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Chooses which of the entries in `gone` are parked: those that no parked version of the conversation holds.
+ * Chooses which of the entries in `gone` are parked: those whose cells no parked version of the conversation holds.
  *
- * - The prompt's last token is left out if the plan only computes it again behind the same cells.
- * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
- * - If a marker is gone, or only its beginning is shown, all its entries up to the last chosen one are kept. The rest of a marker is not
- *   found without its beginning.
+ * - The prompt's last token is not parked if the plan keeps all cells before it and decodes it only for its logits.
+ * - Tokens that `blend` computes again are parked, because a restore asks for their old cells.
+ * - Of a marker, all entries from its first to the last chosen one are parked. Its tokens share one source id, so a later one is found only
+ *   behind the first.
  *
- * @returns the spans, and how many of their tokens were chosen because no other sequence holds them
+ * @returns the chosen spans, and their number of tokens without those that only complete a marker
  */
 export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]) {
   let known: Set<number> | null = null
@@ -263,7 +265,7 @@ function firstOfMarker(keys: Int32Array, entry: number): number {
   return entry
 }
 
-// Forgetting: no cell stays that holds a forgotten text or was computed from it.
+// Forgetting: removes all cells that hold a forgotten text or were computed from it.
 
 /**
  * Drops, in every tier, the conversation's cells of a text that `prompt` marks as FORGOTTEN, and all cells that have read it. Cells
@@ -284,7 +286,7 @@ export async function forgetHidden(
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
   const keys = sourceIdsOf(prompt)
-  /** Returns the entry from which on the holder must lose its cells; null when it may keep all. */
+  /** Returns the first entry whose cell must be dropped, together with all entries behind it; null when all may stay. */
   const from = (view: View): number | null => {
     const agrees = commonPrefix(view.unedited, base)
     if (agrees > last) return null
@@ -310,7 +312,7 @@ export async function forgetHidden(
   if (stored.length > 0 || offload.isWriting(conversation)) await offload.settle()
 }
 
-// Loading sequences back onto the device, in the place of cells that their conversation no longer shows.
+// Loading sequences back onto the device. They take the room of cells that their conversation does not show.
 
 /**
  * Returns the stored sequences that the plan borrows from, each with the entries that it needs. Those with the most unneeded entries come
@@ -323,13 +325,13 @@ export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, re
     const entries = span(part.at, part.at + length(part.span))
     borrowed.set(part.from, [...(borrowed.get(part.from) ?? []), entries])
   }
-  // The cells of a sequence's unneeded entries are free again before the next sequence is loaded.
+  // Loading a sequence frees the cells of its unneeded entries again, which makes room for the next one.
   const spare = ([{ held }, entries]: [OffloadedSequence, Span[]]) => held - entries.reduce((sum, each) => sum + length(each), 0)
   return new Map([...borrowed].sort((a, b) => spare(b) - spare(a)))
 }
 
 export class Reloader {
-  /** Tokens that were parked to make room. They count for no step yet. */
+  /** Tokens that were parked to make room, and that no step has counted yet. */
   #parked = 0
   /** Sequences loaded for steps in preparation, each with the live sequence of its step. */
   readonly #loaded = new Map<HeldSequence, Sequence>()
@@ -342,13 +344,15 @@ export class Reloader {
   ) {}
 
   /**
-   * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Checks for room before it evicts
-   * anything.
+   * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Evicts nothing for a sequence
+   * that could not fit anyway.
    *
-   * If it does not fit, parks the entries that the plan drops from the live sequence. Then evicts sequences in the order stated at
-   * SequenceTable. If the plan's borrowed sequences do not fit together, keeps only the needed entries of this one on the device. It then
-   * also stays in its tier. Sequences loaded for a step in preparation are never evicted, and every load holds one more sequence id. So two
-   * sequences that do not fit together cannot replace each other for ever.
+   * To make room, it first parks the entries that the plan drops from the live sequence. Then it evicts in the order stated at
+   * SequenceTable. If the sequences that the plan borrows do not fit together, only the needed entries of this one stay on the device. Its
+   * saved state then also stays in its tier.
+   *
+   * A sequence loaded for a step in preparation is never evicted, and each takes a sequence id. So two sequences that do not fit together
+   * cannot evict each other for ever.
    */
   async load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): Promise<string | null> {
     const { cells, sequences } = this.table
@@ -369,7 +373,7 @@ export class Reloader {
       return `all ${sequences.total} sequences of the context are in use, and loading them needs one`
     }
     needed.add(sequence)
-    // A state can only be loaded into an empty sequence, so the pieces of a state go through a second one.
+    // A state can only be loaded into an empty sequence, so all pieces but the first go through a second one.
     const isWhole = state instanceof Uint8Array || state.length === 1
     const piece = isWhole ? null : this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
     let isIn: boolean | null = null
@@ -400,7 +404,7 @@ export class Reloader {
     return null
   }
 
-  /** Ends the preparation of a step: the sequences loaded for it may be evicted again. */
+  /** Ends the preparation of a step. From then on, the sequences that were loaded for it may be evicted. */
   end(own: Sequence): void {
     for (const [sequence, by] of this.#loaded) if (by === own) this.#loaded.delete(sequence)
   }
@@ -441,7 +445,7 @@ export class Reloader {
     return true
   }
 
-  /** Takes all cells from a sequence that is not recorded yet. */
+  /** Frees the cells that llama.cpp loaded into a sequence before kvfold recorded them. */
   #empty({ seq }: Pick<Sequence, 'seq'>): void {
     const held = this.table.memory.positions(seq)
     if (held !== null) this.table.memory.untag(seq, span(held.min, held.max + 1))

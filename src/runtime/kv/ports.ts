@@ -51,15 +51,15 @@ export interface KvMemory {
   readback(): readonly MemoryCell[]
 }
 
-// The disk tier keeps saved sequences where the next start of the program finds them.
+// The disk tier: saved sequences that are found again after a restart.
 
 /**
  * A saved sequence without its cells' values, entry by entry as in Sequence. All arrays but `unedited` have one element per entry; `hashes`
- * has WORDS.
+ * has WORDS elements per entry.
  */
 export interface OffloadRecord {
   readonly conversation: ConversationId
-  /** The unedited prompt that the source ids point into, up to the place of the last entry. */
+  /** The unedited prompt that the source ids point into, up to the token of the last entry. */
   readonly unedited: Int32Array
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array
@@ -69,12 +69,12 @@ export interface OffloadRecord {
 }
 
 export interface DiskItem {
-  /** A name that no other item ever gets. */
+  /** A name that is never used again. */
   readonly id: string
   readonly record: OffloadRecord
-  /** Bytes taken: the state, the record and the format around them. */
+  /** Size in bytes: state, record and file format. */
   readonly bytes: number
-  /** Milliseconds since 1970; changes with each use. */
+  /** When it was last used, in milliseconds since 1970. */
   readonly lastUse: number
 }
 
@@ -82,7 +82,7 @@ export interface DiskItem {
 export interface DiskCounts {
   /** Items that were damaged, in another format or under another secret. They were deleted and not returned. */
   readonly refused: number
-  /** Items that could not be read, for reasons that lie outside the item. Their files stay. */
+  /** Items that the system did not let us read. Their files stay. */
   readonly unreadable: number
   /** Items that another process deleted. */
   readonly gone: number
@@ -92,9 +92,9 @@ export interface DiskCounts {
   readonly failed: number
 }
 
-/** Saved sequences of exactly this model and cache, by id. Losing one costs only a recompute. So no call throws because of the disk. */
+/** Saved sequences of exactly this model and cache, by id. A lost one costs only a recompute, so no call throws for errors of the disk. */
 export interface DiskTier {
-  /** All items, in no order. Their records are checked; callers must not write to them. A state is checked when it is taken. */
+  /** All items, unordered. Their records are verified; callers must not write to them. A state is verified when it is taken. */
   readonly items: readonly DiskItem[]
   readonly counts: DiskCounts
 
@@ -106,34 +106,34 @@ export interface DiskTier {
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>
 
   /**
-   * Returns the state, byte for byte as it was put. The item stays and counts as used. Returns null when there is no such item any more or
-   * it cannot be read. A damaged one is deleted.
+   * Returns the state, byte for byte as it was put. The item stays and counts as used. Returns null if there is no such item or it cannot
+   * be read. A damaged item is deleted.
    */
   take(id: string): Promise<Uint8Array | null>
 
-  /** Deletes the item, if there is one. It disappears from `items` at the moment of the call. */
+  /** Deletes the item if it exists. It disappears from `items` at once, before the promise resolves. */
   drop(id: string): Promise<void>
 
   /** Sets the item's last use to the present time. */
   touch(id: string): void
 
-  /** Resolves when all earlier calls are done. Later calls find nothing and keep nothing. */
+  /** Resolves when all earlier calls are done. After that, `take` finds nothing and `put` keeps nothing. */
   close(): Promise<void>
 }
 
-// The shared tier lets engines on several machines find each other's cells.
+// The shared tier: engines on several machines find each other's cells in it.
 
 /** Number of tokens in a block, the unit in which cells are shared. */
 export const BLOCK = 256
 
-/** A requested block: BLOCK tokens, their positions, and the hashes that a fresh prefill gives their cells. */
+/** A block to look for: BLOCK tokens, their positions, and the hashes that a fresh prefill gives their cells. */
 export type WantedBlock = Pick<OffloadRecord, 'tokens' | 'positions' | 'hashes'>
 
 /** Counts of blocks since the shared tier was opened. */
 export interface SharedCounts {
   readonly read: number
   readonly written: number
-  /** Blocks found damaged, or with other content than their name says. They were deleted and not returned. */
+  /** Blocks that were damaged, or whose content did not match their name. They were deleted and not returned. */
   readonly refused: number
   /** Blocks that were deleted to stay within the budget. */
   readonly evicted: number
@@ -142,23 +142,22 @@ export interface SharedCounts {
 }
 
 /**
- * Blocks of cells of exactly this model and cache, under one secret. The hash of a block's last cell says all that its values depend on. It
- * serves as the block's name, so no directory of blocks is needed. Losing a block costs only a recompute. So no call throws because of the
- * medium.
+ * Blocks of cells of exactly this model and cache, under one secret. A block's name is the hash of its last cell, which covers everything
+ * that its values depend on, so no directory is needed. A lost block costs only a recompute, so no call throws for errors of the medium.
  */
 export interface SharedTier {
   readonly counts: SharedCounts
   /**
-   * Keeps a block of a fresh prefill. The record names its conversation, so that `forget` finds the block. Returns false when it could not
-   * be written.
+   * Stores a block of a fresh prefill. Its record names the conversation, so that `forget` finds it. Returns false if it could not be
+   * written.
    * @param isWanted called before any other engine can see the block; if it returns false, the block is not kept
    */
   put(record: OffloadRecord, state: Uint8Array, isWanted: () => boolean): Promise<boolean>
-  /** Notes a use of this block, so that it is evicted later. Returns false when there is none. */
+  /** Marks the block as used, which delays its eviction. Returns false if there is no such block. */
   renew(wanted: WantedBlock): Promise<boolean>
   /** Returns the state of exactly this block; null when there is none. */
   take(wanted: WantedBlock): Promise<Uint8Array | null>
-  /** Deletes the conversation's blocks, including those being written, except those that `keeps` accepts. Resolves when none is left. */
+  /** Deletes the conversation's blocks, even those being written, but not those that `keeps` accepts. Resolves when all are gone. */
   forget(conversation: ConversationId, keeps?: (record: OffloadRecord) => boolean): Promise<void>
   /** Resolves when all earlier calls are done. */
   close(): Promise<void>

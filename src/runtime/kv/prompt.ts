@@ -2,33 +2,30 @@
 import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
-/** The stretch of tokens that belongs to one message, including its role header and end-of-turn. */
+/** One message of the prompt. Its token span includes the role header and the end-of-turn tokens. */
 export interface PromptMessage {
-  /**
-   * Place in the conversation, from 0. Messages never change in number or order, so the index names the message. The last one is the answer
-   * being generated.
-   */
+  /** Index in the conversation, from 0. Messages never change in number or order. The last one is the answer being generated. */
   readonly index: number
   readonly role: string
-  /** A half-open span of tokens. The messages of one `Prompt` are in order and cover all its tokens. */
+  /** A half-open token span. The messages of one `Prompt` are in order and cover all its tokens. */
   readonly span: Span
 }
 
-/** A stretch of the unedited prompt, and how many tokens are shown in its place. */
+/** A token span of the unedited prompt that an edit hides, and how many tokens are shown instead. */
 export interface ReplacedSpan {
   /** Span of `EditMap.base`; never empty. */
   readonly span: Span
-  /** Number of tokens of the marker or summary. */
+  /** Number of tokens shown instead: those of the marker or summary. */
   readonly marker: number
-  /** The contract that this edit asks for as long as it is shown. Default: the step's. Of all edits, the strictest counts. */
+  /** The contract that this edit asks for while it is shown. Default: the step's. A step keeps the strictest contract of all its edits. */
   readonly contract?: Contract
 }
 
-/** Where shown tokens come from: the prompt before its edits, and the edits. */
+/** How the shown tokens were made: the unedited prompt, and the edits. */
 export interface EditMap {
-  /** The unedited prompt. FORGOTTEN replaces every token of a text that is to be forgotten. */
+  /** The unedited prompt. Tokens of text that is to be forgotten are replaced by FORGOTTEN. */
   readonly base: Int32Array
-  /** The edits, in order and disjoint. */
+  /** The edits, in order of their spans, without overlaps. */
   readonly holes: readonly ReplacedSpan[]
 }
 
@@ -49,13 +46,13 @@ export const withoutContracts = (prompt: Prompt): Prompt => {
 /** Returns the tokens of the prompt before its edits. */
 export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
-/** Returns the source id (key) of the unedited prompt's token at `place`. */
+/** Returns the source id (key) of the unedited prompt's token at index `place`. */
 export const tokenSource = (place: number): number => 2 * place + 1
 
-/** Returns the source id of all tokens of a marker. `place` is the place of the unedited prompt where the marker's hole begins. */
+/** Returns the source id of all tokens of a marker. `place` is the index in the unedited prompt where the marker's hole begins. */
 export const markerSource = (place: number): number => 2 * place
 
-/** Returns the place in the unedited prompt that a source id (key) names. */
+/** Returns the index in the unedited prompt that a source id (key) names. */
 export const sourcePlace = (key: number): number => key >> 1
 
 export const isMarker = (key: number): boolean => (key & 1) === 0
@@ -83,7 +80,7 @@ export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   return keys
 }
 
-/** Source ids of unedited tokens, from place 0 on. All prompts share the array, which grows when a longer prompt needs more. */
+/** The source ids of an unedited prompt: 1, 3, 5, ... All prompts share the array, which grows when a longer prompt needs more. */
 let sources = new Int32Array()
 
 function tokenSources(start: number, end: number): Int32Array {
@@ -91,11 +88,9 @@ function tokenSources(start: number, end: number): Int32Array {
   return sources.subarray(start, end)
 }
 
-// How much two lists of tokens have in common.
+// Common beginnings and endings of two lists of tokens.
 
-/**
- * Number of tokens that are compared in one go. Comparing memory in blocks is about twenty times faster than token by token in JavaScript.
- */
+/** Number of tokens compared at once. Comparing memory is about twenty times faster than comparing token by token in JavaScript. */
 const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
@@ -115,7 +110,7 @@ export function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
-/** Returns the length of the longest ending that both lists have in common, without their first `skip` elements. */
+/** Returns the length of the longest common ending of both lists, not counting their first `skip` elements. */
 export function commonSuffix(a: Int32Array, b: Int32Array, skip: number): number {
   const end = Math.min(a.length, b.length) - skip
   let size = 0

@@ -7,18 +7,18 @@ import type { SequenceTable } from './sequence-table.js'
 import type { HeldSequence } from './sequence.js'
 
 /**
- * All fields count tokens. Each token counts once, in the first of these places that has it. `live` + `parked` + `host` + `disk` + `gone` =
- * `tokens`.
+ * Where the cells of a text are. All fields count tokens. A token with several cells counts once, in the first of these fields that
+ * applies: `live` + `parked` + `host` + `disk` + `gone` = `tokens`.
  */
 export interface Residency {
   readonly tokens: number
-  /** In the conversation's live sequence. If hidden text is there, no step has carried out the fold yet. */
+  /** In the conversation's live sequence. For hidden text this means that no step has carried out the fold yet. */
   readonly live: number
   /** In a parked version on the device. */
   readonly parked: number
   readonly host: number
   readonly disk: number
-  /** In no place. They would be computed again, unless another conversation has the same beginning. */
+  /** In no tier. They would be computed again, unless another conversation has the same beginning. */
   readonly gone: number
 }
 
@@ -27,7 +27,7 @@ const PLACES = ['live', 'parked', 'host', 'disk'] as const
 export type CellPlace = (typeof PLACES)[number]
 
 /**
- * Counts, for each stretch, where its tokens' cells are. Changes nothing.
+ * Counts, for each span, where its tokens' cells are. Changes nothing.
  * @param base an unedited prompt of the conversation
  * @param stretches spans of it
  * @param held the conversation's sequences, and where they are
@@ -37,7 +37,7 @@ export function residencyOf(
   stretches: readonly Span[],
   held: readonly { readonly holder: HeldSequence; readonly where: CellPlace }[],
 ): Residency[] {
-  /** For each place of the prompt: 1 plus the smallest index in PLACES of the places that hold its cell; 0 if none does. */
+  /** For each token of `base`: 1 plus the smallest index in PLACES among the sequences that hold its cell; 0 if none does. */
   const best = new Uint8Array(base.length)
   for (const { holder, where } of held) {
     const rank = 1 + PLACES.indexOf(where)
@@ -58,14 +58,14 @@ export function residencyOf(
   })
 }
 
-// Totals of the cache at a moment.
+// Totals of the cache.
 
-/** Counts of cells unless said otherwise. used + free = cells. */
+/** Totals of the cache. Fields count cells unless they say otherwise; used + free = cells. */
 export interface CacheTotals {
   readonly cells: number
   readonly used: number
   readonly free: number
-  /** Cells that only parked versions hold, so that they can be freed without touching any live sequence. */
+  /** Cells that only parked versions hold. They can be freed without touching a live sequence. */
   readonly parked: number
   /** Attention runs over at most this many cells (CellTable). */
   readonly reach: number
@@ -73,13 +73,13 @@ export interface CacheTotals {
   readonly sequences: { readonly used: number; readonly total: number }
   /** Number of parked versions. */
   readonly versions: number
-  /** Sequences that were moved off the device. */
+  /** Counts of sequences that were moved off the device. */
   readonly tiers: OffloadTotals
   /** Blocks sent to other engines and received from them; absent without a shared tier. */
   readonly shared?: SharedCounts
 }
 
-/** Returns the totals of the cache. Looks at every held cell, so it is too slow for inner loops. */
+/** Returns the totals of the cache. Visits every held cell, so it is too slow for inner loops. */
 export function totalsOf(table: SequenceTable, offload: OffloadTiers, shared?: SharedCounts): CacheTotals {
   const { cells, sequences } = table
   return {

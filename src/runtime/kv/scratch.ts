@@ -1,6 +1,6 @@
 /**
- * Uses a step's scratch sequence for two tasks. Tokens in the middle of a live sequence are computed in it, because llama.cpp refuses that
- * in the live sequence itself. And cells move through it to other positions.
+ * Uses a step's scratch sequence for two tasks. It computes tokens that belong in the middle of a live sequence, because llama.cpp decodes
+ * only at a sequence's end. And it copies cells to other positions.
  */
 import { invariant } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
@@ -37,7 +37,7 @@ export class MidSequencePrefill {
     return scratch.seq
   }
 
-  /** Enters tokens that were computed in the scratch sequence, and lets the live sequence hold them, too. */
+  /** Records tokens that were computed in the scratch sequence, and lends their cells to the live sequence. */
   enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
     invariant(scratch !== null, 'tokens in the middle of a live sequence need a scratch sequence')
     const { held, next } = scratch
@@ -55,20 +55,20 @@ export class MidSequencePrefill {
   }
 }
 
-// Moving cells to other positions. A shift moves a cell for every sequence that sees it, so we move copies, and the originals stay.
+// Copies cells to other positions. A shift moves a cell for every sequence that sees it, so copies are shifted, and the originals stay.
 
-/** The values of one sequence's cells on their way to other positions, while they are out of the cache. */
+/** Saved cells of one sequence that are to be loaded again at other positions. */
 interface Copies {
   readonly record: OffloadRecord
   readonly state: Uint8Array
-  /** Runs of entries of the record that move by the same distance (`by`), in order. */
+  /** Runs of the record's entries that move by the same distance (`by` positions), in order. */
   readonly runs: readonly { readonly entries: Span; readonly by: number }[]
 }
 
 /**
- * Copies cells to other positions, without a computation. The values go out of the cache and back, and the next decode passes once over all
- * keys. Until that decode the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may
- * be evicted first.
+ * Copies cells to other positions without computing tokens. It saves the cells, loads them back, and shifts the copies. The next decode
+ * rotates their keys, in one pass over all keys; until then the copies are unsettled (CellTable). All cells are saved before anything is
+ * evicted for the copies, so even the originals may be evicted.
  */
 export class KeyRotation {
   constructor(
@@ -76,7 +76,7 @@ export class KeyRotation {
     private readonly evictor: Evictor,
   ) {}
 
-  /** Copies all cells that the plan turns, through the step's scratch sequence. Changes nothing in the cache. */
+  /** Saves all cells that the plan turns, through the step's scratch sequence. Changes nothing in the cache. */
   take({ scratch }: Step, { parts }: Plan): Copies[] {
     const byHolder = new Map<Sequence, (Part & { readonly kind: 'turn' })[]>()
     for (const part of parts)
@@ -84,7 +84,7 @@ export class KeyRotation {
         byHolder.set(part.from, [...(byHolder.get(part.from) ?? []), part])
     return [...byHolder].map(([holder, turned]) => {
       invariant(scratch !== null, 'copying cells needs a scratch sequence')
-      // A later step may need the originals again, so this sequence stays on the device.
+      // A later step may need the originals again. This keeps their sequence on the device.
       holder.lent = true
       const runs = turned.map((part) => {
         const { held } = scratch
@@ -98,7 +98,7 @@ export class KeyRotation {
     })
   }
 
-  /** Puts the copies into the step's live sequence, at their new positions. Evicts for them in the order stated at SequenceTable. */
+  /** Puts the copies into the step's live sequence, at their new positions. Makes room by evicting in the order stated at SequenceTable. */
   put({ scratch, sequence }: Step, copies: readonly Copies[]): void {
     for (const { record, state, runs } of copies) {
       invariant(scratch !== null, 'putting copied cells back needs a scratch sequence')

@@ -13,30 +13,30 @@ import { Views } from './views.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
 
-/** Subtracted from the last use of a sequence that counts as longest unused: more ticks than the clock ever has. */
+/** More ticks than the clock ever reaches. Subtracting it makes a retired sequence count as the longest unused. */
 const LONG_AGO = 2 ** 52
 
-/** Errors of a save that memory or llama.cpp refuses. The sequence stays as it is. */
+/** The errors for which `save` returns null. The sequence then stays as it is. */
 const UNSAVED: readonly ErrorCode[] = ['memory/insufficient', 'native/failed']
 
 /**
  * Live, parked and scratch sequences, by sequence id.
  *
  * To make room, sequences are dropped in this order: first parked ones (also called versions), longest unused first; then idle live ones,
- * longest unused first. Running live sequences are never dropped. Versions go first, because the loss of a version costs no more than the
- * undo of an edit. The next step of a conversation, however, shows its live sequence. Versions go by age, because an old edit is less
- * likely to be undone. A version is used when it is parked and when it lends cells. A live sequence is used when it is opened, when it
- * lends cells, and when one of its steps ends.
+ * longest unused first. Running live sequences are never dropped. Versions go first, because only the undo of an edit needs them, while the
+ * next step of a conversation needs its live sequence. Versions go by age, because an old edit is less likely to be undone. A version is
+ * used when it is parked and when it lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps
+ * ends.
  */
 export class SequenceTable {
   readonly cells: CellTable
   readonly sequences: SequenceIds
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
-  /** A counter that grows whenever a sequence gets or loses cells other than by decoding. */
+  /** Grows whenever a sequence gets or loses cells other than by decoding, so that observers see that something changed. */
   revision = 0
   #computed: Passed = { prompt: 0, generated: 0 }
-  /** Milliseconds of copies that count for no step yet. */
+  /** Milliseconds of copies that no step has counted yet. */
   #copied = 0
 
   constructor(readonly memory: KvMemory) {
@@ -48,14 +48,14 @@ export class SequenceTable {
     return [...this.#bySequence.values()]
   }
 
-  /** Returns the conversation's parked versions, latest used first, so that the likeliest hit is tried first. */
+  /** Returns the conversation's parked versions, latest used first, because these are the likeliest to be restored. */
   parked(conversation: ConversationId): readonly Sequence[] {
     return this.all
       .filter((sequence) => sequence.state === 'parked' && sequence.conversation === conversation)
       .sort((a, b) => b.lastUse - a.lastUse)
   }
 
-  /** Whether this very object is still in the table. Its id alone does not tell, because ids are lent again after a drop. */
+  /** Whether this object is still in the table. Comparing ids is not enough, because ids are reused. */
   has(holding: Pick<Sequence, 'seq'>): holding is Sequence {
     return this.#bySequence.get(holding.seq) === holding
   }
@@ -86,7 +86,7 @@ export class SequenceTable {
 
   /** Notes that no later step of the conversation is expected: all its sequences count as the longest unused. */
   retire({ conversation }: Sequence): void {
-    // The number is new each time, so that code that remembers a last use sees that the sequence was used since.
+    // A new value each time: SlicedOffload compares `lastUse` with a remembered value, and must see that the sequence was used since.
     const lastUse = ++this.#clock - LONG_AGO
     for (const sequence of this.all)
       if (sequence.conversation === conversation) {
@@ -95,7 +95,7 @@ export class SequenceTable {
       }
   }
 
-  /** Runs `copy`, which copies cells out of llama.cpp's memory or into it, and counts its time. */
+  /** Runs `copy`, which copies cells out of llama.cpp's memory or into it, and adds its time to `takeCopied`. */
   copying<T extends Uint8Array | boolean | Promise<Uint8Array | boolean>>(copy: (memory: KvMemory) => T): T {
     const begun = performance.now()
     const count = () => {
@@ -107,7 +107,7 @@ export class SequenceTable {
     return copied
   }
 
-  /** Runs `work`, for which no step waits. The time of its copies is not counted. */
+  /** Runs `work` without counting the time of its copies, because no step waits for it. */
   uncounted<T>(work: () => T): T {
     const copied = this.#copied
     try {
@@ -117,7 +117,7 @@ export class SequenceTable {
     }
   }
 
-  /** Returns how many milliseconds copies took since the last call. */
+  /** Returns the milliseconds of all copies since the last call. */
   takeCopied(): number {
     const copied = this.#copied
     this.#copied = 0
@@ -160,7 +160,7 @@ export class SequenceTable {
     return sequence.cut(entries)
   }
 
-  /** Removes the sequence and gives its id back. Returns how many cells that freed. Refuses a running one. */
+  /** Removes the sequence and frees its id. Returns how many cells that freed. The sequence must not be running. */
   drop(sequence: Sequence): number {
     invariant(
       !sequence.running && this.has(sequence),
@@ -262,7 +262,7 @@ export class SequenceTable {
   }
 }
 
-// The free sequence ids.
+// Sequence ids.
 
 /** Lends the sequence ids of a context, 0 to total - 1. It lends the lowest free id first, which keeps logs readable. */
 export class SequenceIds {
@@ -285,7 +285,7 @@ export class SequenceIds {
     return seqId(id)
   }
 
-  /** Takes a sequence id back; its sequence must hold nothing. */
+  /** Takes a sequence id back. No cell may be tagged with it. */
   give(id: SeqId): void {
     invariant(!this.#free.has(id), `sequence ${id} was given back twice`)
     this.#free.add(id)
@@ -296,7 +296,7 @@ export class SequenceIds {
   }
 }
 
-// The conversations, which outlive their live sequences.
+// Conversations, which outlive their live sequences.
 
 /** The state of a conversation. It stays when the live sequence is dropped for room. */
 export interface ConversationRecord {
@@ -306,15 +306,13 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step whose whole prompt was computed. */
   before: Prompt | null
-  /** Whether that prompt holds text that was forgotten since. Then it must not be computed again. */
+  /** Whether `before` holds text that was forgotten since. Then it must not be computed again. */
   forgets: boolean
-  /** How many of its cells were moved to a lower tier while no step ran. Its next step will count them. */
+  /** How many of its cells were moved to a lower tier since its last step. Its next step counts them. */
   moved: number
 }
 
-/**
- * The most ancestors of a conversation that are remembered: the conversation that it was forked from, the parent of that one, and so on.
- */
+/** How many ancestors of a fork are remembered: the conversation that it was forked from, the parent of that one, and so on. */
 const MOST_KIN = 8
 
 export class Conversations {
@@ -333,7 +331,7 @@ export class Conversations {
     this.#kin.set(conversation, [from, ...this.kin(from)].slice(0, MOST_KIN))
   }
 
-  /** Returns the last prompt of the conversation that this one was forked from; null when there is none or it is no longer known. */
+  /** Returns the last prompt of the conversation that this one was forked from; null if there is none, or if it was forgotten. */
   inherited(conversation: ConversationId): Prompt | null {
     const [parent] = this.kin(conversation)
     return parent === undefined ? null : (this.#records.get(parent)?.before ?? null)

@@ -1,4 +1,4 @@
-/** One sequence's entries: its tokens and, parallel to them, their source ids and the cells that keep them. */
+/** A sequence: its tokens and, in parallel arrays, their source ids and cells. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, lowerBound, span, type Span } from '../core/span.js'
 import { CellHasher, type CellHashes, FreshHashes, FreshText, sameHash, WORDS } from './cell-hash.js'
@@ -8,18 +8,18 @@ import type { Passed } from './tier-policy.js'
 import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 
-// The interface through which the planner reads sequences: those on the device, and those that were moved off it.
+// What the planner reads of a sequence, whether it is on the device or in a lower tier.
 
-/** The tier that keeps cells: llama.cpp's context (`device`), this program's memory, the disk, or the tier that engines share. */
+/** The tier that keeps cells: llama.cpp's context (`device`), this program's memory (`host`), the disk, or the tier that engines share. */
 export type Tier = 'device' | 'host' | 'disk' | 'shared'
 
 export interface HeldSequence {
   readonly conversation: ConversationId
   readonly tier: Tier
-  /** Number of tokens that the sequence holds. */
+  /** Number of entries, one per token. */
   readonly held: number
   readonly tokens: Int32Array
-  /** The tokens' source ids, one per entry; see prompt.ts. */
+  /** The source id of each token (prompt.ts). */
   readonly sourceIds: Int32Array
   /** The unedited prompt that source ids point into. */
   readonly unedited: Int32Array
@@ -28,15 +28,17 @@ export interface HeldSequence {
   atPosition(position: number): number
   /** Returns the index of the first entry whose source id is `key` or larger; `held` when there is none. */
   atKey(key: number): number
-  /** Whether the entry's cell equals the cell that a fresh prefill of `text` makes at `place`. */
+  /** Whether the entry's cell equals the cell that a fresh prefill of `text` makes of the token at index `place`. */
   isFresh(entry: number, place: number, text: FreshText): boolean
-  /** Returns one 32-bit word of the entry's cell hash. It tells apart the different cells of one token in one conversation. */
+  /**
+   * Returns the first 32-bit word of the entry's cell hash. Callers compare it to tell cells of the same token in one conversation apart.
+   */
   cellWord(entry: number): number
-  /** Returns how many entries in a row, from `entry` on, have the cells that a fresh prefill of `text` makes from `place` to `end`. */
+  /** Counts the entries from `entry` on whose cells equal those that a fresh prefill of `text` makes of its tokens `place` to `end`. */
   freshRun(entry: number, place: number, end: number, text: FreshText): number
 }
 
-/** Counts as HeldSequence.freshRun says, by a check of one cell after the other. */
+/** Implements HeldSequence.freshRun by checking one cell after the other. */
 export function freshCells(
   holder: Pick<HeldSequence, 'isFresh'>,
   entry: number,
@@ -53,43 +55,44 @@ export function freshCells(
 
 /**
  * `running`: a step is in progress. `idle`: between two steps. `parked`: entries that a conversation no longer shows, kept for their cells;
- * it never grows. `scratch`: a running step computes tokens in it that belong in the middle of its live sequence.
+ * it never grows. `scratch`: a helper of a step or of a compaction, dropped at its end. A step computes in it the tokens that belong in the
+ * middle of the live sequence.
  */
 export type SequenceState = 'running' | 'idle' | 'parked' | 'scratch'
 
-/** The live sequence of a conversation, as code outside the cache sees it. `tokens` shares memory with it: valid until it changes. */
+/** The live sequence of a conversation, as code outside the cache sees it. `tokens` is only valid until the sequence changes. */
 export type LiveSequence = Readonly<
   Pick<Sequence, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>
 >
 
 /**
  * Entry i of the sequence is `tokens[i]`, with source id `keys[i]`, in `cells[i]`. Positions ascend with i, with gaps where text is hidden
- * under a splice. The methods that change it update only kvfold's records. Their callers make the same change in llama.cpp's memory.
+ * under a splice. The methods change only kvfold's records. Their callers make the same change in llama.cpp's memory.
  */
 export class Sequence implements HeldSequence {
-  /** The tier that held the cells before the current step, for the ledger. */
+  /** The tier from which the current step loaded the cells; `device` if they were there already. For the ledger. */
   tier: Tier = 'device'
-  /** When it was last used, in ticks of SequenceTable's clock. The smaller the number, the longer it was unused; it may be negative. */
+  /** When it was last used, in ticks of SequenceTable's clock; the smallest is unused for longest. Negative after SequenceTable.retire. */
   lastUse = 0
-  /** How many tokens all conversations had computed when this sequence was last used. */
+  /** The count of tokens computed for all conversations when this sequence was last used (SequenceTable.passedSince). */
   passedBefore: Passed = { prompt: 0, generated: 0 }
   /**
-   * Whether another step has borrowed or copied cells from this sequence since the last step of its own conversation began. If so, a later
-   * step may need them again, so it is not moved off the device.
+   * Whether another step has borrowed or copied cells from this sequence since the last step of its own conversation began. Then a later
+   * step may need them again, so the sequence is not moved off the device.
    */
   lent = false
-  /** The unedited prompt that source ids point into. Never written to. */
+  /** The unedited prompt that source ids point into. The array is never written to. */
   unedited: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
   #keys = new Int32Array(256)
   #cells = new Int32Array(256)
   #held = 0
-  /** Hashes the entries in order. It has seen the first ones in their present state; `#catchUp` shows it the others. */
+  /** Hashes the entries in order. It has processed the first `#hasher.seen` entries; `#catchUp` feeds it the rest. */
   readonly #hasher: CellHasher
-  /** Number of exact entries at the beginning, among the entries that the hasher has seen. */
+  /** Number of exact entries at the beginning, as far as the hasher has processed the entries. */
   #exact = 0
   readonly #expected: CellHashes = new Int32Array(WORDS)
-  /** The first entry that changed since the last `takeChanged`. */
+  /** Index of the first entry that changed since the last `takeChanged`. */
   #changed = 0
   #fresh: FreshHashes | null = null
 
@@ -98,13 +101,12 @@ export class Sequence implements HeldSequence {
     readonly seq: SeqId,
     private readonly book: CellTable,
     public state: SequenceState,
-    /** The cache salt of its tenant, with which its cell hashes begin. */
+    /** The salt of the conversation's tenant and adapters, which keys the cell hashes. */
     readonly salt: CacheSalt = COMMON,
   ) {
     this.#hasher = new CellHasher(salt)
   }
 
-  /** Number of tokens held. */
   get held(): number {
     return this.#held
   }
@@ -132,12 +134,12 @@ export class Sequence implements HeldSequence {
     return this.book.positions[this.#cells[entry]!]!
   }
 
-  /** The position of the next token. */
+  /** The position at which the next token is decoded. */
   get next(): number {
     return this.#held === 0 ? 0 : this.position(this.#held - 1) + 1
   }
 
-  /** The number of exact entries at the beginning: a fresh prefill of their tokens would make the same cells. */
+  /** Number of exact entries at the beginning: their cells equal those of a fresh prefill. */
   get exact(): number {
     this.#catchUp()
     return this.#exact
@@ -175,18 +177,19 @@ export class Sequence implements HeldSequence {
 
   freshRun(entry: number, place: number, end: number, text: FreshText): number {
     if (entry !== place || !sameSalt(this.salt, text.salt)) return freshCells(this, entry, place, end, text)
-    // Exact cells are fresh in every text that begins with their tokens. The entry after that common beginning is not fresh.
+    // Exact cells match every text that begins with their tokens, so it is enough to compare tokens. The entry at index `known` does not
+    // match.
     const known = commonPrefix(this.#tokens.subarray(0, this.exact), text.tokens)
     return place > known ? freshCells(this, entry, place, end, text) : Math.min(known, end) - place
   }
 
-  /** Returns these tokens with the hashes that a fresh prefill for this sequence's tenant would give them. */
+  /** Returns these tokens as a text with the cell hashes of a fresh prefill, under this sequence's salt. */
   freshText(tokens: Int32Array): FreshText {
     this.#fresh ??= new FreshHashes(this.salt)
     return new FreshText(tokens, this.#fresh)
   }
 
-  /** Returns the first entry that changed since the last call; `held` when none did. Its only caller is the KvCache's `held`. */
+  /** Returns the index of the first entry that changed since the last call; `held` if none did. Only `KvCache.held` calls it. */
   takeChanged(): number {
     const changed = Math.min(this.#changed, this.#held)
     this.#changed = this.#held
@@ -205,14 +208,14 @@ export class Sequence implements HeldSequence {
       const cell = this.book.take(position)
       this.#hasher.place(token, position, hashes, cell)
       this.#hasher.see(hashes, cell)
-      // A cell just computed is exact if all cells before it are.
+      // A new cell is exact if all cells before it are exact.
       if (this.#exact === this.#held && position === this.#held) this.#exact++
       this.#cells[this.#held++] = cell
       position++
     }
   }
 
-  /** Records that this sequence now also sees the cells of these entries of `from`. Inserts them before its own entry `at`. */
+  /** Records that this sequence also holds the cells of these entries of `from`. They are inserted before its own entry `at`. */
   adopt(from: Sequence, entries: Span, at: number): void {
     const cells = from.cells.subarray(entries.start, entries.end)
     this.#makeRoom(at, cells.length)
@@ -240,9 +243,7 @@ export class Sequence implements HeldSequence {
     return end
   }
 
-  /**
-   * Adds `delta` to the positions of these entries' cells, which no other sequence may hold. Their hashes then say that they were turned.
-   */
+  /** Adds `delta` to the positions of these entries' cells, which no other sequence may hold. Their hashes become those of turned cells. */
   shift(entries: Span, delta: number): void {
     const cells = this.cells.subarray(entries.start, entries.end)
     this.book.shift(cells, delta)
@@ -250,12 +251,12 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(entries.start)
   }
 
-  /** Whether the attention keys of all its cells are rotated to their positions already (CellTable.settledOf). */
+  /** Whether the keys of all its cells are rotated to their positions (CellTable.settledOf). */
   get settled(): boolean {
     return this.settledBeginning === this.#held
   }
 
-  /** Number of entries at the beginning whose attention keys are rotated to their positions already. */
+  /** Number of entries at the beginning whose keys are rotated to their positions. */
   get settledBeginning(): number {
     return this.book.settledOf(this.cells)
   }
@@ -264,7 +265,7 @@ export class Sequence implements HeldSequence {
    * Gives the entries other source ids, because the unedited prompt changed.
    * @param base the new unedited prompt
    * @param keys the source ids of all tokens that the step shows
-   * @param spans the stretches of `keys` that belong to the entries, in order
+   * @param spans the spans of `keys` that belong to the entries, in order
    */
   rename(base: Int32Array, keys: Int32Array, spans: readonly Span[]): void {
     this.unedited = base
@@ -275,7 +276,7 @@ export class Sequence implements HeldSequence {
     }
   }
 
-  /** Returns source ids for the next `count` generated tokens. Their places follow the unedited prompt. */
+  /** Returns source ids for the next `count` generated tokens. They name the indices right after the end of the unedited prompt. */
   keysAfter(count: number): Int32Array {
     const last = this.#held === 0 ? -1 : sourcePlace(this.#keys[this.#held - 1]!)
     const from = Math.max(this.unedited.length, last + 1)
@@ -331,7 +332,7 @@ export class Sequence implements HeldSequence {
     this.#held = tokens.length
   }
 
-  /** The entries whose cells no other sequence holds, as stretches in order. */
+  /** Spans of the entries whose cells no other sequence holds, in order. */
   get alone(): Span[] {
     const stretches: Span[] = []
     for (let entry = 0; entry < this.#held; entry++) {
@@ -352,7 +353,7 @@ export class Sequence implements HeldSequence {
     this.#exact = Math.min(this.#exact, this.#hasher.goBack(entry))
   }
 
-  /** Shows the hasher the entries added since the last call, and counts the exact ones. */
+  /** Feeds the hasher the entries that it has not processed yet, and extends the count of exact entries. */
   #catchUp(): void {
     const { hashes, positions } = this.book
     for (let entry = this.#hasher.seen; entry < this.#held; entry++) {
@@ -365,7 +366,7 @@ export class Sequence implements HeldSequence {
     }
   }
 
-  /** Moves the entries from `at` on back by `by` entries, growing the arrays as needed. */
+  /** Opens a gap of `by` entries before entry `at`. Enlarges the arrays if they are too short. */
   #makeRoom(at: number, by: number): void {
     const needed = this.#held + by
     if (needed > this.#tokens.length) {

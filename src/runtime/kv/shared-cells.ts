@@ -1,6 +1,6 @@
 /**
- * Shares cells between engines: chooses which of a conversation's cells are published, and fetches published ones for a step. Only exact
- * cells are shared, in blocks. So an engine finds a block by its hash, and any engine may have computed it.
+ * Shares cells between engines: publishes blocks of a conversation's exact cells, and fetches published blocks for a step. A block is found
+ * by its hash, whichever engine computed it.
  */
 import { steady } from '../core/clock.js'
 import { FORGOTTEN } from '../core/contract.js'
@@ -16,11 +16,11 @@ import type { Sequence } from './sequence.js'
 
 export interface SharedOptions {
   readonly tier: SharedTier
-  /** Returns the bytes of memory that blocks may take on their way onto the device. Default: no limit. */
+  /** Returns the most bytes of memory for blocks that are being fetched. Default: no limit. */
   readonly mostBytes?: () => number
 }
 
-/** A block about to be published. */
+/** A block that is about to be published. */
 interface Outgoing {
   readonly key: string
   readonly record: OffloadRecord
@@ -30,17 +30,17 @@ interface Outgoing {
 
 /** Number of blocks read at the same time. */
 const AHEAD = 4
-/** The most published blocks whose keys are remembered. */
+/** The most keys of published blocks that are remembered. */
 const MOST_KNOWN = 100_000
-/** After this many milliseconds, a published block of a conversation is looked for again, because it may have been evicted. */
+/** Milliseconds after which a published block is checked again, because it may have been evicted. */
 const KNOWN_FOR = 600_000
 
 export class SharedCells {
-  /** Keys of blocks that the shared tier has, as far as we know, each with the time when it was seen there. */
+  /** Keys of blocks that the shared tier should have, each with the time when it was last seen there. */
   readonly #known = new Map<string, number>()
-  /** For each conversation, how often text of it was forgotten. A block that was copied out before the last time is no longer published. */
+  /** How often text of each conversation was forgotten. A block that was copied out before the latest time is not published. */
   readonly #epochs = new Map<ConversationId, number>()
-  /** Per conversation, the last unedited prompt whose forgotten text was deleted from the shared tier. */
+  /** By conversation: the last unedited prompt whose forgotten text was deleted from the shared tier. */
   readonly #forgotten = new Map<ConversationId, Int32Array>()
 
   constructor(
@@ -94,8 +94,8 @@ export class SharedCells {
   }
 
   /**
-   * Publishes the conversation's blocks that the shared tier may lack, one at a time. Blocks that were not seen there for long are looked
-   * for first, which also keeps them from being evicted.
+   * Publishes the conversation's blocks that the shared tier may lack, one at a time. First it asks the tier for blocks that it last saw
+   * there more than KNOWN_FOR ago, which also keeps them from being evicted.
    * @param between runs its argument when no decode is in progress
    */
   async publish(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void> {
@@ -113,7 +113,7 @@ export class SharedCells {
     }
   }
 
-  /** Withdraws blocks that were copied out of the conversation and are not published yet. */
+  /** Stops the publication of blocks that were copied out of the conversation but are not published yet. */
   recall(conversation: ConversationId): void {
     this.#epochs.set(conversation, this.#epoch(conversation) + 1)
   }
@@ -150,7 +150,7 @@ export class SharedCells {
     return !base.includes(FORGOTTEN) || (done !== undefined && sameForgotten(done, base))
   }
 
-  /** Returns the conversation's blocks that were published, but not seen in the shared tier for long. */
+  /** Returns the conversation's published blocks that were last seen in the shared tier more than KNOWN_FOR ago. */
   #unseen(conversation: ConversationId): readonly (readonly [string, WantedBlock])[] {
     const own = this.conversations.live(conversation)
     const unseen: (readonly [string, WantedBlock])[] = []
@@ -167,8 +167,8 @@ export class SharedCells {
   }
 
   /**
-   * Copies the next block that the shared tier may lack out of the cache. Returns null when there is none, or no sequence id to copy it
-   * with.
+   * Copies the conversation's next block that the shared tier may lack out of the cache. Returns null if there is none, or no sequence id
+   * is free for the copy.
    */
   #outgoing(conversation: ConversationId): Outgoing | null {
     const own = this.conversations.live(conversation)
@@ -212,17 +212,14 @@ export class SharedCells {
   }
 }
 
-/** Returns the tokens, positions and hashes of this stretch of a text: one block or several. */
+/** Returns the tokens, positions and hashes of this token span of a text: one block or several. */
 function blockOf(tokens: Int32Array, hashes: CellHashes, of: Span) {
   const { start, end } = of
   const positions = Int32Array.from({ length: length(of) }, (_, at) => start + at)
   return { tokens: tokens.slice(start, end), positions, hashes: hashes.slice(WORDS * start, WORDS * end) }
 }
 
-/**
- * Returns the key of the block that begins at `place`: its last cell's hash, which depends on the block's place and on all text up to its
- * end.
- */
+/** Returns the key of the block that begins at token `place`: its last cell's hash, which depends on all text up to the block's end. */
 const keyOf = (hashes: CellHashes, place: number): string =>
   hashes.subarray(WORDS * (place + BLOCK - 1), WORDS * (place + BLOCK)).join()
 

@@ -1,17 +1,17 @@
-/** Moves sequences off the device in slices, between decodes, so that no stream waits for a whole copy. */
+/** Moves sequences off the device in slices, between decodes, so that no running answer waits for a whole copy. */
 import { length, span } from '../core/span.js'
 import type { OffloadTiers, SavedState } from './offload.js'
 import { offloadRecordOf } from './offload.js'
 import type { SequenceTable } from './sequence-table.js'
 import type { Sequence } from './sequence.js'
 
-/** The fewest cells of a slice: fewer take hardly less time. */
+/** The fewest cells of a slice. A smaller slice takes hardly less time. */
 const FEWEST = 256
 
-/** A sequence whose values are being copied out. */
+/** A sequence that is being copied out. */
 interface Moving {
   readonly victim: Sequence
-  /** Length and last use of the sequence when the copy began. If they have changed since, the copy is useless. */
+  /** Number of entries and last use when the copy began. If either changes, the copy is discarded. */
   readonly held: number
   readonly lastUse: number
   readonly pieces: Uint8Array[]
@@ -20,16 +20,16 @@ interface Moving {
 }
 
 /**
- * Moves sequences off the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
- * off the event loop. When a sequence is copied whole, a lower tier takes it, and it leaves the device. A sequence that is used, changed or
- * dropped meanwhile stays as it is, and its copy is discarded.
+ * Moves sequences off the device that no step needs room of at once. Each slice tags some cells with a temporary sequence id, and copies
+ * them off the event loop. When all of a sequence is copied, a lower tier stores it, and it leaves the device. A sequence that is used,
+ * changed or dropped meanwhile stays, and its copy is discarded.
  */
 export class SlicedOffload {
   readonly #waiting = new Set<Sequence>()
   #moving: Moving | null = null
-  /** Sequences whose copy failed or that no tier took, with their last use at that time. They are tried again only after another use. */
+  /** Sequences whose copy failed or found no room, with their last use at that time. They are tried again only after another use. */
   readonly #refused = new WeakMap<Sequence, number>()
-  /** Cells that were copied in a millisecond; null before the first slice. */
+  /** Cells copied per millisecond in the last slice; null before the first one. */
   #pace: number | null = null
 
   /** @param onMoved called when a lower tier has stored the sequence; it must drop the sequence from the device */
@@ -39,7 +39,7 @@ export class SlicedOffload {
     private readonly onMoved: (victim: Sequence) => void,
   ) {}
 
-  /** Whether a sequence waits to be moved, or is moved. */
+  /** Whether a sequence is being moved or waits for it. */
   get busy(): boolean {
     return this.#moving !== null || this.#waiting.size > 0
   }

@@ -1,6 +1,6 @@
 /**
- * The port between the engine and a cache: the calls by which the engine runs a step, and the cache's accounts. KvCache implements it for
- * models with attention, with or without a window. CheckpointCache implements it for recurrent and hybrid models. Both pass the suite
+ * The interface between the engine and a cache: the calls by which the engine runs a step, and the cache's accounts. CheckpointCache
+ * implements it for models whose sequences can only be extended, KvCache for all others. Both pass the suite
  * `test/runtime/kv/step-cache.contract.ts`.
  */
 import type { ConversationId } from '../core/ids.js'
@@ -17,7 +17,7 @@ import type { LiveSequence } from './sequence.js'
 import type { Chunk, WritePosition, Step, StepPart } from './step.js'
 import type { CacheSalt } from './tenant-salts.js'
 
-/** The result of `open`: the live sequence. Or `full`: every sequence id belongs to a running live sequence, and `open` changed nothing. */
+/** The result of `open`. `live`: the live sequence. `full`: running live sequences use all sequence ids, and nothing has changed. */
 export type OpenedSequence =
   { readonly kind: 'live'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string }
 
@@ -29,44 +29,43 @@ export type OpenedSequence =
  */
 export interface CacheSteps {
   /**
-   * Returns the live sequence of a conversation. `salt` is its tenant's cache salt. If the conversation has no live sequence, it gets a
-   * new, empty one, for which another sequence may be evicted. A live sequence that was returned before may have been evicted meanwhile.
+   * Returns the live sequence of a conversation; `salt` is its tenant's cache salt. A conversation without one gets a new, empty one, for
+   * which another sequence may be evicted. A live sequence from an earlier call may have been evicted meanwhile.
    */
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence
   /**
-   * Returns the plan by which the live sequence would get the tokens of `prompt`, which must not be empty. Changes nothing. The plan may
-   * borrow from any tier.
+   * Plans how the live sequence gets the tokens of `prompt`, which must not be empty. Changes nothing. The plan may borrow from any tier.
    */
   plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
-   * Reads ahead: the saved states that `prepare` would read from disk, and, of the tokens that would be computed, the cells that other
+   * Reads saved states ahead of `prepare`: those that it would read from disk, and, for tokens that would be computed, blocks that other
    * engines share. Decodes and steps of other conversations may run meanwhile. Returns null when there is nothing to read. Changes nothing
    * on the device.
    */
   fetch(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Promise<ReadStates> | null
   /**
-   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. If room is short, they replace cells that the live
-   * sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
-   * @param fetched states that were read before; the rest is read now
+   * Returns the plan for `prompt`, after bringing all cells that it borrows onto the device. If room is short, they replace cells that the
+   * live sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
+   * @param fetched states that `fetch` read before; the rest is read here
    */
   prepare(sequence: LiveSequence, prompt: Prompt, terms?: StepContract, fetched?: ReadStates): Promise<Plan>
   /**
-   * Carries the plan out. Afterwards the live sequence is running and holds all tokens that are not to be computed. The plan must be made
-   * for this sequence, since the cache last changed, and must borrow only from the device (`prepare`). A plan that would reuse cells of
-   * other tokens than it shows is refused.
+   * Carries the plan out. Afterwards the live sequence is running and holds all tokens that are not to be computed. The plan must have been
+   * made for this sequence, the cache must not have changed since, and it must borrow only from the device (`prepare`). A plan that would
+   * reuse cells of other tokens than it shows is refused.
    * @param alone No other step is running, so the cache moves cells off the device that would slow this step.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone?: boolean): Step
-  /** Returns the next prompt tokens, `limit` at most, and where they go; null when the whole prompt is entered. */
+  /** Returns the next prompt tokens, `limit` at most, and where they go; null when the whole prompt is in the cache. */
   next(step: Step, limit: number): Chunk | null
   /** Returns where the next generated token goes. */
   seat(step: Step): WritePosition
-  /** Whether the plan, which has not begun, finds cells beside those of running steps and those that it keeps. Changes nothing. */
+  /** Whether the new cells of a plan that has not begun fit beside the cells that it keeps and those of running steps. Changes nothing. */
   fits(sequence: LiveSequence, plan: Plan): boolean
   /**
-   * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
-   * evicted. `evicted`: number of cells freed for it, whose tokens were moved to another tier or lost. They count for the step that commits
-   * or begins next.
+   * Makes sure that `count` cells are free. `full`: there would not be enough even without all parked and idle sequences; nothing was
+   * evicted. `evicted`: number of cells freed for it, by moving tokens to a lower tier or losing them. They count for the next step that
+   * commits or begins.
    */
   reserve(count: number): Reservation
   /**
@@ -75,20 +74,20 @@ export interface CacheSteps {
    */
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void
   /**
-   * Reports that a decode was aborted or failed. Reads from llama.cpp how many of the `attempted` tokens entered, and records those.
-   * Returns their number; the step may continue after them.
+   * Reports that a decode was aborted or failed. Reads from llama.cpp how many of the `attempted` tokens entered the cache, records these
+   * and returns their number. The step may continue after them.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number
   /**
-   * Ends the step and enters it in the ledger. The live sequence is idle again. `done` needs the whole prompt committed. `cancelled`: all
-   * submitted tokens count as side work. Their cells stay with the live sequence, and the next step reuses them.
-   * @param pending tokens that were sampled and not submitted
-   * @param last no later step of the conversation is expected: its cells are the first to be evicted
+   * Ends the step and adds its ledger entry. The live sequence is idle again. `done` requires that the whole prompt was committed. After
+   * `cancelled` all submitted tokens count as side work, but their cells stay, and the next step can reuse them.
+   * @param pending number of tokens that were sampled and not submitted
+   * @param last whether no later step of the conversation is expected, so that its cells are evicted first
    */
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last?: boolean): LedgerEntry
 }
 
-/** A cache's accounts. No call here changes anything. */
+/** The accounts of a cache. No call here changes anything. */
 export interface CacheBooks {
   /** Returns the conversation's live sequence; null when it has none. */
   live(conversation: ConversationId): LiveSequence | null
@@ -99,9 +98,9 @@ export interface CacheBooks {
   prompt(conversation: ConversationId): Prompt | null
   /** Returns the conversation's steps, oldest first; an empty list for an unknown conversation. */
   ledger(conversation: ConversationId): readonly LedgerEntry[]
-  /** Returns where the conversation's own cells of these tokens are. `base` is its unedited prompt; the stretches are spans of it. */
+  /** Counts, tier by tier, where the conversation's own cells of these tokens are. `stretches` are spans of its unedited prompt `base`. */
   residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[]
-  /** Totals of the cache. Reading them looks at every held cell, so do not read them in inner loops. */
+  /** Totals of the cache. Reading them visits every held cell, so do not read them in inner loops. */
   readonly totals: CacheTotals
   /**
    * Checks kvfold's records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back
@@ -112,14 +111,14 @@ export interface CacheBooks {
   check(level: 'books' | 'positions' | 'full'): void
 }
 
-/** Members that only some caches have. A cache leaves out a member that it has no use for. */
+/** Optional members. A cache lacks those that it has no use for. */
 interface CacheAbilities {
-  /** Number of free cells, which running steps can take without `reserve`. */
+  /** Number of free cells. Running steps may take them without `reserve`. */
   readonly spare?: number
   /**
-   * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected` ones
-   * leave the cache again, and their cells are free; the `accepted` ones before them stay. Only caches that can cut the end of a sequence
-   * have it.
+   * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected`
+   * ones leave the cache again, and their cells are free; the `accepted` ones before them stay. Only caches that can cut the end of a
+   * sequence have it.
    */
   verified?(step: Step, accepted: number, rejected: number): void
   /**
@@ -130,59 +129,57 @@ interface CacheAbilities {
   /** Whether sequences wait to be moved off the device between decodes (`moveOn`). */
   readonly moving?: boolean
   /**
-   * Copies a slice of a sequence that leaves the device. One call takes about this many milliseconds. Call it between two decodes. No other
-   * code may use the cache until the promise settles. The time counts for the step that commits or begins next.
+   * Copies the next slice of a sequence that leaves the device, for about this many milliseconds. Call it between two decodes. No other
+   * code may use the cache until the promise settles. The time counts for the next step that commits or begins.
    */
   moveOn?(milliseconds: number): Promise<void>
   /**
-   * Copies a slice of a parked sequence that leaves the device, or rewrites a live sequence whose versions have left. Call it when nothing
-   * runs. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more than `share` of the cells are in
-   * use, comes the longest unused version. Resolves to false when there was nothing to do. No other code may use the cache meanwhile.
+   * Call it repeatedly while nothing runs. Copies the next slice of a parked version that leaves the device, or moves the cells of a live
+   * sequence together after its versions have left. First it moves versions that slow their conversation's decodes (tier-policy.ts). Then
+   * it moves the longest unused ones, while more than `share` of the cells are in use. Resolves to false when there is nothing to do. No
+   * other code may use the cache meanwhile.
    * @param milliseconds about how long a slice may take; default: a sequence is copied whole
    */
   tidy?(share?: number, milliseconds?: number): Promise<boolean>
   /**
-   * Closes the gaps that splices left in an idle conversation's positions, by turning its keys. That is an approximation, which the ledger
-   * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running sequence and for one
-   * that cannot be shifted. Also returns 0 for one that shares cells behind a gap, because a shift moves them for all their sequences.
+   * Closes the gaps that splices left in an idle conversation's positions by shifting cells, which makes them approximate. Returns by how
+   * many positions the sequence became shorter. Returns 0, and changes nothing, for a running sequence, or if cells cannot be shifted. It
+   * also does so if cells behind a gap are shared, because a shift would move them for all their sequences.
    */
   closeGaps?(conversation: ConversationId): number
   /**
-   * Returns the beginnings of all sequences, for `BlockEvents.look`, which is its only caller: it also notes that they were looked at. Call
-   * it while no decode runs. Only caches that find texts by their beginnings have it.
+   * Returns the tokens of all sequences for `BlockEvents.changes`. It must be the only caller, because each call resets what counts as
+   * changed. Call it while no decode runs. Only caches that find texts by their beginnings have it.
    */
   held?(): HeldTexts
   /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
   /**
-   * Forgets as `forgetHidden` does if the tier shared with other engines may hold such text. That takes long, so other steps run meanwhile;
-   * in `prepare` they would wait. Returns null otherwise. No step of the conversation may be running.
+   * Does what `forgetHidden` does if the tier shared with other engines may hold the forgotten text; otherwise returns null. The engine
+   * calls it before `prepare`: it takes long, and other steps can run meanwhile. No step of the conversation may be running.
    */
   forgetting?(conversation: ConversationId, prompt: Prompt): Promise<void> | null
-  /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
+  /** Offers the conversation's exact cells to other engines (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**
-   * The engine calls it after a decode of several sequences failed. Only caches have it in which such a failure may also spoil sequences
-   * outside the batch. All running steps can then only be cancelled.
+   * Call it after a decode of several sequences failed. Only caches have it in which such a failure may also spoil sequences outside the
+   * batch. Afterwards all running steps can only be cancelled.
    */
   distrust?(): void
 }
 
 export interface StepCache extends CacheSteps, CacheBooks, CacheAbilities {
-  /** Drops a conversation: its sequences in every tier and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
+  /** Drops a conversation: its sequences in every tier and its ledger. Ignores an unknown one. The conversation must not be running. */
   forget(conversation: ConversationId): void
   /** Drops a conversation like `forget`, and its cells in the tier shared with other engines. Resolves when no file is left. */
   erase(conversation: ConversationId): Promise<void>
   /** Drops the cells of text that `prompt` marks as FORGOTTEN, and the cells that have read it, from every tier (`Edit.forget`). */
   forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void>
   /**
-   * Rewrites an idle conversation's cells next to each other, from the lowest free ones on. Then attention need not run over freed cells
-   * between them (docs/kv-cache.md). Values and positions stay, and so do cells that other sequences share. Returns how many cells were
-   * rewritten.
+   * Moves an idle conversation's own cells next to each other, to the lowest free ones. Attention then runs over fewer free cells between
+   * them (docs/kv-cache.md). Values and positions do not change; cells shared with other sequences stay. Returns how many cells moved.
    */
   compact(conversation: ConversationId): number
-  /**
-   * Moves all sequences off the device, the longest unused first, so that the next start of the program finds them. No step may be running.
-   */
+  /** Moves all sequences off the device, so that the next start of the program finds them on disk. No step may be running. */
   leave(): Promise<void>
 }

@@ -1,4 +1,4 @@
-/** Keeps the running account of one step, from its plan to its ledger entry. */
+/** The account of one step in progress, from its plan to its ledger entry. */
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
@@ -7,7 +7,7 @@ import type { Part } from './plan/parts.js'
 import { computedIn, type Plan, replacedIn, reusedIn, turnedIn } from './plan/plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
-/** Which of a step's tokens are meant: the prompt's, or those that the model generated. */
+/** Which tokens of a step: those of its prompt, or those that it generates. */
 export type StepPart = 'prompt' | 'generated'
 
 /** The sequence and the position where the next tokens go. */
@@ -32,7 +32,7 @@ type Compute = Part & { readonly kind: 'compute' }
 export class Step {
   /** Set by the cache when it finishes the step. */
   ended = false
-  /** Cells that were freed for this step by dropping parked sequences and idle live sequences. */
+  /** Number of cells that were freed for this step by dropping parked and idle sequences. */
   evicted = 0
   /**
    * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
@@ -44,14 +44,14 @@ export class Step {
   predicted: number | null = null
   /** Why tokens were computed that were shown or held before; see LedgerEntry.recomputeReason. */
   recomputeReason: string | null = null
-  /** The sequence in which tokens in the middle of the live sequence are computed, while there are some; otherwise null. */
+  /** The scratch sequence in which tokens for the middle of the live sequence are computed; null if there are none (left). */
   scratch: Sequence | null = null
   /** Tokens that the conversation no longer shows and that were parked for this step. */
   parked = 0
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
   readonly #replaced: number
-  /** Which of `#passes` is computed now, and how many of its tokens are in the cache already. */
+  /** Index in `#passes` of the part that is being computed, and how many of its tokens are in the cache. */
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
@@ -68,16 +68,14 @@ export class Step {
     this.#replaced = replacedIn(sequence, plan)
   }
 
-  /**
-   * The stretch of the prompt that is computed next, without its tokens that are entered already; null when the whole prompt is entered.
-   */
+  /** The part of the plan that is computed next, without its tokens that are in the cache; null when the whole prompt is in the cache. */
   get due(): Compute | null {
     const pass = this.#passes[this.#pass]
     if (pass === undefined) return null
     return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
   }
 
-  /** Whether the stretch that `due` returns lies in the middle of the live sequence. Only the last stretch ends where the prompt ends. */
+  /** Whether the part that `due` returns lies in the middle of the live sequence. Only the last computed part reaches the prompt's end. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
   }
@@ -110,7 +108,7 @@ export class Step {
     return withoutContracts({ messages: this.prompt.messages, tokens: sequence.tokens.slice(), origin })
   }
 
-  /** Counts tokens of the step that entered the cache. */
+  /** Counts tokens of the step that a decode added to the cache. */
   submit(part: StepPart, count: number): void {
     this.#submitted[part] += count
     if (part === 'generated') return
@@ -120,14 +118,12 @@ export class Step {
     this.#done = 0
   }
 
-  /** How many generated tokens the cache holds. Drafts that were taken back do not count. */
+  /** Number of generated tokens in the cache, without rejected drafts. */
   get generated(): number {
     return this.#submitted.generated
   }
 
-  /**
-   * Counts drafted tokens among the generated ones that were submitted: those that the answer keeps, and those that left the cache again.
-   */
+  /** Counts how many of the submitted draft tokens the answer keeps, and how many were removed from the cache again. */
   drafted(accepted: number, rejected: number): void {
     this.#drafts.accepted += accepted
     this.#drafts.rejected += rejected
@@ -146,7 +142,8 @@ export class Step {
 
   /**
    * Makes the step's ledger entry.
-   * @param number place in the conversation's ledger
+   * @param number index of the entry in the conversation's ledger, from 0
+   * @param pending number of tokens that were sampled but not submitted
    * @param before the prompt of the previous step
    * @param inherited for a first step, the prompt of the conversation that this one was forked from
    */
@@ -234,7 +231,7 @@ function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
   return all.shared > 0 ? all : { host: all.host, disk: all.disk }
 }
 
-/** Counts reused tokens by source. A last token that is decoded again counts for the source of the token before it. */
+/** Counts reused tokens by source. A last token that is decoded again counts for the source of the part before it. */
 function sourcesOf(parts: readonly Part[], redecoded: 0 | 1): Record<ReuseSource, number> {
   const sources = { own: 0, parked: 0, shared: 0 }
   let last: ReuseSource = 'own'

@@ -1,16 +1,16 @@
 /**
- * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found
- * for another, and no cell that was computed with an adapter is found without it.
+ * Keeps tenants and adapters apart in the cache. Each combination has its own salt, which keys the cell hashes. So cells of one tenant are
+ * never found for another, and cells that were computed with an adapter are never found without it.
  */
 import { createHmac, randomBytes } from 'node:crypto'
 
-/** Cell hashes under different salts never agree (except with probability 2^-128). So no tenant is lent cells of another tenant's text. */
+/** Cell hashes under different salts never agree (except with probability 2^-128), so tenants never get each other's cells. */
 export interface CacheSalt {
   /** The key of the hash function: four words of 32 bits. */
   readonly key: Int32Array
   /** The hasher's state before any cell is seen: four words of 32 bits. */
   readonly start: Int32Array
-  /** The tenant and the adapters that the salt was made for, as `CacheSalts.of` got them. */
+  /** The tenant and (next field) the adapters for which `CacheSalts.of` made the salt. */
   readonly tenant?: string
   readonly adapters?: string
 }
@@ -18,14 +18,14 @@ export interface CacheSalt {
 export const SECRET_BYTES = 32
 
 /**
- * The salts under one secret. A tenant has the same salt under the same secret, so cells on disk stay their tenant's (DiskTierFolder keeps
- * the secret beside them). Without the secret, cell hashes cannot be computed. So an attacker cannot look for two texts with the same cell
- * hash.
+ * Makes salts from one secret. A tenant always gets the same salt from the same secret, so it finds its cells on disk again (DiskTierFolder
+ * keeps the secret beside them). Cell hashes cannot be computed without the secret. So an attacker cannot search for two texts with the
+ * same cell hash.
  */
 export class CacheSalts {
   readonly #secret: Uint8Array
 
-  /** @param secret 32 random bytes. Default: drawn now, so that no other process and no later start has the same one */
+  /** @param secret 32 random bytes. Default: newly drawn, so that salts differ between processes */
   constructor(secret: Uint8Array = randomBytes(SECRET_BYTES)) {
     this.#secret = Uint8Array.from(secret)
   }
@@ -39,7 +39,7 @@ export class CacheSalts {
     const hmac = createHmac('sha256', this.#secret)
     // The key of the adapters has a fixed length, so no tenant's name can look like it.
     if (adapters !== '') hmac.update(`kvfold cell salt, adapters:${adapters};`)
-    // UTF-16, because UTF-8 encodes all invalid text as the same replacement.
+    // UTF-16, because UTF-8 would encode all invalid text alike, and two tenants could get the same salt.
     if (tenant === undefined) hmac.update('kvfold cell salt, common')
     else hmac.update('kvfold cell salt, tenant:').update(Buffer.from(tenant, 'utf16le'))
     const digest = hmac.digest()
@@ -48,7 +48,7 @@ export class CacheSalts {
   }
 }
 
-/** The salt for callers that name no salt, different in each process. */
+/** The salt of callers that name none. It differs in each process. */
 export const COMMON: CacheSalt = new CacheSalts().of(undefined)
 
 export function sameSalt(a: CacheSalt, b: CacheSalt): boolean {

@@ -1,4 +1,4 @@
-/** Remembers which tokens conversations showed before their edits, and by which cells, so that a restore shows those cells again. */
+/** Remembers what conversations showed before their edits, and by which cells, so that a restore can show the same cells again. */
 import type { ConversationId } from '../core/ids.js'
 import type { Contract } from '../core/contract.js'
 import { lowerBound } from '../core/span.js'
@@ -6,28 +6,25 @@ import { commonPrefix, markerSource, type Prompt, uneditedOf } from './prompt.js
 import type { HeldSequence, Sequence } from './sequence.js'
 
 /**
- * The tokens that a conversation showed at the end of a step, and their cells. A live sequence is the view of its last step; `Views` keeps
- * earlier ones. A view holds no cell: it names each by one word of its hash.
+ * The tokens that a conversation showed at the end of a step, and their cells. The live sequence is the view of the last step; `Views`
+ * keeps earlier ones. A view keeps no cell alive: it has only one word of each cell's hash.
  */
 export type View = Pick<HeldSequence, 'held' | 'tokens' | 'sourceIds' | 'unedited' | 'cellWord'>
 
-/**
- * Returns how many of the prompt's first tokens the view showed in the same way. These are the same tokens, from the same places of the
- * unedited prompt.
- */
+/** Returns how many of the prompt's first tokens the view showed, too, with the same source in the unedited prompt. */
 export function agreement({ tokens, sourceIds, unedited }: View, prompt: Prompt, keys: Int32Array): number {
   const same = Math.min(commonPrefix(tokens, prompt.tokens), commonPrefix(sourceIds, keys))
   const last = markerSource(commonPrefix(unedited, uneditedOf(prompt)))
   return lowerBound(same, (at) => keys[at]! <= last)
 }
 
-/** A view, and how many of the prompt's first tokens it showed in the same way. */
+/** A view, and how many of the prompt's first tokens it showed in the same way (`agreement`). */
 export interface LatestView {
   readonly view: View
   readonly places: number
 }
 
-/** Returns the view that showed the longest beginning of the prompt, of equal ones the first. Null: none showed any of it. */
+/** Returns the view that showed the longest beginning of the prompt; of equal ones, the first. Null if none showed any of it. */
 export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Array): LatestView | null {
   let best: LatestView | null = null
   let most = 0
@@ -40,7 +37,7 @@ export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Arr
   return best
 }
 
-/** The fields of a step's plan that tell whether its conversation leaves a view. */
+/** The fields of a plan that decide whether the live sequence's view is kept. */
 interface LeavingPlan {
   readonly prompt: Prompt
   readonly sourceIds: Int32Array
@@ -79,14 +76,11 @@ class PastView implements View {
   }
 }
 
-/** The earlier views of all conversations. When room is short, the oldest are dropped first. */
+/** Earlier views of all conversations. When memory is short, the oldest are dropped first. */
 export class Views {
   /** Oldest first. */
   readonly #all = new Set<PastView>()
-  /**
-   * The views of each conversation, oldest first. A conversation that only ever asked for `exact` is left out while it has no approximate
-   * cells.
-   */
+  /** The views of each conversation, oldest first. A conversation is missing if it asked only for `exact` and has no approximate cells. */
   readonly #own = new Map<ConversationId, Set<PastView>>()
   #bytes = 0
 
@@ -99,9 +93,9 @@ export class Views {
   }
 
   /**
-   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. A view of exact cells only is kept
-   * only if the conversation asked for another contract before. A restore may find the cells of a kept view gone; the ledger then counts
-   * the cells that are shown instead.
+   * Keeps the view of a live sequence, in place of the conversation's views that are a beginning of it. A view of exact cells is kept only
+   * if the conversation has asked for another contract before. The cells of a view may be gone at a restore; then the ledger counts the
+   * cells that are shown instead (LedgerEntry.replaced).
    */
   keep(sequence: Sequence): void {
     const own = this.#own.get(sequence.conversation) ?? new Set()
@@ -117,7 +111,7 @@ export class Views {
     }
   }
 
-  /** Keeps the view of the live sequence if the prompt differs from it before either ends. */
+  /** Keeps the view of the live sequence if neither it nor the prompt is a beginning of the other. */
   leave(sequence: Sequence, { prompt, sourceIds, asked }: LeavingPlan): void {
     const { conversation, held } = sequence
     if (asked !== 'exact' && !this.#own.has(conversation)) this.#own.set(conversation, new Set())

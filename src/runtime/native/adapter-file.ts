@@ -1,4 +1,4 @@
-/** Checks a LoRA adapter's file against its model before llama.cpp reads it: whether it is an adapter, and whether its matrices fit. */
+/** Checks a LoRA adapter's file before llama.cpp reads it: whether it is a LoRA adapter, and whether its matrices fit its model. */
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
 import { headersOf, isWeight, measured } from './gguf-file.js'
@@ -7,17 +7,17 @@ import { type GgufHeader, type GgufTensorInfo, readHeader, TYPE } from './gguf-r
 export interface AdapterFile {
   /** Bytes of the adapter's matrices. */
   readonly bytes: number
-  /** How many tensors of the file llama.cpp ignores. It does not apply changed norms. */
+  /** Number of tensors in the file that llama.cpp ignores: changed norms. */
   readonly ignored: number
 }
 
 const EMBEDDING = 'token_embd.weight'
 
 /**
- * Checks an adapter for everything on which llama.cpp v0.5.0 asserts, while it loads an adapter (llama-adapter.cpp) and while it applies
- * one (build_lora_mm, build_inp_embd). So an adapter of another model causes an error with a reason, and does not end the process.
+ * Checks an adapter for everything on which llama.cpp v0.5.0 asserts, when it loads an adapter (llama-adapter.cpp) and when it applies one
+ * (build_lora_mm, build_inp_embd). So an adapter of another model causes an error instead of ending the process.
  * @param modelPath the file of the model that the adapter is for
- * @param types blocks by ggml_type, as the loaded library knows them
+ * @param types block sizes by ggml_type, as the loaded library reports them
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
  */
 export function checkAdapter(path: string, modelPath: string, types: readonly TensorBlock[]): AdapterFile {
@@ -65,7 +65,7 @@ interface Pair {
   readonly b?: GgufTensorInfo
 }
 
-/** Returns the file's LoRA matrices A and B, by the name of the tensor that they change. */
+/** Returns the file's pairs of LoRA matrices A and B, by the name of the tensor that they change. */
 function pairsIn({ path, tensors }: GgufHeader): ReadonlyMap<string, Pair> {
   const pairs = new Map<string, Pair>()
   for (const tensor of tensors) {
@@ -93,7 +93,7 @@ function checkPair(path: string, name: string, { a, b }: Pair, tensors: Readonly
     )
   const [inputs, outputs, experts, more] = sizes(model)
   const [wide, tall] = [sizes(a), sizes(b)]
-  // llama.cpp looks up the rows of token embeddings, so matrix A of an embedding has a row for each token.
+  // llama.cpp looks up rows of token embeddings by token id. So matrix A of the embedding has one row per token.
   const fits =
     name === EMBEDDING
       ? wide[1] === outputs && tall[1] === inputs && wide[0] === tall[0]

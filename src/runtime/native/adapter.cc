@@ -1,11 +1,11 @@
-// LoRA adapters: loads adapters beside a model, and sets the adapters that a context's decodes apply.
+// LoRA adapters: loads them for a model, and sets which of them a context's decodes apply.
 #include "kvfold.h"
 
 namespace kvfold {
 namespace {
 
-// Loads an adapter; the arguments are (model, path). No context of the model may exist: llama.cpp keeps adapters in a list of the model,
-// and decodes read that list.
+// Loads an adapter; the arguments are (model, path). No context of the model may exist: llama.cpp keeps a list of the model's adapters,
+// which decodes read.
 Napi::Value load(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
@@ -15,7 +15,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
     return Task::run(
         env,
         [made, path] {
-          // At exit, the model is freed only after this.
+          // Keeps the model alive: ModelHandle::free waits for this lock.
           std::shared_lock<std::shared_mutex> lock(made->model->reading);
           if (made->model->model == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
           Log log;
@@ -32,14 +32,14 @@ Napi::Value load(const Napi::CallbackInfo &info) {
 // Frees an adapter; the argument is (adapter). No context of its model may exist.
 Napi::Value release(const Napi::CallbackInfo &info) {
   auto adapter = unboxed<AdapterHandle>(info[0]);
-  // If the model was freed, llama.cpp has freed the adapter with it.
+  // If the model was freed before, llama.cpp has freed the adapter with it.
   if (adapter->adapter != nullptr && adapter->model->model != nullptr) llama_adapter_lora_free(adapter->adapter);
   adapter->adapter = nullptr;
   return info.Env().Undefined();
 }
 
-// Sets the adapters that the context applies; the arguments are (context, adapters, scales: Float32Array). If adapters or scales differ
-// from before, the next decode plans its graph anew.
+// Sets the adapters that the context applies; the arguments are (context, adapters, scales: Float32Array). After a change, the next decode
+// builds its graph anew.
 Napi::Value use(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto context = contextOf(info[0]);

@@ -1,4 +1,4 @@
-/** A LoRA adapter of a loaded model. */
+/** Handles of loaded LoRA adapters. */
 import { KvfoldError } from '../core/errors.js'
 import type { AdapterHandle } from './addon.js'
 
@@ -10,7 +10,7 @@ export class NativeAdapter {
   constructor(
     handle: AdapterHandle,
     readonly path: string,
-    /** How many tensors of its file llama.cpp ignores. It does not apply changed norms. */
+    /** Number of tensors in its file that llama.cpp ignores: changed norms. */
     readonly ignored: number,
     private readonly free: () => void,
   ) {
@@ -23,7 +23,7 @@ export class NativeAdapter {
     return this.#handle
   }
 
-  /** Frees the adapter before its model is freed. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
+  /** Frees the adapter earlier than its model. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
   dispose(): void {
     if (this.#handle === null) return
     this.free()
@@ -31,7 +31,7 @@ export class NativeAdapter {
   }
 }
 
-/** An adapter, and the factor by which its change of the model's weights is multiplied. */
+/** An adapter, and the factor on its change of the model's weights. */
 export interface AppliedAdapter {
   readonly adapter: NativeAdapter
   readonly scale: number

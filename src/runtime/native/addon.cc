@@ -1,4 +1,4 @@
-// The addon's entry: its exports, and the facts that the loaded library reports about itself.
+// The addon's entry: its exports, and what the loaded library reports about itself.
 #include "kvfold.h"
 
 #include <cstring>
@@ -35,7 +35,7 @@ Napi::Value about(const Napi::CallbackInfo &info) {
       devices.Set(i, entry);
     }
     out.Set("devices", devices);
-    // [bytes, elements] of one block of every tensor type that this release knows; [0, 0] for a number that is not in use.
+    // [bytes, elements] of one block of every tensor type of this release; [0, 0] for a number that is not in use.
     auto types = Napi::Array::New(env);
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
       auto block = Napi::Array::New(env, 2);
@@ -48,25 +48,25 @@ Napi::Value about(const Napi::CallbackInfo &info) {
   });
 }
 
-// Replaces a backend by the one in the file; the arguments are (ggml's name of the backend, path). Call it before the first model is
-// loaded: objects of the old backend would lose their code (ggml-backend-reg.cpp).
+// Replaces a backend by the library in a file; the arguments are (ggml's name of the backend, path). Must be called before the first model
+// is loaded: objects of the old backend would lose their code (ggml-backend-reg.cpp).
 Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto name = info[0].As<Napi::String>().Utf8Value();
     auto path = info[1].As<Napi::String>().Utf8Value();
     auto *before = ggml_backend_reg_by_name(name.c_str());
-    // ggml refuses a library for another version of its interface, and one that this processor or this machine's driver cannot run.
+    // ggml returns null for a library of another interface version, and for one that this processor or this machine's driver cannot run.
     auto *now = ggml_backend_load(path.c_str());
     if (now == nullptr)
       throw Failure("native/library-mismatch", "ggml cannot use the " + name + " library " + path + " on this machine or with this release; run kvfold compile again, or kvfold compile --remove.");
-    // Another thread of the process may have loaded the same library already.
+    // If another thread of the process has loaded this library before, `now` equals `before`, and must stay loaded.
     if (before != nullptr && before != now) ggml_backend_unload(before);
     return info.Env().Undefined();
   });
 }
 
-// Loads the backends whose libraries are in the folder, of several CPU libraries the best for this processor (ggml-backend-reg.cpp). The
-// argument is the folder.
+// Loads the backends whose libraries are in the folder, the only argument. Of several CPU libraries, ggml picks the best for this processor
+// (ggml-backend-reg.cpp).
 Napi::Value loadBackends(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     ggml_backend_load_all_from_path(info[0].As<Napi::String>().Utf8Value().c_str());
@@ -74,8 +74,8 @@ Napi::Value loadBackends(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns the numbers of a tensor as floats (ggml_type_traits, ggml.h). The arguments are (ggml_type, bytes, count); the bytes are whole
-// blocks of `count` numbers.
+// Converts tensor data to floats (ggml_type_traits, ggml.h). The arguments are (ggml_type, bytes, count); the bytes are whole blocks with
+// `count` numbers in total.
 Napi::Value dequantise(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto type = static_cast<ggml_type>(info[0].As<Napi::Number>().Int32Value());

@@ -22,7 +22,7 @@ export type DryHandle = Handle<'dry'>
 export type WordsHandle = Handle<'words'>
 export type AdapterHandle = Handle<'adapter'>
 
-/** Size of one block of a tensor type. It is [0, 0] if the type's number is not in use. */
+/** Size of one block of a tensor type. [0, 0]: this release of ggml does not use the type's number. */
 export type TensorBlock = readonly [bytes: number, elements: number]
 
 export interface AddonFacts {
@@ -93,18 +93,14 @@ export interface RawCaptured {
  */
 export interface Addon {
   about(): AddonFacts
-  /** Loads the backends in this folder, of several CPU libraries the best for this processor. */
+  /** Loads the backends whose libraries are in this folder. Of several CPU libraries, ggml picks the best for this processor. */
   loadBackends(folder: string): void
-  /** Makes the backend in this file compute in place of the backend with ggml's name `backend`. Call it before a model is loaded. */
+  /** Replaces the backend that ggml names `backend` by the library at `path`. Call it before a model is loaded. */
   useLibrary(backend: string, path: string): void
-  /**
-   * Returns the numbers of a tensor as floats. `bytes` are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits,
-   * ggml.h).
-   */
+  /** Converts tensor data to floats. `bytes` are whole blocks of this ggml_type that contain `count` numbers (ggml_type_traits, ggml.h). */
   dequantise(type: number, bytes: Uint8Array, count: number): Float32Array
   /**
-   * Stops the loads and decodes of this Node environment (main thread or worker), and frees all its objects; all handles are disposed
-   * afterwards.
+   * Stops the loads and decodes of this Node environment (main thread or worker), and frees all its objects. All handles are then disposed.
    */
   shutdown(): void
   /** Makes a signal end the process within this many milliseconds (Native.endWithin). */
@@ -142,7 +138,10 @@ export interface Addon {
     captures: readonly RawWatched[] | null,
   ): Promise<DecodeStatus>
   abort(context: ContextHandle): void
-  /** Decodes and draws until a sequence ends, its limit is reached or `pause` is called. Every array has one entry for each sequence. */
+  /**
+   * Decodes and draws until a sequence ends, its limit is reached or `pause` is called. All arrays have one element per sequence. `heard`
+   * receives finished steps meanwhile.
+   */
   generate(
     context: ContextHandle,
     tokens: Int32Array,
@@ -162,9 +161,9 @@ export interface Addon {
   shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
   positions(context: ContextHandle, seq: number): readonly [min: number, max: number]
   clear(context: ContextHandle): void
-  /** Returns for each cell its position, the number of its sequences, and their ids. */
+  /** Returns, cell after cell, its position, the number of its sequences, and their ids. */
   readback(context: ContextHandle): Int32Array
-  /** Returns the state of a sequence as bytes. The first `room` bytes stay unused, for a header of the caller's. */
+  /** Returns the state of a sequence as bytes. Leaves the first `room` bytes free for the caller's header. */
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** Loads a state that `saveSequence` returned, and skips its first `room` bytes. Returns false if the cache has no room. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
@@ -173,7 +172,7 @@ export interface Addon {
   /** Does the same as `loadSequence`, but off the event loop. */
   copyIn(context: ContextHandle, seq: number, state: Uint8Array, room: number): Promise<boolean>
   captureCreate(options: object): CaptureHandle
-  /** Returns the capture of the last decode, and keeps no copy. */
+  /** Moves the result of the last decode out of the capture. */
   captureTake(capture: CaptureHandle): RawCaptured
   grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
   /**
@@ -199,8 +198,8 @@ export interface Addon {
 }
 
 /**
- * The finished steps of a run that JavaScript has not received yet. `drawn` has a token for every sequence, step by step; -1 if no token
- * could be drawn. `milliseconds` has the time of each step.
+ * Finished steps of a run that JavaScript has not received yet. `drawn`: the drawn tokens, step after step, one per sequence; -1 where no
+ * token could be drawn. `milliseconds`: the time of each step.
  */
 export interface RawDrawn {
   readonly drawn: Int32Array
@@ -212,7 +211,7 @@ export interface RawRun extends RawDrawn {
   /** The error of a failed decode as "code\nsentence"; empty if the decode did not fail. */
   readonly failure: string
   /**
-   * For every draw of the last step: its error as "code\nsentence", empty if the draw did not fail. The array is empty if no draw failed.
+   * For each sequence of the last step: why no token could be drawn, as "code\nsentence"; else empty. An empty array if all draws worked.
    */
   readonly refused: readonly string[]
 }
@@ -255,13 +254,13 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   return { addon, built, release, libraries }
 }
 
-/** The files by which Linux gives programs a GPU: of any kind, of NVIDIA, in WSL, of AMD. Without one of them no driver finds a device. */
+/** The files by which Linux gives programs a GPU: any kind, NVIDIA, WSL, AMD. If none exists, no driver can find a GPU. */
 const GPU_FILES = ['/dev/dri', '/dev/nvidiactl', '/dev/nvidia0', '/dev/dxg', '/dev/kfd']
 
 /**
- * Opens the CPU library that node-llama-cpp ships and returns its folder. Returns null where node-llama-cpp has to find or check one: on
- * other systems than Linux, beside a library that it compiled, and when the shipped one does not load. node-llama-cpp itself takes a second:
- * it imports all of its modules, and tries the library in another process.
+ * Opens the CPU library that node-llama-cpp ships, and returns its folder. This skips node-llama-cpp's own start, which takes a second: it
+ * imports all of its modules, and tries the library in another process. Returns null where that start is needed: on other systems than
+ * Linux, if node-llama-cpp has compiled a library itself, or if the shipped one does not load.
  */
 function shippedCpu(release: string): string | null {
   if (process.platform !== 'linux') return null
@@ -291,8 +290,8 @@ async function openDetected(gpu: GpuChoice, release: string): Promise<BackendInf
 }
 
 /**
- * Switches to the libraries that were compiled on this machine, or that `KVFOLD_CPU_LIBRARY` and the like name. Keeps the shipped ones
- * otherwise.
+ * Replaces the shipped libraries by those that were compiled on this machine, or that `KVFOLD_CPU_LIBRARY` and the like name. Returns the
+ * files in use.
  */
 function useLibraries(addon: Addon): BackendInfo['libraries'] {
   const loaded = loadedLibraries()
@@ -318,7 +317,7 @@ function mismatch(built: string, found: string): KvfoldError {
   )
 }
 
-/** The file of node-llama-cpp's addon. Opening it opens llama.cpp's library. */
+/** The file name of node-llama-cpp's addon. Opening it also loads llama.cpp's library. */
 const LIBRARY = 'llama-addon.node'
 
 /** node-llama-cpp keeps its library's symbols local. Opening the library once more makes them visible to libraries loaded later. */
@@ -328,7 +327,7 @@ function openGlobally(library: string): void {
 
 /** Paths of the shared libraries in this process. */
 export function loadedLibraries(): readonly string[] {
-  // @types/node of the oldest supported line lacks this switch. Without it the report asks the name server about open sockets.
+  // The @types/node of the oldest supported Node line lack this option. It keeps the report from resolving the names of open sockets.
   const report = process.report as (typeof process)['report'] & { excludeNetwork?: boolean }
   const before = report.excludeNetwork ?? false
   report.excludeNetwork = true
@@ -349,7 +348,7 @@ function llamaLibrary(): string {
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
-  // Only this function imports node-llama-cpp, so that errors that are thrown earlier do not wait for the import.
+  // Importing node-llama-cpp is slow, so only this function does it: errors found earlier are thrown at once.
   const { getLlama } = await import('node-llama-cpp')
   try {
     return await getLlama({
@@ -369,9 +368,9 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
   }
 }
 
-// Errors of the addon arrive as "code\nsentence" and leave as KvfoldError.
+// The addon throws errors with the message "code\nsentence". They become KvfoldErrors.
 
-/** The most characters of an error's sentence. llama.cpp repeats texts of a damaged file in it, and these may have any length. */
+/** The most characters of an error's sentence. llama.cpp quotes text of a damaged file, which may have any length. */
 const MOST = 1000
 
 const isCode = (text: string): text is ErrorCode => Object.hasOwn(errorTable, text)
@@ -383,11 +382,11 @@ export function translated(error: unknown): unknown {
   return isCode(code) ? new KvfoldError(code, shortened(sentence.join(' ')), { cause: error }) : error
 }
 
-/** Shortens a text that is too long to its beginning and its end. */
+/** Shortens a text of more than MOST characters to its beginning and its end. */
 export const shortened = (text: string): string =>
   text.length <= MOST ? text : `${text.slice(0, MOST / 2)} ... ${text.slice(-MOST / 2)}`
 
-/** Returns the error for the addon's "code\nsentence". */
+/** Returns the error that the addon's "code\nsentence" describes. */
 export const meant = (words: string): Error => translated(new Error(words)) as Error
 
 /** Runs a synchronous call into the addon, and throws its error as a KvfoldError. */

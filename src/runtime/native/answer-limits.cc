@@ -54,8 +54,8 @@ void AnswerLimits::mask(std::vector<llama_token_data> &candidates) const {
   if (words != nullptr) {
     auto &pieces = model.pieces();
     for (llama_token token : words->whole) ban(token);
-    // If the text ends with the beginning of a forbidden word, ban all tokens that begin with the rest of the word. These tokens are
-    // neighbours in `order`, which is sorted by their texts.
+    // If the answer ends with the beginning of a forbidden word, ban all tokens that begin with the rest of the word. These tokens are
+    // neighbours in `order`, which is sorted by text.
     for (auto &word : words->words) {
       for (size_t begun = 1; begun < word.size() && begun <= tail.size(); begun++) {
         if (tail.compare(tail.size() - begun, begun, word, 0, begun) != 0) continue;
@@ -78,7 +78,7 @@ void AnswerLimits::mask(std::vector<llama_token_data> &candidates) const {
   if (ignoreEnd || taken < minTokens) hold(ends);
   if (taken < minTokens) hold(stops);
   if (left()) return;
-  // Restore the logits in reverse order: a token may be held twice, and its original logit was held first.
+  // Restore the logits in reverse order. A token may be held twice, and its first entry has the original logit.
   for (auto one = held.rbegin(); one != held.rend(); one++) candidates[one->first].logit = one->second;
   if (!left())
     throw Failure("engine/bad-request",

@@ -1,5 +1,4 @@
-// Limits of an answer: forbidden words, the only tokens that it may have, and the fewest tokens. Some limits name tokens that end the
-// answer, beside the vocabulary's own end tokens.
+// Limits of an answer: forbidden words, the only tokens that it may have, the fewest tokens, and further tokens that end it.
 #pragma once
 
 #include <memory>
@@ -10,9 +9,9 @@
 
 namespace kvfold {
 
-// Words that no answer may contain, prepared for one vocabulary.
+// Forbidden words, prepared for one vocabulary.
 struct BadWords {
-  // Finds the tokens that contain a word. It looks at every token's text, so call it on another thread. Throws native/disposed if the model
+  // Finds the tokens that contain a word. It reads every token's text, so call it on another thread. Throws native/disposed if the model
   // was freed.
   BadWords(ModelHandle &model, std::vector<std::string> words);
   std::vector<std::string> words;
@@ -26,10 +25,10 @@ class AnswerLimits {
  public:
   // `words` may be null. The model must outlive this object.
   AnswerLimits(ModelHandle &model, const Napi::Object &options, std::shared_ptr<const BadWords> words);
-  // Forgets the tokens so far, because a new answer begins.
+  // Starts a new answer: forgets the tokens so far.
   void begin();
-  // Bans tokens that may not come next; `candidates` has every token at the index of its id. A token that ends the answer stays if the
-  // grammar has left no other token. Throws engine/bad-request if no token is left.
+  // Bans tokens that may not come next; `candidates` has every token at the index of its id. End tokens stay if the grammar allows nothing
+  // else. Throws engine/bad-request if no token is left.
   void mask(std::vector<llama_token_data> &candidates) const;
   void take(llama_token token);
   // Whether this token ends the answer because the options name it as a stop token.
@@ -42,13 +41,13 @@ class AnswerLimits {
   bool ignoreEnd = false;
   // Further tokens that end the answer (option `stopTokens`), sorted.
   std::vector<llama_token> stops;
-  // The vocabulary's tokens that end an answer. The list is empty if no limit ever holds them back.
+  // The vocabulary's end tokens; empty if neither `ignoreEnd` nor `minTokens` ever bans them.
   std::vector<llama_token> ends;
-  // For each token: 1 if the answer may have it. Empty if the answer may have all tokens.
+  // For each token: 1 if it is one of `allowedTokens`. Empty if all tokens are allowed.
   std::vector<uint8_t> only;
 
   int32_t taken = 0;
-  // The last bytes of the text, in which a forbidden word may have begun.
+  // The last bytes of the answer, in which a forbidden word may have begun.
   std::string tail;
 };
 

@@ -1,4 +1,4 @@
-/** Opens this process's llama.cpp: loads the addon once, reports its backend, finds model files by path or hub name, and loads models. */
+/** Opens this process's llama.cpp: loads the addon once, reports its backend, and loads models and tensors. */
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { calling, loadAddon } from './addon.js'
@@ -16,8 +16,8 @@ export interface Native {
    */
   readTensor(path: string, name: string): TensorValues
   /**
-   * From now on SIGTERM or SIGINT ends the process within this many milliseconds, even while a native call blocks the event loop. A second
-   * signal ends it within one second. Call it after the process has added its own listeners for these signals. Only the first call counts.
+   * Makes SIGTERM and SIGINT end the process within this many milliseconds, even while a native call blocks the event loop. A second signal
+   * ends it within one second. Call it after the process has added its own listeners for these signals. Only the first call counts.
    */
   endWithin(milliseconds: number): void
 }
@@ -25,9 +25,9 @@ export interface Native {
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
 /**
- * Returns the process's llama.cpp. It uses the best backend that has a device on this machine, unless `gpu` names a backend. A process has
- * one backend: later calls return the same object, or throw native/unsupported if they name another backend. When the process exits,
- * everything that was not disposed is freed.
+ * Returns the process's llama.cpp. `auto` uses the GPU backend that finds a real GPU, or else the CPU. A process has one backend: later
+ * calls return the same object, or throw native/unsupported if they name another backend. When the process exits, everything that was not
+ * disposed is freed.
  * @throws KvfoldError native/unsupported, native/build-failed, native/library-mismatch
  */
 export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } = {}): Promise<Native> {
@@ -37,7 +37,7 @@ export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } 
   try {
     native = await first.native
   } catch (error) {
-    // Do not keep a failure: the next call may name a backend that works.
+    // Do not remember the failure: the next call may name a backend that works.
     if (opened === first) opened = null
     throw error
   }
@@ -53,7 +53,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
   if (process.platform === 'win32')
     throw new KvfoldError('native/unsupported', 'kvfold runs on Linux and macOS, not yet on Windows; use WSL there.')
   const { addon, built, release, libraries } = await loadAddon(gpu)
-  // Free llama.cpp's objects at exit, before a GPU's driver is unloaded.
+  // Free llama.cpp's objects at exit, before the GPU's driver is unloaded.
   process.once('exit', () => {
     addon.shutdown()
   })

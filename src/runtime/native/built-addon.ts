@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { KvfoldError } from '../core/errors.js'
 
 export interface BuiltAddon {
-  /** kvfold's folder with package.json. It is the same for code that runs from src/runtime/native and from dist/runtime/native. */
+  /** kvfold's folder, with package.json: the same for code in src/runtime/native and in dist/runtime/native. */
   readonly root: string
   readonly file: string
   /** The release of llama.cpp, e.g. `v0.5.0`. scripts/build-native.mjs writes it beside the addon. */
@@ -29,7 +29,7 @@ export function builtAddon(): BuiltAddon {
   )
 }
 
-/** Returns the folder of the installed package node-llama-cpp, hoisted or not; null when it is missing. */
+/** Returns the folder of the installed package node-llama-cpp, in any node_modules above this file; null when it is missing. */
 export const nodeLlamaCpp = (): string | null =>
   createRequire(import.meta.url)
     .resolve.paths('node-llama-cpp')

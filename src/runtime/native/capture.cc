@@ -7,17 +7,17 @@
 namespace kvfold {
 namespace {
 
-// Four numbers that are computed at a time. The vector type is one that gcc and clang have on every processor.
+// Vectors of four numbers. gcc and clang support them on every processor.
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
 
-// Returns the natural logarithm of positive normal numbers, to a relative error of 1e-7, by the series of artanh around 1.
+// Returns the natural logarithm of four positive normal numbers, with a relative error of 1e-7, by the artanh series around 1.
 inline Floats logarithm(Floats value) {
   Ints bits = (Ints)value;
   Ints exponent = ((bits >> 23) & 255) - 127;
   Ints mantissaBits = (bits & 0x7fffff) | 0x3f800000;
   Floats mantissa = (Floats)mantissaBits;
-  // Moves the mantissa from [1, 2) to [0.71, 1.41], around 1.
+  // Halve mantissas above the square root of 2, so that all lie in [0.71, 1.41], around 1.
   Ints high = mantissa > 1.41421356f;
   mantissa = (Floats)(mantissaBits - (high & 0x800000));
   exponent -= high;
@@ -30,8 +30,8 @@ struct Sums {
   double weight = 0, surprise = 0;
 };
 
-// Returns the sum of the weights, and the sum of weight x -log(weight). Every 512 weights, the four float sums are added to sums of double
-// precision, so that long rows lose no precision.
+// Returns the sum of the weights, and the sum of weight x -log(weight). Floats are summed over 512 weights at most and then added to
+// doubles, so that long rows lose no precision.
 Sums sumsOf(const float *weights, int32_t count) {
   constexpr int32_t stretch = 512;
   Sums sums;
@@ -43,7 +43,7 @@ Sums sumsOf(const float *weights, int32_t count) {
       if (i + 4 <= end) std::memcpy(&value, weights + i, sizeof value);
       else std::memcpy(&value, weights + i, (end - i) * sizeof(float));
       weight += value;
-      // A weight too small for this logarithm adds nothing.
+      // Weights up to 1e-30 count as 0: the logarithm takes only normal numbers.
       Ints counts = value > 1e-30f;
       Floats safe = (Floats)((counts & (Ints)value) | (~counts & 0x3f800000));
       surprise -= safe * logarithm(safe);
@@ -78,7 +78,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns the results of the last decode, and keeps no copy.
+// Moves the results of the last decode out of the capture. Throws the capture's failure, if it has one.
 Napi::Value take(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
@@ -119,7 +119,7 @@ void Capture::arm() {
 
 void Capture::reduce(size_t layer, size_t head, size_t query, const std::vector<Run> &runs, const float *weights) {
   size_t slot = (layer * heads.size() + head) * queries.size() + query;
-  // Sums stay in double precision until the row is done, because one atom may have many runs.
+  // One atom may have many runs, so sums stay in double precision until the row is done.
   thread_local std::vector<double> sums;
   sums.assign(atoms, 0);
   Sums all;
@@ -136,7 +136,7 @@ void Capture::reduce(size_t layer, size_t head, size_t query, const std::vector<
   entropy[slot] = all.surprise;
   if (top == 0) return;
 
-  // A heap of the highest weights so far, with the lowest of them first. Of equal weights the one at the earlier place is better.
+  // A heap of the `top` highest weights so far, the lowest of them at its front. Of equal weights, the one at the earlier place wins.
   using Entry = std::pair<float, int32_t>;
   auto better = [](const Entry &a, const Entry &b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
   thread_local std::vector<Entry> best;

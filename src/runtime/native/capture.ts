@@ -1,30 +1,27 @@
-/** A capture of attention. It checks what a decode is to capture before the addon sees the request. */
+/** A capture of attention. Checks what a decode should capture before the addon receives the request. */
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import { type Addon, type CaptureHandle, type RawWatched, calling, refuse } from './addon.js'
 import type { Batch, CaptureOptions, Captured } from './values.js'
 
-/** The most attended places that a capture may keep for one row (`top` of CaptureOptions). */
+/** The most tokens that `CaptureOptions.top` may keep for one row. */
 const MOST_TOP = 1024
 const MOST_ATOMS = 2 ** 20
 
-/** Tokens of one call of llama_decode whose attention is recorded. */
+/** What to capture in one decode: which tokens of the batch are queries, and which tokens they can see. */
 export interface Watched {
   readonly capture: NativeCapture
-  /** The sequence of the looking tokens. */
+  /** The sequence of the query tokens. */
   readonly sequence: SeqId
-  /** Batch indices of the looking tokens, ascending. */
+  /** Batch indices of the query tokens, ascending. */
   readonly queries: Int32Array
-  /**
-   * The position of every token that can be seen, ascending. The looking tokens are among them. The index of a token in this array is its
-   * place.
-   */
+  /** The position of every token that a query can see, ascending; the query tokens are among them. A token's *place* is its index here. */
   readonly positions: Int32Array
-  /** The atom of every place, -1 for none. The array may be shorter than `positions`; the remaining places then have no atom. */
+  /** The atom of every place, -1 for none. May be shorter than `positions`: the remaining places then have no atom. */
   readonly atoms: Int32Array
 }
 
-/** A capture belongs to one context and one running step. Its memory is freed with the object. */
+/** A capture of one context, for one step at a time. Its memory is freed with the object. */
 export class NativeCapture {
   readonly #addon: Addon
   readonly #handle: CaptureHandle
@@ -57,7 +54,7 @@ export class NativeCapture {
   }
 
   /**
-   * Checks a capture's request for this decode of `context`, and prepares the capture. It holds no result until `filled` is called.
+   * Checks the request for a decode of `context`, and returns it for the addon. `take` then throws until `filled` is called.
    * @throws KvfoldError native/bad-argument
    */
   static armed(context: object, batch: Batch, watched: Watched): RawWatched {
@@ -78,14 +75,14 @@ export class NativeCapture {
     return { capture: capture.#handle, sequence, queries, positions, atoms }
   }
 
-  /** Records that the decode for which this capture was armed is done. */
+  /** Records that the decode for which this capture was armed succeeded. */
   static filled({ capture }: Watched): void {
     if (capture instanceof NativeCapture) capture.#full = true
   }
 
   /**
-   * Returns the rows that the last decode captured. Can be called once for each decode.
-   * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
+   * Returns what the last decode captured. Can be called once for each decode.
+   * @throws KvfoldError attention/unavailable when rows could not be read as expected; the decode itself is valid even then.
    */
   take(): Captured {
     if (!this.#full) refuse('The capture holds no result; decode with it first, and take each result once.')
@@ -99,8 +96,8 @@ function within(name: string, value: number, most: number): void {
 }
 
 /**
- * Checks that the positions ascend and that the last one is at most `most`. It looks at thousands of positions for every token, so it is a
- * plain loop over one kind of array, which compiles to fast code.
+ * Checks that the positions ascend and that the last one is at most `most`. It runs over thousands of positions for every token, so it is a
+ * plain loop over a typed array, which compiles to fast code.
  */
 function checkPositions(positions: Int32Array, most: number): void {
   for (let place = 0, last = -1; place < positions.length; place++) {

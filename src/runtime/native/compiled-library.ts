@@ -1,7 +1,7 @@
 /**
- * Compiles a library of llama.cpp with this machine's own compiler, to be used instead of the library that node-llama-cpp ships. Both have
- * the same source. For the processor, a newer compiler may make far quicker code. For a GPU, the shipped library may lack code for this
- * card or its driver.
+ * Compiles one of llama.cpp's backend libraries with this machine's own compiler, to use instead of the one that node-llama-cpp ships, from
+ * the same source. For the processor, a newer compiler may make far faster code. For a GPU, the shipped library may lack code for this card
+ * or its driver.
  */
 import { existsSync } from 'node:fs'
 import { copyFile, mkdir, mkdtemp, rm } from 'node:fs/promises'
@@ -12,7 +12,7 @@ import { writeWhole } from '../core/whole-file.js'
 import { builtAddon } from './built-addon.js'
 import { COMPILER_OPTIONS, configure, extractSource, make, need, needTools } from './llama-build.js'
 
-/** The hardware on which a library computes. */
+/** The kind of hardware on which a library computes. */
 export type LibraryKind = 'cpu' | 'cuda' | 'vulkan'
 export const LIBRARY_KINDS: readonly LibraryKind[] = ['cpu', 'cuda', 'vulkan']
 
@@ -20,12 +20,12 @@ interface Kind {
   /** ggml's name of the backend. */
   readonly backend: string
   /**
-   * Matches the file name of the library. For the processor the name contains a kind of processor, e.g. `libggml-cpu-zen4.so`. A library
-   * for all kinds of processors has another name, and kvfold cannot compile it.
+   * Matches the file name of the library. For `cpu` the name contains a kind of processor, e.g. `libggml-cpu-zen4.so`. A CPU library for
+   * all processors has another name, and kvfold cannot replace it.
    */
   readonly file: RegExp
   readonly options: Readonly<Record<string, string>>
-  /** A compiler that the library needs besides the C++ compiler: one of these programs must run. */
+  /** A compiler that the library needs besides the C++ compiler: the first of these programs that runs. */
   readonly needs?: { readonly programs: readonly string[]; readonly name: string }
   /** The environment variable with the path of another library to use, or with `shipped`. */
   readonly variable: string
@@ -54,14 +54,14 @@ const KINDS: Readonly<Record<LibraryKind, Kind>> = {
   },
 }
 
-/** ggml's name of the backend that a library of this kind has. */
+/** Returns ggml's name of the backend, e.g. `CUDA`. */
 export const backendOf = (kind: LibraryKind): string => KINDS[kind].backend
 
-/** The options with which node-llama-cpp compiles its own libraries, the compiler aside. */
+/** The CMake options with which node-llama-cpp compiles its own libraries, and COMPILER_OPTIONS. */
 const OPTIONS = {
   ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
-  // This library is loaded beside those of node-llama-cpp, so its name must have no version, as theirs have none.
+  // The library is loaded beside node-llama-cpp's, whose names have no version. So this one must have none either.
   CMAKE_PLATFORM_NO_VERSIONED_SONAME: 'ON',
   BUILD_SHARED_LIBS: 'ON',
   GGML_BACKEND_DL: 'ON',
@@ -76,7 +76,10 @@ const OPTIONS = {
   LLAMA_OPENSSL: 'OFF',
 }
 
-/** Returns the path for the library that `kvfold compile` builds, whether it exists or not. @param file the name of the shipped library */
+/**
+ * Returns the path at which `kvfold compile` puts its library, whether it exists or not.
+ * @param file the file name of the shipped library
+ */
 export function compiledPath(kind: LibraryKind, file = `libggml-${kind}.so`): string {
   const { root, release } = builtAddon()
   return join(root, 'build', kind, release, file)
@@ -101,8 +104,8 @@ export interface Compiling {
 }
 
 /**
- * Compiles the library and downloads nothing. It takes a minute of one core for the processor, and an hour for CUDA. The file at `path` is
- * never incomplete.
+ * Compiles the library and downloads nothing. That takes a minute of one core for the processor, and an hour for CUDA. The file at `path`
+ * appears only when it is complete.
  * @throws KvfoldError native/build-failed: git, cmake or a compiler is missing, or the compiler's last words; engine/cancelled on `signal`.
  */
 export async function compileLibrary({ kind, path, cudaArchitectures, signal, onProgress }: Compiling): Promise<void> {
@@ -134,18 +137,16 @@ export async function compileLibrary({ kind, path, cudaArchitectures, signal, on
   }
 }
 
-/**
- * Returns CMake's options for CUDA. CMake finds the toolkit only by a compiler in PATH. So an `nvcc` with an absolute path is named to it.
- */
+/** Returns CMake's options for CUDA. CMake finds only compilers in PATH, so an `nvcc` with an absolute path must be named. */
 function cudaOptions(nvcc: string, architectures: string): Readonly<Record<string, string>> {
   const toolkit = isAbsolute(nvcc) ? { CMAKE_CUDA_COMPILER: nvcc, CUDAToolkit_ROOT: dirname(dirname(nvcc)) } : {}
   return { ...toolkit, CMAKE_CUDA_ARCHITECTURES: architectures }
 }
 
 /**
- * Returns the library to use instead of the shipped one; null to use the shipped one. `KVFOLD_CPU_LIBRARY` and the like may be `shipped`,
- * or the path of another library.
- * @throws KvfoldError native/library-mismatch when that path is no file
+ * Returns the library to use instead of the shipped one: the one that `KVFOLD_CPU_LIBRARY` or the like names, or else the compiled one if
+ * it exists. Null: the shipped one is used, because the variable says `shipped` or there is no other.
+ * @throws KvfoldError native/library-mismatch when there is no file at the path in the variable
  */
 export function wantedLibrary(
   kind: LibraryKind,

@@ -1,6 +1,6 @@
 /**
- * Checks and completes the options of a context, and estimates memory before it is allocated. Also finds the models that read a text as a
- * whole.
+ * Checks and completes the options of a context, and estimates memory before it is allocated. Also tells which architectures are text
+ * encoders, and whether a model is causal.
  */
 import { readFileSync } from 'node:fs'
 import { availableParallelism, freemem, totalmem } from 'node:os'
@@ -15,9 +15,9 @@ import type { CacheType, ContextOptions, FitOptions, FittingCells, ModelInfo, Po
 const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
 const MOST_BATCH = 2 ** 20
-/** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
+/** The most threads. No machine gains from more, and llama.cpp asserts on numbers far above it. */
 const MOST_THREADS = 512
-/** Bytes that must stay free for Node. A context that takes fewer bytes is not checked, so that small models run while memory is short. */
+/** Bytes that must stay free for Node. A context that needs less than this is not checked, so small models run even if memory is short. */
 const HEADROOM = 64 * 2 ** 20
 
 export interface ContextPlan {
@@ -33,21 +33,22 @@ export interface ContextPlan {
   readonly raw: object
 }
 
-/** Cache types whose keys may be turned. With other types each shift rounds all keys in the cache once more, or ends the process (bf16). */
+/** Cache types whose keys may be rotated to other positions. With other types each shift rounds all keys again, or asserts (bf16). */
 const TURNED: readonly CacheType[] = ['f32', 'f16']
 /**
- * Metadata of scaled positions, which multiply keys by a factor. When some keys are shifted, llama.cpp multiplies all keys of the cache
+ * Metadata of scaled positions (YaRN, LongRoPE), which multiply keys by a factor. A shift multiplies all keys of the cache by that factor
  * once more (llama_kv_cache::build_rope_shift).
  */
 const SCALED = /^yarn$|^longrope$/
 const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
-// Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift turns the first values of every key by the model's rope type,
-// or the last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys
-// become wrong if a layer does not turn its keys, turns them by another rope type, or changes them after turning them. The lists below come
-// from reading every ggml_rope call in src/models of llama.cpp v0.5.0. test/runtime/native/turned-keys.test.ts names the sources to read,
-// and fails when a new release has others. That test also turns keys of models from all lists but the last two.
+// Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift rotates the first values of every key by the model's rope
+// type, or the last values if the model has `n_lora_kv`. It skips only the layers that `rope_pattern` names, which Granite's models set. So
+// keys become wrong in three cases: a layer does not rotate its keys, uses another rope type, or changes its keys after rotating them.
+//
+// The lists come from reading every ggml_rope call in src/models of llama.cpp v0.5.0. test/runtime/native/turned-keys.test.ts names the
+// sources to read, and fails when a new release has others. It also rotates keys of models from all lists but the last two.
 
 /** Architectures in which some layers, or all of them, have no rotary positions. */
 const PARTLY_ROTARY: ReadonlySet<string> = new Set([
@@ -57,20 +58,20 @@ const PARTLY_ROTARY: ReadonlySet<string> = new Set([
 const PARTLY_ROTARY_WITH_WINDOW: ReadonlySet<string> = new Set(['exaone4', 'smallthinker'])
 /** The number of layers of the Baichuan model with rotary positions. A Baichuan with another number of layers uses ALiBi. */
 const BAICHUAN_7B = 32
-/** Architectures that multiply keys by a norm's weights after turning them. */
+/** Architectures that multiply keys by a norm's weights after rotating them. */
 const NORMED_AFTER: ReadonlySet<string> = new Set(['hunyuan-dense', 'hunyuan-moe', 'hunyuan_vl', 'maincoder'])
 /**
- * Architectures whose sparse attention has an index. Its keys are turned by another rope type or at another place, or rotated afterwards
- * (Hadamard).
+ * Architectures whose sparse attention keeps an index with keys of its own. These keys have another rope type or other rotated values, or
+ * are rotated once more afterwards (Hadamard).
  */
 const INDEXED: ReadonlySet<string> = new Set(['deepseek32', 'dots3note', 'glm-dsa', 'hy_v4'])
-/** Architectures whose model turns pairs of distant values (neox), while llama.cpp's shift turns pairs of neighbours. */
+/** Architectures that rotate pairs of distant values (neox), while llama.cpp's shift rotates pairs of neighbours. */
 const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
 
 /**
- * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. llama.cpp says yes
- * to recurrent states, which have no keys. It asserts on positions of several dimensions, and it turns keys that have no position. In all
- * other cases that are refused here, it spoils the cells of other sequences.
+ * Returns why cached keys cannot be rotated to other positions; null if they can. The answer of llama_memory_can_shift is not enough. It is
+ * yes for recurrent states, which have no keys. llama.cpp asserts on positions of several dimensions, and rotates keys that have no
+ * position. In all other cases that are refused here, a shift spoils the cells of other sequences.
  */
 export function fixedKeys(
   { architecture, recurrent, hybrid, rope, slidingWindow, layers, metadata }: FixedFacts,
@@ -133,13 +134,13 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
   refuseWhatDoesNotFit(whole.cells, needed({ cache, compute }, model, devices), devices)
   const raw = {
     ...whole,
-    // Quantised values in the cache work only with flash attention, so `auto` has no choice.
+    // Quantised values in the cache need flash attention, so `auto` becomes `on`.
     flashAttention: flashAttention === 'off' || attention ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
     keyType: cacheTypes[keyType].ggml,
     valueType: cacheTypes[valueType].ggml,
     pooling: pooling === null ? null : poolingNumber(pooling),
     windowed: info.slidingWindow > 0,
-    // The bytes that a cell takes in addition if positions have several dimensions (llama_kv_cell_ext).
+    // Bytes that a cell takes in a saved state in addition, if positions have several dimensions (llama_kv_cell_ext).
     cellExtra: isFlat(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
@@ -148,17 +149,17 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
 /** The fewest cells that `cellsThatFit` chooses. */
 const LEAST_CELLS = 4096
 /**
- * The share of the free memory that `cellsThatFit` takes at most: for more cells than `usual`, for these with a copy beside them, and for
- * fewer than `usual`.
+ * The largest share of the free memory that `cellsThatFit` takes. MORE: for more cells than `usual`. MORE_WITH_COPY: for these and a second
+ * copy of the model. LESS: for fewer cells than `usual`.
  */
 const MORE = 0.5
 const MORE_WITH_COPY = 0.9
 const LESS = 0.9
 
 /**
- * Returns how many cells a context gets by default. Normally it gets `usual` cells. With `grows` and the whole model on GPUs, it gets up to
- * as many as the trained context, as long as enough memory stays free (`FitOptions`). Where `usual` cells do not fit, it gets as many as do,
- * at least 4,096. `options` are those of the context, without `cells`.
+ * Returns how many cells a context gets by default: normally `usual`. With `grows` and the whole model on GPUs, it gets more, up to the
+ * trained context, as long as enough memory stays free (`FitOptions`). Where `usual` cells do not fit, it gets as many as fit, at least
+ * 4,096. `options` are those of the context, without `cells`.
  * @param available the bytes of host memory that are free
  */
 export function cellsThatFit(
@@ -265,8 +266,8 @@ function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAtten
 }
 
 /**
- * Refuses a ubatch that is not a multiple of the number of sequences. llama.cpp v0.5.0 reserves its graph for equally many tokens of every
- * sequence, but not for equally many outputs. Pooling asserts that the two agree.
+ * Refuses a ubatch that is not a multiple of the number of sequences. llama.cpp v0.5.0 reserves its graph with equally many tokens per
+ * sequence, but not equally many outputs, and pooling asserts that the two agree.
  */
 function refuseUneven({ cells, ubatch, sequences }: WholeOptions): void {
   const tokens = Math.min(cells, ubatch)
@@ -274,7 +275,7 @@ function refuseUneven({ cells, ubatch, sequences }: WholeOptions): void {
     refuse(`For embeddings the ubatch of ${tokens} must be a multiple of the ${sequences} sequences; change one of them.`)
 }
 
-/** Returns how many numbers the key of one head has, and how many its value has. */
+/** Returns the number of values in the key of one head, and in its value. */
 export function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
   const width = (name: string) => Number(metadata[`${architecture}.attention.${name}`] ?? 0) || embedding / Math.max(1, heads)
   return [width('key_length'), width('value_length')]
@@ -302,7 +303,6 @@ function computeBytes({ cells, ubatch, sequences, flashAttention }: WholeOptions
   return activations + mask + scores + 4 * sequences * vocabulary
 }
 
-/** Bytes of a context: its cache, and its compute buffers. */
 type ContextBytes = Pick<ContextPlan, 'cache' | 'compute'>
 
 /** Estimates the bytes of a context. @throws KvfoldError native/bad-argument for cache types that the model cannot have */
@@ -319,13 +319,12 @@ function memoryOf(whole: WholeOptions, info: ModelInfo): ContextBytes {
   return { cache, compute: computeBytes(whole, info) + outputs }
 }
 
-/** Bytes of a context on GPUs, and in host memory. */
 interface NeededBytes {
   readonly device: number
   readonly host: number
 }
 
-/** Divides the bytes of a context between GPUs and host memory. */
+/** Divides the bytes of a context between GPUs and host memory, by the share of layers on GPUs. */
 function needed({ cache, compute }: ContextBytes, model: PlannedModel, devices: readonly Device[]): NeededBytes {
   const offloaded = offloadedOf(model, devices)
   return {
@@ -348,7 +347,7 @@ function refuseWhatDoesNotFit(cells: number, { device, host }: NeededBytes, devi
   if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
 }
 
-// Finds how much memory is free, and refuses models and contexts that would not fit.
+// Finds how much memory is free. Refuses models and contexts that do not fit into it.
 
 /** For each cache type: its ggml_type, and the bytes and elements of one block. */
 const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
@@ -367,17 +366,17 @@ const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly b
 const cacheBytes = (type: CacheType, elements: number): number => (elements / cacheTypes[type].elements) * cacheTypes[type].bytes
 
 /**
- * Returns the bytes of host memory that this process may still take. That is the kernel's figure for available memory, or less if a control
- * group of the process leaves less.
+ * Returns the bytes of host memory that this process may still take: the kernel's MemAvailable, or less if a control group (cgroup) of the
+ * process leaves less.
  */
 export function availableMemory(): number {
   const kernel = /^MemAvailable:\s+(\d+) kB/m.exec(contents('/proc/meminfo'))?.[1]
-  // macOS reports little memory as free, although it would free more at once.
+  // macOS reports little memory as free, although it gives more when asked.
   const system = kernel === undefined ? Math.max(freemem(), totalmem() / 2) : Number(kernel) * 1024
   return Math.max(0, Math.min(system, ...groupMemory()))
 }
 
-/** Returns how many bytes each control group above this process (v2 and v1) leaves of its limit. Page cache does not count as used. */
+/** Returns, for each control group above this process (v1 and v2), its limit minus its use. Page cache does not count as used. */
 function groupMemory(): number[] {
   const entries = contents('/proc/self/cgroup').split('\n')
   const group = (pattern: RegExp) => entries.map((entry) => pattern.exec(entry)?.[1]).find((path) => path !== undefined)
@@ -421,15 +420,13 @@ function contents(file: string): string {
 
 // Chooses how many layers go to the GPU by default: as many as fit into its free memory beside a cache.
 
-/**
- * Memory that the layers leave free: bytes for the driver and compute buffers, and (next constant) a share of the rest for the KV cache.
- */
+/** Bytes that the layers leave free for the driver and compute buffers, and (next constant) the share of the rest for the KV cache. */
 const RESERVED = 512 * 2 ** 20
 const CACHE_SHARE = 0.2
 
 /**
  * Returns how many layers go to the GPU (llama.cpp's n_gpu_layers). The output layer goes first, then layers from the last to the first,
- * until the GPUs' free memory is used up. A model that fits whole gets every layer. Several devices count as one, since llama.cpp divides
+ * until the GPUs' free memory is used up. A model that fits whole gets every layer. Several GPUs count as one, because llama.cpp divides
  * layers by free memory.
  */
 export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: readonly Device[]): number {
@@ -443,26 +440,24 @@ export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: rea
   return layers
 }
 
-/** Architectures of llama.cpp v0.5.0 without a cache (llama_model::create_memory) that are neither diffusion nor speech. */
+/** Architectures of llama.cpp v0.5.0 without a KV cache (llama_model::create_memory) that are neither diffusion nor speech models. */
 const TEXT_ENCODERS: readonly string[] = [
   ...['bert', 'modern-bert', 'nomic-bert', 'nomic-bert-moe', 'neo-bert', 'jina-bert-v2', 'jina-bert-v3', 'eurobert'],
   'gemma-embedding',
 ]
-/** A speech architecture that has no cache either, but that llama.cpp does not count among the encoders. */
+/** A speech architecture that has no KV cache either, but that llama.cpp calls a decoder. */
 const SPEECH = 'wavtokenizer-dec'
 
 export const isTextEncoder = (architecture: string): boolean => TEXT_ENCODERS.includes(architecture)
 
-/** Whether llama.cpp keeps no cache for this architecture, although llama.cpp says that the model decodes. */
+/** Whether llama.cpp keeps no KV cache for this architecture, even if it says that the model decodes. */
 export const isCacheless = (architecture: string): boolean => isTextEncoder(architecture) || architecture === SPEECH
 
-/**
- * Whether a token of the model sees only earlier tokens. Other models need their whole text in one ubatch, or llama.cpp ends the process.
- */
+/** Whether each token sees only earlier tokens. If not, the whole text must be in one ubatch, or llama.cpp ends the process. */
 export const isCausal = ({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): boolean =>
   !isTextEncoder(architecture) && metadata[`${architecture}.attention.causal`] !== 'false'
 
-/** All poolings, in the order of llama_pooling_type: an index in this list is the pooling's number. */
+/** All kinds of pooling. The index is the number in llama_pooling_type. */
 const POOLINGS: readonly Pooling[] = ['none', 'mean', 'cls', 'last', 'rank']
 
 export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pooling) => pooling === name)
@@ -470,9 +465,7 @@ export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pool
 /** Returns the number of the pooling in llama_pooling_type. */
 export const poolingNumber = (pooling: Pooling): number => POOLINGS.indexOf(pooling)
 
-/**
- * Returns the pooling that the model was trained with. Returns null if its file does not say; files of models that generate text never do.
- */
+/** Returns the pooling that the model was trained with; null if its file names none, as with all models that generate text. */
 export function poolingOf({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): Pooling | null {
   const text = metadata[`${architecture}.pooling_type`]
   return text === undefined ? null : (POOLINGS[Number(text)] ?? null)

@@ -7,7 +7,7 @@
 namespace kvfold {
 namespace {
 
-// Returns the sum of the sizes that llama.cpp logged as "... <what> = 12.34 MiB", in bytes. llama.cpp has no call that returns them.
+// Returns the sum, in bytes, of the sizes that llama.cpp logged as "... <what> = 12.34 MiB". llama.cpp has no call that returns them.
 double loggedBytes(const Log &log, const std::string &what) {
   double sum = 0;
   for (auto &line : log.lines(what + " = ")) {
@@ -27,7 +27,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     params.n_batch = number("batch");
     params.n_ubatch = number("ubatch");
     params.n_seq_max = number("sequences");
-    // llama.cpp needs room for one output per sequence. It ends the process if this limit, which is the batch by default, is smaller.
+    // llama.cpp needs room for one output per sequence, and ends the process if n_outputs_max (by default the batch size) is smaller.
     params.n_outputs_max = std::max(params.n_batch, params.n_seq_max);
     params.n_threads = number("threads");
     params.n_threads_batch = number("batchThreads");
@@ -61,7 +61,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
       bool flashAttention = false;
     };
     auto figures = std::make_shared<Figures>();
-    // At exit, `freeAll` waits for this lock and frees the context before its model.
+    // Register the context before the work begins, so that `freeAll` at exit waits for its lock and frees it before its model.
     live(env).add(made);
     return Task::run(
         env,
@@ -73,8 +73,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
           if (made->context == nullptr) throw Failure("native/failed", "llama.cpp cannot make this context" + log.why());
           figures->cache = loggedBytes(log, "KV buffer size") + loggedBytes(log, "RS buffer size");
           figures->compute = loggedBytes(log, "compute buffer size") + loggedBytes(log, "output buffer size");
-          // llama.cpp decides about flash attention (`auto`) while it makes the context. No call returns the decision, but llama.cpp logs
-          // when it turns flash attention off.
+          // With `auto`, llama.cpp decides about flash attention while it makes the context. No call returns the decision, so read it from
+          // the log: llama.cpp logs when it turns flash attention off.
           figures->flashAttention = params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                     log.lines("Flash Attention not supported").empty() && log.lines("flash_attn is not compatible").empty();
           if (made->tap != nullptr) made->tap->probe(made->context, log);
@@ -152,13 +152,13 @@ Napi::Value logits(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns an embedding of the last decode. The argument `at` is a sequence if the context pools embeddings, and a batch index otherwise.
+// Returns an embedding of the last decode. `at` is a sequence if the context pools embeddings, else a batch index.
 Napi::Value embedding(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
     int32_t at = info[1].As<Napi::Number>().Int32Value();
     const float *values = nullptr;
-    // `values` also stays null if the last decode failed, because there are no outputs then.
+    // A failed decode leaves no outputs. `values` then stays null.
     if (at >= 0 && !handle->outputs.empty()) {
       if (handle->pooling != LLAMA_POOLING_TYPE_NONE) values = llama_get_embeddings_seq(handle->context, at);
       else if (static_cast<size_t>(at) < handle->outputs.size()) values = llama_get_embeddings_ith(handle->context, at);
@@ -192,7 +192,7 @@ const char *Batch::decode(ContextHandle &handle) {
   batch.n_seq_id = counts.data();
   batch.seq_id = lists.data();
   batch.logits = outputs.data();
-  // Counts the tokens of this batch that are in the cache now, from the positions of its sequences.
+  // Counts the tokens of this batch that are in the cache, by the positions that llama.cpp reports for their sequences.
   auto entered = [&] {
     uint64_t count = 0;
     for (size_t i = 0; i < tokens.size(); i++)
@@ -204,7 +204,7 @@ const char *Batch::decode(ContextHandle &handle) {
   int32_t result = 0;
   try {
     result = llama_decode(handle.context, batch);
-    // A GPU may still be computing. Wait here, so that the event loop does not wait when it reads the logits.
+    // A GPU may still be computing. Wait on this thread, so that reading the logits does not block the event loop.
     llama_synchronize(handle.context);
   } catch (...) {
     handle.submitted += entered();

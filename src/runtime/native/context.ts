@@ -1,4 +1,4 @@
-/** A context. It checks every argument and its own state before the addon sees them, because llama.cpp asserts on bad arguments. */
+/** A context. It checks every argument and its own state before a call, because llama.cpp ends the process on bad arguments. */
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -12,15 +12,15 @@ import type { Batch, CaptureOptions, Cell, DecodeStatus, DrawnTokens, MemoryFigu
 
 const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
-/** A decode whose logits take more bytes than this checks the free memory first. */
+/** If a decode's logits take more bytes than this, it checks first that enough memory is free. */
 const MANY_LOGITS = 256 * 2 ** 20
 
-/** The largest absolute value of an adapter's scale. A larger one would leave the range of the activations. */
+/** The largest absolute value of an adapter's scale. Larger scales overflow the activations. */
 const LARGEST_SCALE = 1e6
 
 /**
- * Several decodes in a row. Each decode takes, for every sequence, the token that was sampled after the decode before. Arrays have one
- * entry for each sequence.
+ * Several decodes in a row. Each decode takes one token per sequence: the one that was sampled after the decode before. All arrays have one
+ * element per sequence.
  */
 export interface DecodeRun {
   /** The tokens of the first decode. */
@@ -31,7 +31,7 @@ export interface DecodeRun {
   readonly samplers: readonly NativeSampler[]
   /** For each sequence: the most tokens to sample, at least 1. The run ends when one sequence reaches its limit. */
   readonly limits: Int32Array
-  /** The most decodes, at least 1. Each decode needs one cell for every sequence. */
+  /** The most decodes, at least 1. Each decode takes one cell per sequence. */
   readonly steps: number
 }
 
@@ -40,13 +40,10 @@ export class NativeContext {
   readonly sequences: number
   readonly batch: number
   readonly ubatch: number
-  /** Whether flash attention is on; `auto` was decided when the context was made. */
+  /** Whether flash attention is on. For `auto`, llama.cpp decided when the context was made. */
   readonly flashAttention: boolean
   readonly canShift: boolean
-  /**
-   * For each layer: its number of attention heads; 0 if it has no softmax (a recurrent layer). Null if the context was made without
-   * `attention`.
-   */
+  /** For each layer: its number of attention heads; 0 for a recurrent layer, which has no softmax. Null without the option `attention`. */
   readonly attention: readonly number[] | null
   readonly memory: MemoryFigures
   #handle: ContextHandle | null
@@ -58,10 +55,7 @@ export class NativeContext {
     private readonly info: ModelInfo,
     made: RawContext,
     private readonly plan: ContextPlan,
-    /**
-     * SHA-256 of everything that must agree before a saved sequence is loaded: library, the model's metadata and size, cache types and
-     * layout.
-     */
+    /** Hash of everything on which a saved sequence's bytes depend (`identityOf`). A state with another hash is not loaded. */
     readonly identity: Buffer,
     private readonly onDispose: (closed: NativeContext) => void,
   ) {
@@ -84,7 +78,7 @@ export class NativeContext {
   }
 
   /**
-   * The context's handle for a call into the addon. The getter throws while a decode runs on the context.
+   * The handle for a call into the addon, if no decode is running on this context.
    * @throws KvfoldError native/disposed, native/busy
    */
   get idle(): ContextHandle {
@@ -95,9 +89,9 @@ export class NativeContext {
   }
 
   /**
-   * Sets the adapters of later decodes; no other adapters apply. They apply to every sequence of a batch. Cells that are in the cache
-   * already do not change. After a change the next decode takes a few milliseconds longer.
-   * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is no finite number
+   * Sets the adapters that later decodes apply, to all sequences of a batch. They replace the adapters set before. Cells that are in the
+   * cache already do not change. After a change the next decode takes a few milliseconds longer.
+   * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is not finite
    */
   useAdapters(applied: readonly AppliedAdapter[]): void {
     const { idle } = this
@@ -114,7 +108,7 @@ export class NativeContext {
     })
   }
 
-  /** Decodes a batch off the event loop. Each sequence must go on at the position after its last one, as llama.cpp requires. */
+  /** Decodes a batch off the event loop. The tokens of each sequence must continue at the position after its last one, without a gap. */
   async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     const { idle, batch: most, sequences } = this
     const { vocabulary } = this.info
@@ -136,11 +130,12 @@ export class NativeContext {
   }
 
   /**
-   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation, or
-   * is a stop token). It also ends when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last steps
-   * come with the result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with
-   * `attention` or `embeddings` refuse runs.
-   * @throws KvfoldError native/*, before anything was decoded
+   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends: its last sampled token ends generation, or
+   * is a stop token. It also ends when a limit is reached, or after `interrupt`.
+   *
+   * `heard` receives finished steps in order; the last steps come with the result. Until then no other code may use the context or the
+   * samplers; disposing a sampler ends the run. Contexts with `attention` or `embeddings` refuse runs.
+   * @throws KvfoldError native/*, before anything was decoded; an error of `heard`, unchanged, after the run has ended
    */
   async generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd> {
     const { idle, batch } = this
@@ -167,7 +162,7 @@ export class NativeContext {
     )
     const thrown: unknown[] = []
     const tell = (raw: RawDrawn) => {
-      // Node would only print an error that is thrown here.
+      // An error that is thrown in this callback would only be printed by Node. So keep it, and throw it when the run has ended.
       try {
         if (thrown.length === 0) heard(drawnOf(raw))
       } catch (error) {
@@ -204,8 +199,8 @@ export class NativeContext {
   }
 
   /**
-   * Returns a copy of an embedding of the last decode, not normalised. `at` is a batch index if the context does not pool. Otherwise `at`
-   * is a sequence, and the embedding covers its tokens of the last ubatch only. @throws KvfoldError native/bad-argument if there is none
+   * Returns a copy of an embedding of the last decode, not normalised. Without pooling, `at` is a batch index. With pooling, `at` is a
+   * sequence, and the embedding covers only its tokens in the last ubatch. @throws KvfoldError native/bad-argument if there is none
    */
   embedding(at: number): Float32Array {
     const { idle } = this
@@ -275,8 +270,8 @@ export class NativeContext {
   }
 
   /**
-   * Returns all occupied cells, parsed from llama_state_get_data. It copies the cache, so it is for tests only. For a sliding-window model
-   * these are the cells of the layers that see all positions.
+   * Returns all occupied cells, parsed from llama_state_get_data. It copies the whole cache, so it is for tests only. For a sliding-window
+   * model, these are the cells of the layers without a window.
    */
   readback(): readonly Cell[] {
     const { idle } = this
@@ -304,7 +299,7 @@ export class NativeContext {
     })
   }
 
-  /** Returns the state of one whole sequence (llama_state_seq_get_data), sealed: only an equal model and context will load it. */
+  /** Returns the state of one whole sequence (llama_state_seq_get_data), with a header: only an equal model and context will load it. */
   saveSequence(seq: SeqId): Uint8Array {
     const { idle } = this
     this.#refuseCacheless()
@@ -315,8 +310,8 @@ export class NativeContext {
   }
 
   /**
-   * Does the same as saveSequence, but off the event loop. The context is busy meanwhile. The memory is pinned if the
-   * GPU's backend offers that, and is reused when a state is gone.
+   * Does the same as saveSequence, but off the event loop. The context is busy meanwhile. The memory is pinned if the GPU's backend offers
+   * that, and is reused when the array is collected.
    */
   async copyOut(seq: SeqId): Promise<Uint8Array> {
     const { idle } = this
@@ -337,8 +332,8 @@ export class NativeContext {
   }
 
   /**
-   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the data is foreign or cut
-   * off. Values in it are not checked: a state must come from this process, or the caller must have checked it.
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room, or if the state is cut off or
+   * foreign (`isSealed`). Its values are not checked. So a state must come from this process, or the caller must have verified it.
    */
   loadSequence(seq: SeqId, state: Uint8Array): boolean {
     const idle = this.#emptied(seq)
@@ -360,7 +355,7 @@ export class NativeContext {
     await awaiting(() => this.addon.contextFree(handle))
   }
 
-  /** Returns the context's handle if a state may be loaded into this sequence, and throws otherwise. */
+  /** Returns the context's handle if a state may be loaded into this sequence: it exists and is empty. Throws otherwise. */
   #emptied(seq: SeqId): ContextHandle {
     const { idle } = this
     this.#refuseCacheless()
@@ -402,8 +397,8 @@ export class NativeContext {
   }
 
   /**
-   * Checks a batch of a context for embeddings. In such a context llama.cpp makes an output of every token. For a text encoder it looks
-   * positions up in a table, so every position must lie in the table.
+   * Checks a batch of a context for embeddings. There, llama.cpp makes an output of every token, so all outputs must be requested. A text
+   * encoder looks positions up in a table, so every position must lie in the table.
    */
   #checkEmbeddings({ outputs, positions }: Batch): void {
     if (this.plan.pooling === null) return
@@ -415,7 +410,7 @@ export class NativeContext {
   }
 
   /**
-   * Refuses bounds that are no span of positions. Negative bounds mean "everything" to llama.cpp, so a wrong sign could empty a sequence.
+   * Refuses bounds that are no span of positions. To llama.cpp a negative bound means "everything", so a wrong sign could empty a sequence.
    */
   #checkSpan(start: number, end: number): void {
     if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end < start || end > LAST_POSITION)
@@ -423,8 +418,8 @@ export class NativeContext {
   }
 
   /**
-   * Refuses to change a part of a sequence if llama.cpp would report success but keep or lose the wrong tokens. A recurrent state cannot be
-   * divided into tokens. A sliding window that has moved on has dropped tokens that a shorter text would see.
+   * Refuses to change only a part of a sequence where llama.cpp would report success but keep or lose the wrong tokens. A recurrent state
+   * cannot be divided into tokens. A sliding window that has moved on lacks tokens that a shortened text would see.
    */
   #refusePart(seq: SeqId, start: number, end: number, what: string): void {
     const { recurrent, hybrid, slidingWindow, architecture } = this.info
@@ -449,27 +444,26 @@ export class NativeContext {
 const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
 /**
- * Chooses between the size that llama.cpp reported and our estimate, both in bytes. Returns the estimate if llama.cpp reported nothing, or
- * if the two differ only by rounding: reports are rounded to hundredths of a MiB for each buffer. Otherwise returns the report.
+ * Chooses between the size that llama.cpp logged and our estimate, both in bytes. llama.cpp rounds each buffer to hundredths of a MiB. So
+ * the estimate is taken if the two differ by no more than that, or if nothing was logged; else the logged size.
  */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
 }
 
-// Checks a batch: refuses everything that llama.cpp would assert on or misread, and says why.
+// Checks a batch for everything that llama.cpp would assert on or misread.
 
 export interface BatchRules {
   /** The most tokens of one decode. */
   readonly batch: number
   readonly vocabulary: number
   readonly sequences: number
-  /** The largest position that a sequence has, -1 when it is empty. */
+  /** Returns the largest position of a sequence; -1 when it is empty. */
   last(seq: number): number
 }
 
 /**
- * Throws native/bad-argument if a batch cannot be decoded. For example, its positions must continue each sequence of the cache without a
- * gap.
+ * Checks a batch before a decode. @throws KvfoldError native/bad-argument, e.g. if its positions leave a gap behind a sequence in the cache
  */
 export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rules: BatchRules): void {
   const bad = (what: string): never => refuse(`The batch cannot be decoded: ${what}.`)

@@ -1,4 +1,4 @@
-// Ends a process in time after a signal, even while its event loop is blocked. Node itself handles a signal only when the loop is free.
+// Ends a process in time after a signal, even while its event loop is blocked. Node handles signals only on the event loop.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ constexpr int AT_ONCE = 1000;
 struct sigaction before[NSIG];
 int ends[2] = {-1, -1};
 
-// Handles a signal: informs the waiting thread, then calls Node's own handler.
+// Wakes the thread that runs `wait`, then calls Node's own handler.
 void onSignal(int signal, siginfo_t *info, void *context) {
   int kept = errno;
   auto byte = static_cast<unsigned char>(signal);
@@ -50,8 +50,8 @@ void wait(int milliseconds) {
   _exit(128 + signal);
 }
 
-// Makes a SIGINT or SIGTERM end the process within a number of milliseconds, the only argument. Call it after Node has added its own
-// listeners for the two signals. Later calls do nothing.
+// Makes SIGINT and SIGTERM end the process within a number of milliseconds, the only argument. Must be called after Node has added its own
+// handlers for the two signals. Later calls do nothing.
 Napi::Value endWithin(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     if (ends[0] >= 0) return info.Env().Undefined();

@@ -1,4 +1,4 @@
-/** Chooses the backend: tells real GPUs among the devices that llama.cpp lists, and applies the user's choice. */
+/** Chooses the backend: finds the real GPUs among the devices that llama.cpp lists, and applies the user's choice. */
 import { readFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import type { GpuChoice } from './values.js'
@@ -8,7 +8,7 @@ export interface Device {
   readonly description: string
   /** Whether llama.cpp computes on this device by default. */
   readonly gpu: boolean
-  /** Bytes of the device's memory that are free; `total` is in bytes too. */
+  /** Free bytes of the device's memory, and (next field) all of its bytes. */
   readonly free: number
   readonly total: number
 }
@@ -16,14 +16,14 @@ export interface Device {
 /** The backend that a process computes on. */
 export type Backend = Exclude<GpuChoice, 'auto'>
 
-/** Drivers that compute on the CPU behind a GPU's interface, by the names they report (Mesa, Chromium, Windows under WSL). */
+/** Drivers that emulate a GPU on the CPU, by the names that they report (Mesa, Chromium, Windows under WSL). */
 const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|basic render driver/i
 
 const isHardware = ({ gpu, description }: Device): boolean => gpu && !SOFTWARE.test(description)
 
 /**
- * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU, or the CPU if there
- * is none or only software devices. A backend that the user named may use any device, and is refused without one.
+ * Returns the backend on which a process computes. `library` is the backend of the loaded library, which lists `devices`. `auto` takes a
+ * real GPU, or the CPU if there are only emulated GPUs or none. A backend that the user names may also use an emulated GPU.
  * @throws KvfoldError native/unsupported when the named backend has no device.
  */
 export function backendFor(choice: GpuChoice, library: Backend, devices: readonly Device[]): Backend {
@@ -38,18 +38,18 @@ export function backendFor(choice: GpuChoice, library: Backend, devices: readonl
 export const usable = (backend: Backend, devices: readonly Device[]): readonly Device[] =>
   backend === 'cpu' ? devices.filter(({ gpu }) => !gpu) : devices
 
-/** The file of Mesa's Vulkan driver for software devices. Its releases before SOUND have the fault that `refuseBrokenDriver` describes. */
+/** The file of Mesa's Vulkan driver for emulated GPUs, and (next constant) the first release without the bug in `refuseBrokenDriver`. */
 const SOFTWARE_DRIVER = /libvulkan_lvp\.so/
 const SOUND = 25
 
-/** Finds the release that a Mesa driver names in its bytes, e.g. `22.3.6`; null if it names none. */
+/** Returns the release that is written in a Mesa driver's bytes, e.g. `22.3.6`; null if there is none. */
 export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\d+)/.exec(driver.toString('latin1'))?.[1] ?? null
 
 /**
- * Refuses a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a bound descriptor set
- * names. It does so even for destroyed buffers that no shader uses, which Vulkan allows. ggml replaces its scratch buffers by larger ones
- * as a text grows, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory.
- * Plain decodes end in its thread too.
+ * Refuses a driver that would end the process. Mesa 22.3's emulated GPU takes a reference to every buffer that a bound descriptor set
+ * names. It does so even for destroyed buffers that no shader uses, which Vulkan allows. As a text grows, ggml replaces its scratch buffers
+ * by larger ones, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory.
+ * Plain decodes can crash in this way, too.
  * @param libraries paths of the shared libraries in this process
  * @throws KvfoldError native/unsupported
  */

@@ -1,32 +1,32 @@
 /**
- * Checks a GGUF file before llama.cpp maps it: whether the file is a complete GGUF, and whether its weights and vocabulary can be used.
- * Also returns the sizes of its parts.
+ * Checks a GGUF file before llama.cpp maps it: whether it is complete, and whether llama.cpp can use its weights and vocabulary. Also
+ * returns the sizes of its layers.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
 import { readHeader, TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
 
-/** Bytes to which tensors are aligned if the file says nothing, and the longest name of a tensor in bytes (gguf.h). */
+/** The alignment of tensors in bytes if the file names none, and (next constant) the most bytes of a tensor's name (gguf.h). */
 const DEFAULT_ALIGNMENT = 32
 const MOST_NAME = 63
 
 export interface GgufFile {
   /**
-   * Bytes of all tensors, then (next fields) of each layer's tensors and of the tensors outside layers. All files of a split model count
-   * together.
+   * Bytes of all tensors, then (next fields) of each layer's tensors and of the tensors outside layers. Sums over all files of a split
+   * model.
    */
   readonly tensorBytes: number
   readonly layerBytes: readonly number[]
   readonly outerBytes: number
-  /** Whether the model has a head that scores texts as rerankers do, with one number or one for each label. */
+  /** Whether the model has a scoring head, as rerankers do: one score, or one for each label. */
   readonly scores: boolean
 }
 
 /**
- * Reads header, metadata and tensor table, and checks everything on which llama.cpp v0.5.0 would end the process. Every tensor's bytes must
- * lie within the file, and llama.cpp must compute with its type. The numbers and the vocabulary of the metadata must agree. Reads the other
+ * Reads header, metadata and tensor table, and checks everything on which llama.cpp v0.5.0 would end the process. Every tensor must lie
+ * within the file and have a type that llama.cpp computes with. The metadata's numbers and vocabulary must be consistent. Reads the other
  * files of a split model too.
- * @param types blocks by ggml_type, as the loaded library knows them
+ * @param types block sizes by ggml_type, as the loaded library reports them
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
  */
 export function checkGguf(path: string, types: readonly TensorBlock[]): GgufFile {
@@ -56,15 +56,15 @@ export function headersOf(path: string): readonly GgufHeader[] {
 }
 
 /**
- * Whether a tensor is the output of a scoring head. Without one, llama.cpp would return the model's own numbers as scores (llama-graph.cpp,
+ * Whether a tensor is the output of a scoring head. Without one, llama.cpp would return the last hidden values as scores (llama-graph.cpp,
  * build_pooling).
  */
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
 /**
- * Returns the first byte of each tensor in the file, and its number of bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond
- * the file
+ * Returns for each tensor its first byte in the file, and its number of bytes.
+ * @throws KvfoldError model/bad-file if a tensor reaches beyond the file
  */
 export function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
@@ -96,7 +96,7 @@ export function measured(
   return sizes
 }
 
-/** Refuses files that are no language model by themselves: adapters and multimodal projectors. */
+/** Refuses adapters and multimodal projectors, which are not models on their own. */
 function refuseKinds({ path, metadata }: GgufHeader): void {
   for (const key of ['general.type', 'general.architecture']) {
     const entry = metadata.get(key)
@@ -129,11 +129,10 @@ function siblings(path: string, parts: number): string[] {
   return Array.from({ length: parts - 1 }, (_, index) => `${stem}-${String(index + 2).padStart(5, '0')}-of-${count}.gguf`)
 }
 
-// Checks the number formats of a model's tensors. llama.cpp's CPU operators compute with only some formats, depending on the tensor's
-// purpose.
+// Checks the number formats of a model's tensors. Which formats llama.cpp's CPU operators take depends on the tensor's purpose.
 
 const F32 = 0
-/** The number formats of weights, by ggml_type: all formats with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows). */
+/** The number formats of weights, by ggml_type: those with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows). */
 const WEIGHTS: Readonly<Record<number, string>> = {
   ...{ 0: 'f32', 1: 'f16', 30: 'bf16', 2: 'q4_0', 3: 'q4_1', 6: 'q5_0', 7: 'q5_1', 8: 'q8_0' },
   ...{ 10: 'q2_K', 11: 'q3_K', 12: 'q4_K', 13: 'q5_K', 14: 'q6_K' },
@@ -153,10 +152,10 @@ const WEIGHTS: Readonly<Record<number, string>> = {
 const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
 
 /**
- * Names of tensors that must be f32. The first two patterns match tensors that are added to activations or multiplied with them;
- * activations are f32, and ggml's binary operators take only f32 beside them (binary-ops.cpp). The other patterns match factors of rotary
- * positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that encoders
- * add, and attention sinks (ggml_soft_max_add_sinks).
+ * Names of tensors that must be f32. The first two patterns match tensors that are added to activations or multiplied with them.
+ * Activations are f32, and ggml's binary operators take only f32 beside them (binary-ops.cpp). The other patterns match, in order: factors
+ * of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that
+ * encoders add, and attention sinks (ggml_soft_max_add_sinks).
  */
 const EXACT: readonly RegExp[] = [
   /\.(?:bias|scale|input_scale)$|_scale\.weight$/,
@@ -168,7 +167,7 @@ const EXACT: readonly RegExp[] = [
   /\.attn_sinks\.weight$/,
 ]
 
-/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers. These tensors are not weights. */
+/** Architectures of llama.cpp v0.5.0 with tensors of integers, which serve as lookup tables instead of weights. */
 const INTEGER_TABLES: readonly string[] = ['deepseek4', 'qwen4exp']
 
 /** Checks that llama.cpp computes with the number format of every tensor. @throws KvfoldError model/bad-file naming the tensor */
@@ -187,7 +186,7 @@ export function checkWeights(headers: readonly GgufHeader[]): void {
     }
 }
 
-/** Whether llama.cpp computes products with a matrix of this ggml_type. */
+/** Whether llama.cpp multiplies matrices of this ggml_type. */
 export const isWeight = (type: number): boolean => WEIGHTS[type] !== undefined
 
 function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | null {
@@ -196,12 +195,12 @@ function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | nu
   return 'computes only with floats and quantised numbers (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
 }
 
-// Checks a model's vocabulary for everything on which llama.cpp v0.5.0 asserts while it reads one (llama-vocab.cpp).
+// Checks a model's vocabulary for everything on which llama.cpp v0.5.0 asserts when it loads one (llama-vocab.cpp).
 
 const TOKENS = 'tokenizer.ggml.tokens'
-/** The number of byte tokens in llama_token_type. */
+/** llama_token_type's number for byte tokens. */
 const BYTE = 6
-/** The ids of the tokens that begin and end a text in a WordPiece vocabulary, if its file gives none. */
+/** The default ids of the tokens that begin and end a text in a WordPiece vocabulary. */
 const WORD_PIECE = { bos: 101, seperator: 102 } as const
 
 /** Checks the vocabulary in a file's metadata. @throws KvfoldError model/bad-file naming the token */
@@ -219,7 +218,7 @@ export function checkVocabulary({ path, metadata }: GgufHeader): void {
   if (kind === 'rwkv') checkBytes(tokens, refuse)
 }
 
-/** Reads the texts of tokens as llama.cpp does. A text ends at its first NUL, and an empty text is replaced by a unique name. */
+/** Reads token texts as llama.cpp does: a text ends at its first NUL, and an empty text gets a unique name. */
 const textsOf = (items: readonly (number | string)[]): string[] =>
   items.map((item, index) => String(item).split('\0')[0] || `[EMPTY_${index}]`)
 
@@ -231,7 +230,7 @@ function refuseTwins(tokens: readonly string[], refuse: (what: string) => never)
   })
 }
 
-/** Checks that a WordPiece vocabulary has no byte tokens, and that it has the tokens for the beginning and the end of a text. */
+/** Checks that a WordPiece vocabulary has no byte tokens, and that the ids of its begin and end tokens exist. */
 function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse: (what: string) => never): void {
   const types = metadata.get('tokenizer.ggml.token_type')
   const byte = types?.kind === 'list' ? (types.items?.indexOf(BYTE) ?? -1) : -1
@@ -244,17 +243,14 @@ function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse:
   }
 }
 
-/**
- * Checks that an RWKV vocabulary has a token for every single byte. Otherwise llama.cpp searches forever when a byte only begins longer
- * tokens.
- */
+/** Checks that an RWKV vocabulary has a token for every single byte. If a byte only begins longer tokens, llama.cpp may search forever. */
 function checkBytes(tokens: readonly string[], refuse: (what: string) => never): void {
   const single = new Set(tokens.map(unescaped).filter(({ length }) => length === 1))
   if (single.size < 256) refuse(`it is for RWKV, but only ${single.size} of the 256 bytes are tokens`)
 }
 
 /**
- * Resolves the escapes in texts of RWKV tokens: \t, \n, \r, \x with two digits. Any other character after a backslash stands for itself.
+ * Resolves the escapes in RWKV token texts: \t, \n, \r, and \x with two digits. After any other backslash, the character stands for itself.
  */
 const unescaped = (text: string): string =>
   text.replaceAll(/\\(x[0-9a-fA-F]{2}|.)/gs, (_, escape: string) => {

@@ -4,22 +4,20 @@ import { KvfoldError } from '../core/errors.js'
 import { shortened } from './addon.js'
 
 const READ = 1 << 20
-/** The numbers of value types in gguf_type (gguf.h). */
+/** Numbers of value types in gguf_type (gguf.h). */
 export const TYPE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
-/** Bytes of a metadata value, by gguf_type; texts and arrays have no fixed size. */
+/** Bytes of a metadata value, by gguf_type; strings and arrays, which have no fixed size, are missing. */
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 /** The most dimensions of a tensor, ggml's GGML_MAX_DIMS. */
 const MOST_DIMENSIONS = 4
-/** The most items of a metadata list that is kept. Longer lists are kept only if a check needs their items (KEPT_LISTS). */
+/** Longer metadata lists are dropped, except those in KEPT_LISTS, whose items a check needs. */
 const KEPT_ITEMS = 4096
 const KEPT_LISTS: readonly string[] = ['tokenizer.ggml.tokens', 'tokenizer.ggml.token_type']
 
 export type GgufEntry =
   | { readonly kind: 'number'; readonly type: number; readonly value: number }
   | { readonly kind: 'text'; readonly value: string }
-  /**
-   * `item` is the gguf_type of the items. `items` is null if there were too many to keep. Texts are Latin-1, one character for each byte.
-   */
+  /** `item` is the gguf_type of the items. `items` is null if the list is too long to keep. Strings are Latin-1, one character per byte. */
   | { readonly kind: 'list'; readonly item: number; readonly count: number; readonly items: readonly (number | string)[] | null }
 
 export interface GgufTensorInfo {
@@ -28,7 +26,7 @@ export interface GgufTensorInfo {
   readonly shape: readonly number[]
   /** The number format, as ggml_type. */
   readonly type: number
-  /** Bytes from the end of the header, aligned, to the tensor's data. */
+  /** Bytes from the aligned end of the header to the tensor's data. */
   readonly offset: number
 }
 
@@ -46,7 +44,7 @@ export interface GgufHeader {
 export function readHeader(path: string): GgufHeader {
   let file: number
   try {
-    // Check the kind of file before opening it, because opening a named pipe waits for a writer.
+    // Check the kind of file before opening it: opening a named pipe would wait for a writer.
     if (!statSync(path).isFile())
       throw new KvfoldError('model/bad-file', `${path} is not a regular file; give the path of a .gguf file.`)
     file = openSync(path, 'r')
@@ -172,7 +170,7 @@ class ByteReader {
     return this.#bytes(4).readUInt32LE()
   }
 
-  /** Reads a count of things that each take at least one byte of the file, so a count above the file's size is refused. */
+  /** Reads a count of items that each take at least one byte of the file. So a count above the file's size is refused. */
   #u64(what: string): number {
     const count = this.#count()
     if (count > this.size) throw this.#broken(`it claims ${count} ${what}`)
@@ -195,5 +193,5 @@ class ByteReader {
   }
 }
 
-/** Returns a tensor's name for an error's sentence. In undamaged files names are short words, but a damaged header may contain anything. */
+/** Returns a tensor's name for an error message. A damaged header may contain anything, so odd names are quoted and shortened. */
 const shown = (name: string): string => (/^[\w.-]{1,100}$/.test(name) ? name : shortened(JSON.stringify(name)))

@@ -1,9 +1,9 @@
-/** Writes GGUF files: header, metadata and tensors. They are streamed to disk, so a model is never in memory whole. */
+/** Writes GGUF files: header, metadata and tensors. Tensors are streamed to disk, so a model is never in memory whole. */
 import { open, type FileHandle } from 'node:fs/promises'
 import { invariant } from '../core/errors.js'
 import { writeWhole } from '../core/whole-file.js'
 
-/** A metadata value; the key of the object is its type in the file. */
+/** A metadata value. The key of the object is its type in the file. */
 export type GgufValue =
   | { readonly u16: number }
   | { readonly u32: number }
@@ -21,7 +21,7 @@ export interface GgufTensor {
   /** The sizes of the tensor's dimensions, fastest dimension first, as in ggml. */
   readonly shape: readonly number[]
   readonly type: TensorType
-  /** The tensor's bytes in order, in pieces of any size. Together they must be exactly as many as shape and type need. */
+  /** Yields the tensor's bytes in order, in pieces of any size, together exactly as many as shape and type need. */
   chunks(): Iterable<Uint8Array>
 }
 
@@ -61,14 +61,14 @@ async function writeTensor(file: FileHandle, tensor: GgufTensor): Promise<void> 
   await writeAll(file, Buffer.alloc(padding(size)))
 }
 
-/** Writes all bytes, because one write call may take only a part. */
+/** Writes all bytes. A single write call may write only some of them. */
 async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
   for (let at = 0; at < bytes.length;) at += (await file.write(bytes, at, bytes.length - at)).bytesWritten
 }
 
 function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensor[]): Buffer {
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(metadata.size)]
-  // Push the parts one by one, because a vocabulary has more parts than a call can take arguments.
+  // Not `push(...all)`: a vocabulary has more parts than a call can take arguments.
   for (const [key, value] of metadata) for (const part of [text(key), ...encode(value)]) parts.push(part)
   let offset = 0
   for (const tensor of tensors) {

@@ -9,9 +9,9 @@ namespace {
 using Kind = GrammarRules::Kind;
 using Element = GrammarRules::Element;
 
-// The most elements that a grammar may have in memory. A repetition such as `x{9}` counts as often as it repeats.
+// The most elements of a grammar with its repetitions written out: `x{9}` counts nine times.
 constexpr size_t MOST_ELEMENTS = 1'000'000;
-// The deepest nesting of brackets, because the parser recurses into them.
+// The deepest nesting of brackets. The parser recurses into them, so deeper nesting could overflow the stack.
 constexpr int DEEPEST = 500;
 constexpr uint64_t UNBOUNDED = UINT64_MAX;
 constexpr uint32_t LAST = 0x10ffff;
@@ -30,7 +30,7 @@ CharClass joined(CharClass ranges) {
   return out;
 }
 
-// Returns the class of all characters that are in none of these ranges. Halves of surrogate pairs do not count as characters.
+// Returns all characters that are in none of these ranges. Halves of surrogate pairs do not count as characters.
 CharClass without(CharClass ranges) {
   ranges.emplace_back(0xd800, 0xdfff);
   CharClass out;
@@ -106,7 +106,7 @@ class Parser {
     return found->second;
   }
 
-  // Defines a rule that has no name in the grammar, for brackets and repetitions, and returns its id.
+  // Defines an unnamed rule, for brackets or a repetition, and returns its id.
   uint32_t define(std::vector<Sequence> alternatives) {
     drafts.push_back({current, true, std::move(alternatives)});
     return drafts.size() - 1;
@@ -147,7 +147,7 @@ class Parser {
 
   Sequence sequence(int depth) {
     Sequence whole;
-    // The elements that a repetition sign behind them repeats; empty if it would repeat nothing.
+    // The elements to which a following repetition sign applies, e.g. `*`; empty if there are none.
     Sequence last;
     auto push = [&] {
       grow(last.size());
@@ -196,7 +196,7 @@ class Parser {
         auto part = last.size() <= 1 ? last : Sequence{{Kind::call, define({last})}};
         last = repetition(part, least, most);
         whole.insert(whole.end(), last.begin(), last.end());
-        // A second repetition sign behind this one repeats all of these elements, so replace them by one call.
+        // A second repetition sign, as in `x{2}*`, repeats all of these elements. So replace them by one call.
         if (last.size() > 1) {
           whole.resize(whole.size() - last.size());
           last = {{Kind::call, define({last})}};
@@ -210,7 +210,7 @@ class Parser {
     }
   }
 
-  // Returns the elements for `part{least,most}`: the part `least` times, then a call of rules that each allow the part once more.
+  // Returns the elements for `part{least,most}`: the part `least` times, then a call of rules that allow the rest of the repetitions.
   Sequence repetition(const Sequence &part, uint64_t least, uint64_t most) {
     if (part.empty() || most == 0) return {};
     uint64_t more = most == UNBOUNDED ? 1 : most - least;
@@ -347,10 +347,10 @@ class Parser {
     }
   }
 
-  // Returns for each rule whether it may match the empty text.
+  // Returns, for each rule, whether it may match the empty text.
   std::vector<bool> nullables() const {
     std::vector<bool> nullable(out.rules.size());
-    // An alternative that consists of calls only. `left` counts the calls of rules that are not known to match the empty text.
+    // An alternative that consists of calls only. `left` counts its calls of rules that are not yet known to match the empty text.
     struct Open {
       uint32_t rule, left;
     };
@@ -383,9 +383,9 @@ class Parser {
     return nullable;
   }
 
-  // Refuses rules that begin with a call of themselves (left recursion). The matcher keeps the elements that follow a call, so they would
-  // pile up without end. Rules that begin with calls of each other form Tarjan's components. The search for them does not recurse, because
-  // rules may be thousands deep.
+  // Refuses left recursion: rules that begin with a call of themselves, directly or through other rules. The matcher keeps what follows
+  // each call, so such a rule would grow without end. Rules that begin with each other form Tarjan's components. The search does not
+  // recurse, because rules may be thousands deep.
   void refuseLeftRecursion() const {
     auto nullable = nullables();
     struct Call {

@@ -1,8 +1,7 @@
 // The rules of a GBNF grammar, in the form that its matcher (grammar.h) uses.
 //
-// We do not use llama.cpp's own matcher. It keeps a list of stacks that an ambiguous grammar multiplies without a bound, at the start and
-// at each token, and nothing stops it. It also recurses as deep as the rules nest, and refuses repetitions that would fit into memory many
-// times over.
+// kvfold does not use llama.cpp's own matcher. That keeps a list of stacks, which an ambiguous grammar multiplies without a bound, at the
+// start and at each token. It also recurses as deep as the rules nest, and refuses repetitions that would easily fit into memory.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace kvfold {
 
-// Ranges of code points (first, last), sorted, without overlaps.
+// A set of characters: ranges of code points (first, last), sorted, without overlaps.
 using CharClass = std::vector<std::pair<uint32_t, uint32_t>>;
 
 struct GrammarRules {
@@ -25,12 +24,11 @@ struct GrammarRules {
     uint32_t value;
   };
 
-  // Parses a grammar in GBNF. Throws engine/bad-grammar if the text does not parse, if the grammar becomes too large when written out, or
-  // if a rule begins with itself.
+  // Parses a grammar in GBNF. Throws engine/bad-grammar if the text does not parse, if the grammar becomes too large when its repetitions
+  // are written out, or if a rule begins with itself.
   GrammarRules(const llama_vocab *vocab, const std::string &text);
 
-  // The elements of all alternatives of all rules, one alternative behind another, each followed by an `end`. The very first element is an
-  // `end`.
+  // The elements of all alternatives of all rules, one alternative after another, each followed by an `end`. Index 0 is an extra `end`.
   std::vector<Element> elements;
   // For each rule: the index in `elements` at which each of its alternatives begins.
   std::vector<std::vector<uint32_t>> rules;

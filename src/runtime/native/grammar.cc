@@ -11,11 +11,11 @@ using Kind = GrammarRules::Kind;
 
 constexpr int32_t DEAD = -1;
 constexpr int32_t UNKNOWN = -2;
-// The most places in the rules that may be examined for one token, which takes a few hundredths of a second. A schema's grammar needs a few
-// hundred.
+// The most positions in the rules that may be examined for one token, which takes a few hundredths of a second. A schema's grammar needs a
+// few hundred.
 constexpr size_t MOST_WORK = 400'000;
-// The most threads and steps that all nodes and states together may hold (grammar.h). Beyond that, `forget` drops all that are not needed
-// now; they are made anew when needed.
+// The most threads and steps that all nodes and states together may hold (grammar.h). Beyond that, `forget` drops those that the current
+// text does not need; they are computed again when they are needed.
 constexpr size_t MOST_HELD = 2'000'000;
 
 size_t hashed(size_t seed, size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed >> 29); }
@@ -78,8 +78,8 @@ int32_t Grammar::stateOf(Threads threads, bool ends) {
 }
 
 int32_t Grammar::close(Threads todo) {
-  // The calls of rules that this function meets. A call may get more callers until the end, so it becomes a node only then. Until then a
-  // thread refers to it by ~index, a negative number.
+  // The calls of rules that this function meets. A call may get more callers until the loop ends, so it becomes a node only afterwards.
+  // Until then a thread refers to it by ~index, a negative number.
   struct Call {
     Threads behind;
     // Whether the called rule may match the empty text.
@@ -106,7 +106,7 @@ int32_t Grammar::close(Threads todo) {
       spend(behind.size());
       todo.insert(todo.end(), behind.begin(), behind.end());
     } else if (element.kind == Kind::call) {
-      // If no element follows the call in its alternative, the called rule returns directly to the caller's own node.
+      // If the call ends its alternative, the called rule returns directly to the caller's own node (tail call).
       int32_t behind = node;
       if (rules->elements[at + 1].kind != Kind::end) {
         auto [known, isNew] = callOf.emplace(element.value, calls.size());
@@ -123,7 +123,7 @@ int32_t Grammar::close(Threads todo) {
       found.push_back({at, node});
     }
   }
-  // Turns the calls into nodes. Calls that come later in the text are turned first. No call waits for itself, because no rule is
+  // Turn the calls into nodes. Before a call, turn the calls that it returns to. No call waits for itself, because no rule is
   // left-recursive.
   std::vector<int32_t> pending;
   for (auto &each : found)
@@ -217,7 +217,7 @@ const CharClass &Grammar::charactersOf(int32_t of) {
 
 bool Grammar::isPossible(const Place &at) {
   uint32_t low = at.value << (6 * at.missing), high = low | ((1u << (6 * at.missing)) - 1);
-  // Only the shortest encoding of a character is valid, so an encoding of this size has a smallest code point.
+  // UTF-8 allows only the shortest encoding of a character, so an encoding of this many bytes has a smallest code point.
   low = std::max(low, at.size == 3 ? 0x800u : at.size == 4 ? 0x10000u : 0x80u);
   auto &ranges = charactersOf(at.state);
   auto reaching = std::lower_bound(ranges.begin(), ranges.end(), low, [](auto &range, uint32_t value) { return range.second < value; });
@@ -282,7 +282,7 @@ void Grammar::take(llama_token token) {
     }
     Place named{close(std::move(begun))};
     if (isWritten && at.missing == 0 && named.state != DEAD) {
-      // The rules allow the token by its id and also by its text, so keep the threads of both.
+      // The rules allow the token both by its id and by its text. Keep the threads of both.
       Threads both = states[named.state].threads;
       both.insert(both.end(), states[at.state].threads.begin(), states[at.state].threads.end());
       named.state = stateOf(std::move(both), states[named.state].ends || states[at.state].ends);
@@ -303,8 +303,7 @@ void Grammar::mask(std::vector<llama_token_data> &candidates) {
   bool ends = place.missing == 0 && states[place.state].ends;
   std::vector<uint8_t> allowed(candidates.size());
   for (size_t token = 0; token < candidates.size(); token++) allowed[token] = pieces.ends[token] && ends;
-  // Go through the tokens in the order of their texts. The bytes that a text shares with the text before it were already checked with that
-  // text.
+  // Tokens come in the order of their texts. The bytes that a text shares with the one before need not be checked again.
   std::vector<Place> path(pieces.longest + 1, place);
   size_t known = 0;
   bool failed = false;
@@ -343,7 +342,7 @@ void Grammar::forget() {
   nodes.clear(), states.clear(), nodeIndex.clear(), stateIndex.clear();
   nodes.emplace_back();
   held = 0;
-  // Marks all nodes that are needed. A node refers only to nodes that were made before it, so one pass backwards suffices.
+  // Mark all nodes that are needed. A node refers only to nodes made before it, so one pass backwards is enough.
   std::vector<uint8_t> isNeeded(before.size());
   for (auto &state : kept)
     for (auto &thread : state.threads) isNeeded[thread.node] = true;

@@ -1,5 +1,5 @@
-// The lifetimes of native objects: which object keeps which alive, how they are freed when an environment ends, and how failures are
-// reported.
+// Lifetimes of native objects: which object keeps which alive, and how they are freed when an environment ends. Also turns exceptions into
+// error messages.
 #include <algorithm>
 
 #include "answer-limits.h"

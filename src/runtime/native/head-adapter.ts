@@ -1,4 +1,4 @@
-/** Writes LoRA adapters that weaken chosen attention heads, or take them away. */
+/** Writes LoRA adapters that weaken or remove chosen attention heads, for ablation studies. */
 import { KvfoldError } from '../core/errors.js'
 import { type GgufTensor, type GgufValue, writeGguf } from './gguf-writer.js'
 import { headersOf } from './gguf-file.js'
@@ -6,9 +6,9 @@ import type { GgufHeader } from './gguf-reader.js'
 import type { AttentionHead, Native } from './types.js'
 
 /**
- * Writes an adapter that scales the output of the named heads to the share `left` (default 0: no output). The heads' patterns stay as they
- * are. The adapter subtracts the rest of the heads' columns in `attn_output`, with the values in the model's file. So the share is exact up
- * to the rounding of the model's number format. An existing file is replaced.
+ * Writes an adapter that scales the output of the named heads by the factor `left` (default 0: no output). The heads' attention patterns do
+ * not change. The adapter subtracts the rest of the heads' columns of `attn_output`, computed from the values in the model's file. So the
+ * factor is exact up to the rounding of the model's number format. An existing file is replaced.
  * @param modelPath a GGUF with tensors `blk.<layer>.attn_output.weight`
  * @throws KvfoldError native/bad-argument for a head that the model does not have, or one that is named twice; native/unsupported for a
  * layer whose attention has no such tensor; model/*; the file system's error
@@ -50,9 +50,7 @@ export async function writeHeadAdapter(
   )
 }
 
-/**
- * Returns the two LoRA matrices of a layer. A picks the heads' values out of the attention's output, and B is `factor` times their columns.
- */
+/** Returns the two LoRA matrices of a layer. A selects the heads' values from the attention's output. B is `factor` times their columns. */
 function without(
   native: Native,
   modelPath: string,

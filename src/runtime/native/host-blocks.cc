@@ -1,4 +1,4 @@
-// Host memory for saved sequences. It is pinned if the GPU's backend offers that, never filled with zeros, and reused when a state is gone.
+// Host memory for saved sequences. It is pinned if the GPU's backend offers that, is never zeroed, and is reused for later states.
 #include <algorithm>
 #include <cstdlib>
 #include <system_error>
@@ -9,13 +9,13 @@
 namespace kvfold {
 namespace {
 
-// Blocks of fewer bytes are not kept for reuse, because the system's allocator is quick for them.
+// Smaller blocks are not kept for reuse, because the system's allocator is fast for them.
 constexpr size_t SMALLEST_KEPT = 1 << 20;
-// The sizes of kept blocks are multiples of this many bytes, so that a state can reuse the block of a state of similar length.
+// The size of a kept block is a multiple of this many bytes. So a state can reuse the block of a state of similar length.
 constexpr size_t UNIT = 2 << 20;
 // The most bytes of unused blocks that are kept for later states.
 constexpr size_t MOST_FREE = size_t{2} << 30;
-// The most bytes that are pinned at a time, because the system cannot use pinned memory for anything else.
+// The most bytes that are pinned at a time. The system cannot use pinned memory for anything else.
 constexpr size_t MOST_PINNED = size_t{8} << 30;
 
 struct Pool {
@@ -25,13 +25,13 @@ struct Pool {
   size_t pinnedBytes = 0;
 };
 
-// The pool is never destroyed, because states may be freed after the backends are unloaded.
+// Never destroyed, because states may be freed after the backends are unloaded.
 Pool &pool() {
   static auto *made = new Pool();
   return *made;
 }
 
-// Returns the type of pinned buffers of the first GPU; null if there is no GPU, or if its backend offers no such type.
+// Returns the buffer type for pinned memory of the first GPU; null if there is no GPU, or if its backend offers none.
 ggml_backend_buffer_type_t pinnedType() {
   static ggml_backend_buffer_type_t type = [] {
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
@@ -108,7 +108,7 @@ void giveBlock(const HostBlock &block) {
       free.push_back(block);
       pool().freeBytes += block.size;
     }
-    // Release the blocks that were unused for the longest time first.
+    // The oldest free blocks are at the front. Release them until the limit holds.
     while (pool().freeBytes > MOST_FREE) {
       pool().freeBytes -= free.front().size;
       released.push_back(free.front());
@@ -121,8 +121,8 @@ void giveBlock(const HostBlock &block) {
   auto releaseAll = [released] {
     for (auto &each : released) release(each);
   };
-  // The system takes a tenth of a second to take back a GiB. JavaScript gives blocks back on the event loop, so free large blocks on
-  // another thread.
+  // The system needs a tenth of a second to take back a GiB, and JavaScript gives blocks back on the event loop. So large blocks are freed
+  // on another thread.
   try {
     if (block.size < SMALLEST_KEPT) releaseAll();
     else std::thread(releaseAll).detach();
@@ -133,8 +133,8 @@ void giveBlock(const HostBlock &block) {
 
 namespace {
 
-// Returns a Uint8Array. `what` is an ArrayBuffer or a number of bytes. In Node 20 an array has at most 4 GiB: JavaScript's constructor throws for
-// more, while N-API's function would end the process.
+// Makes a Uint8Array of `what`, an ArrayBuffer or a number of bytes. In Node 20 an array has at most 4 GiB. For more, JavaScript's
+// constructor throws, while N-API's function would end the process.
 Napi::Uint8Array bytes(Napi::Env env, Napi::Value what, size_t size) {
   try {
     return env.Global().Get("Uint8Array").As<Napi::Function>().New({what}).As<Napi::Uint8Array>();
@@ -156,7 +156,7 @@ Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
   napi_value buffer;
   if (napi_create_external_arraybuffer(env, block.data, size, give, kept, &buffer) == napi_ok)
     return bytes(env, Napi::Value(env, buffer), size);
-  // Some programs that embed Node do not allow arrays over memory that Node did not allocate, so copy the bytes.
+  // Some programs that embed Node forbid arrays over memory that Node did not allocate. Then copy the bytes.
   try {
     auto copy = bytes(env, Napi::Number::New(env, static_cast<double>(size)), size);
     std::copy_n(block.data, size, copy.Data());

@@ -27,7 +27,7 @@ struct Failure : std::exception {
   const char *what() const noexcept override { return message.c_str(); }
 };
 
-// The texts of all tokens of a vocabulary, in forms for quick searches.
+// The texts of all tokens of a vocabulary, sorted so that a search can share work between texts with a common beginning.
 struct Pieces {
   // The text of each token, by its id; control tokens are written out.
   std::vector<std::string> texts;
@@ -35,9 +35,9 @@ struct Pieces {
   std::vector<uint8_t> ends;
   // The ids of the tokens that have a text and do not end generation, sorted by their texts.
   std::vector<llama_token> order;
-  // For each token in `order`: how many first bytes its text shares with the text before it, and how many further bytes it has.
+  // For each token in `order`: how many bytes its text shares with the beginning of the previous token's text, and how many bytes follow.
   std::vector<uint32_t> shared, own;
-  // The further bytes of all tokens in `order`, one text after another.
+  // For all tokens in `order`, one after another: the bytes of their texts that follow the shared beginning.
   std::string tails;
   size_t longest = 0;
 };
@@ -45,7 +45,7 @@ struct Pieces {
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
-  // Tasks that read the vocabulary on another thread hold this lock as readers. `free` waits for them.
+  // Threads that read the vocabulary hold this lock as readers. `free` waits for them.
   std::shared_mutex reading;
   ~ModelHandle() { free(); }
   void free();
@@ -84,15 +84,15 @@ struct ContextHandle {
   // Whether cells were shifted since the last decode. llama.cpp turns their keys in place when the next decode begins, layer by layer. A
   // stop in between would leave some layers turned, and the decode after it would turn these again. So that decode is not stopped.
   std::atomic<bool> turning{false};
-  // Whether a run (run.cc) is to end before its next decode.
+  // Whether a run (run.cc) should end before its next decode. Set by `pause`.
   std::atomic<bool> pause{false};
   // A lock that is held while a decode runs on another thread.
   std::mutex running;
-  // How many tokens have entered the cache since the context was made.
+  // How many tokens have entered the KV cache since the context was made.
   uint64_t submitted = 0;
-  // For each index of the last successful decode's batch: whether the logits (or embedding) of that token were requested.
+  // By batch index of the last decode: 1 if the logits (or embedding) of that token were requested. Empty if the decode failed.
   std::vector<int8_t> outputs;
-  // How embeddings are pooled; unspecified if the context makes none.
+  // How embeddings are pooled; unspecified if the context computes logits instead.
   enum llama_pooling_type pooling = LLAMA_POOLING_TYPE_UNSPECIFIED;
   // Captures attention; null if the context cannot do that.
   std::unique_ptr<Tap> tap;
@@ -112,25 +112,25 @@ class AnswerLimits;
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
-  // A lock that is held while a token is drawn or accepted, and while the sampler is freed, because a run draws on another thread.
+  // Held while a token is drawn or accepted, and while the sampler is freed. A run draws on another thread.
   std::mutex mutex;
   // The tokens that the grammar allows next; null without a grammar.
   std::unique_ptr<Grammar> grammar;
-  // Wakes the grammar when the answer begins a tool call; null if the grammar applies from the beginning.
+  // Makes the grammar apply from the answer's first tool call on; null if it applies from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
-  // Whether the grammar applies to the next token.
+  // Whether the grammar applies to the next token. False while a lazy grammar has seen no trigger.
   bool awake = false;
-  // Bounds the reasoning; null if it has no bound.
+  // Limits how many tokens the reasoning may have; null for no limit.
   std::unique_ptr<ReasoningBudget> budget;
   // The limits of the answer; null if it has none.
   std::unique_ptr<AnswerLimits> limits;
   llama_sampler *chain = nullptr;
-  // The parts of the chain that also look at the tokens before the answer, and (next field) the tokens before the answer.
+  // The samplers in the chain that also count the tokens before the answer, and (next field) these tokens.
   std::vector<llama_sampler *> seeing;
   std::vector<int32_t> seen;
   // The tokens that the logit bias forbids.
   std::vector<llama_token> banned;
-  // Whether the chain's state changes with every draw (mirostat, adaptive-p).
+  // Whether a draw changes the chain's state (mirostat, adaptive-p), so that a draw cannot be repeated.
   bool stateful = false;
   std::vector<llama_token_data> candidates;
   SamplerHandle();
@@ -138,15 +138,17 @@ struct SamplerHandle {
   void free();
 };
 
-// Keeps the lines that llama.cpp logs on this thread while the object lives; at other times they are dropped. Must not be nested.
+// Collects the lines that llama.cpp logs on this thread while the object lives. Without such an object they are dropped. Must not be
+// nested.
 class Log {
  public:
   Log();
   ~Log();
   Log(const Log &) = delete;
-  // Returns the last errors, or the last warnings if there are no errors, as the end of a sentence: ": why; why." or "."
+  // Returns the last errors, or the last warnings if there are no errors, in the form ": why; why." that ends a sentence. Returns "." for
+  // none.
   std::string why() const;
-  // Returns every line of any level that contains `part`.
+  // Returns all collected lines, of any level, that contain `part`.
   std::vector<std::string> lines(const std::string &part) const;
 
  private:
@@ -165,14 +167,14 @@ class Silence {
   Log *kept;
 };
 
-// All llama.cpp objects of a Node environment (a main thread or a worker). Frees them when the environment ends.
+// All llama.cpp objects of one Node environment (main thread or worker). Frees them when the environment ends.
 class Live {
  public:
   ~Live() { freeAll(); }
   void add(const std::shared_ptr<ModelHandle> &handle) { keep(models, handle); }
   void add(const std::shared_ptr<ContextHandle> &handle) { keep(contexts, handle); }
   void add(const std::shared_ptr<SamplerHandle> &handle) { keep(samplers, handle); }
-  // Frees all objects and stops running loads. Later calls on any handle fail with native/disposed. Further calls do nothing.
+  // Stops running loads and frees all objects. Later calls on their handles fail with native/disposed. Calling it again does nothing.
   void freeAll();
   std::shared_ptr<std::atomic<bool>> stopping = std::make_shared<std::atomic<bool>>(false);
 
@@ -192,10 +194,10 @@ class Live {
 
 Live &live(Napi::Env env);
 
-// Returns the exception that is being handled as "code\nsentence". Errors travel to addon.ts in this form.
+// Returns the exception that is being handled as "code\nsentence". addon.ts turns this form into a KvfoldError.
 std::string currentFailure();
 
-// Runs `body` for a call from JavaScript, and turns anything that it throws into a JavaScript error.
+// Runs `body` for a call from JavaScript, and turns any C++ exception into a JavaScript error.
 template <typename Body>
 Napi::Value guarded(const Napi::CallbackInfo &info, Body body) {
   std::string message;
@@ -259,12 +261,12 @@ std::shared_ptr<T> unboxed(const Napi::Value &value) {
   return *value.As<Napi::External<std::shared_ptr<T>>>().Data();
 }
 
-// These return the object behind a JavaScript handle. They throw native/disposed if it was freed, by dispose or at exit.
+// Return the object behind a JavaScript handle. Throw native/disposed if it was freed, by dispose or at exit.
 std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
 std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
 std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
 
-// Tokens that are decoded together, each in a sequence.
+// The tokens of one decode, each with its position and its sequence.
 struct Batch {
   std::vector<int32_t> tokens, positions, sequences;
   // For each token: 1 if its logits (or embedding) are requested.
@@ -277,29 +279,28 @@ struct Batch {
 // Returns a copy of an Int32Array.
 std::vector<int32_t> int32s(const Napi::Value &value);
 
-// Returns the logits of batch index `index` of the last decode, one float for each token of the vocabulary. They are valid until the next
-// decode.
+// Returns the logits of batch index `index` of the last decode: one float per token of the vocabulary, valid until the next decode. Throws
+// native/bad-argument if they were not requested.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
 // Draws a token from logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
-// Whether an answer ends with this token: by its vocabulary, or because the sampler's options say so.
+// Whether this token ends the answer: an end token of the vocabulary, or one of the sampler's stop tokens.
 bool endsAnswer(SamplerHandle &sampler, llama_token token);
 
 // A block of host memory for a saved sequence (host-blocks.cc). Its content is undefined until it is written.
 struct HostBlock {
   uint8_t *data = nullptr;
   size_t size = 0;
-  // The pinned buffer that the block lies in; null if the block is not pinned.
+  // The pinned buffer that contains the block; null if the block is not pinned.
   ggml_backend_buffer_t pinned = nullptr;
 };
 
-// Returns a block of at least `size` bytes. It reuses a block that was given back, if one fits. May be called on any thread. Throws
-// std::bad_alloc.
+// Returns a block of at least `size` bytes, from any thread. Reuses a block that was given back if one fits. Throws std::bad_alloc.
 HostBlock takeBlock(size_t size);
-// Gives a block back, which keeps it for later states or frees it.
+// Gives a block back. It is kept for later states or freed.
 void giveBlock(const HostBlock &block);
-// Returns a Uint8Array over the block's first `size` bytes, without a copy. The block is given back when the array is gone.
+// Returns a Uint8Array over the block's first `size` bytes, normally without a copy. The block is given back when the array is collected.
 Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size);
 
 void exportModel(Napi::Env env, Napi::Object exports);

@@ -4,10 +4,10 @@
 
 namespace kvfold {
 
-// The longest run of whitespace that one space of a spaced trigger is sure to match, in characters.
+// The most characters of whitespace that one space of a spaced trigger surely matches, even if they arrive in several tokens.
 constexpr size_t MOST_SPACES = 32;
 
-// Returns the index at which a spaced trigger first occurs in the text; npos if it does not occur.
+// Returns the byte index at which a spaced trigger first occurs in the text; npos if it does not occur.
 static size_t findSpaced(const std::string &text, const std::string &trigger) {
   for (size_t start = text.find(trigger[0]); start != std::string::npos; start = text.find(trigger[0], start + 1)) {
     size_t at = start, of = 0;

@@ -1,9 +1,7 @@
-// A lazy grammar applies only from a trigger on. This class finds the trigger in the answer's text.
+// A lazy grammar applies only from a trigger on, e.g. from the tag that begins a tool call. This class finds the trigger in the answer's
+// text. In a spaced trigger, a space stands for any whitespace that JSON allows, or none. Within reasoning, triggers have no effect.
 //
-// A spaced trigger is one in which a space stands for any whitespace that JSON allows, or none.
-//
-// If a token completes a trigger and has more text behind it, the grammar must allow that text, or the token is refused. Within reasoning,
-// triggers have no effect.
+// A token may complete a trigger and contain more text after it. Then the grammar must allow that text, or the token is refused.
 #pragma once
 
 #include <string>
@@ -18,27 +16,27 @@ class LazyGrammar {
   // The grammar must outlive this object.
   LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // Starts again at the beginning of an answer. Returns true if the answer's beginning, which the prompt already contains, completes a
-  // trigger.
+  // Resets the state for a new answer. Returns true if the end of the prompt (`opened`) already contains a trigger. Throws
+  // engine/bad-grammar if the grammar does not allow what follows the trigger.
   bool begin();
-  // Whether the token may be written. If it completes a trigger, the grammar must allow the trigger and the text behind it.
+  // Whether the token may come next. If it completes a trigger, the grammar must allow the text from the trigger on.
   bool permits(llama_token token) const;
-  // Takes a token that `permits` allows. Returns true if the token completes a trigger. The grammar has then read the text from the trigger
-  // on, and applies to all later tokens.
+  // Takes a token that `permits` allows. Returns true if it completes a trigger. The grammar has then read the text from the trigger on,
+  // and applies to all later tokens.
   bool take(llama_token token);
 
  private:
   struct State {
-    // The last bytes of the text, which may be the beginning of a trigger or a tag.
+    // The last bytes of the answer, in which a trigger or a tag may have begun.
     std::string tail;
     // The tag that closes the open reasoning; empty if no reasoning is open.
     std::string closing;
     // Whether text other than whitespace has left `tail`.
     bool hasText = false;
-    // Erases the beginning of `tail`, which is text.
+    // Removes the first `length` bytes of `tail`, because no trigger or tag begins in them.
     void leave(size_t length);
   };
-  // Appends a text. Returns true if a trigger is in it; then `tail` is the text from the trigger on.
+  // Appends a text. Returns true if it completes a trigger; then `tail` is the text from the trigger on.
   bool advance(State &state, const std::string &text) const;
 
   ModelHandle &model;
@@ -46,7 +44,7 @@ class LazyGrammar {
   std::vector<std::string> triggers, spaced;
   struct Tags {
     std::string open, close;
-    // Whether they have a meaning only before any other text.
+    // Whether the tags count only before any other text.
     bool isFirst;
   };
   std::vector<Tags> reasoning;

@@ -1,4 +1,4 @@
-/** Builds parts of llama.cpp from its source, which the installed node-llama-cpp package contains as a git bundle. */
+/** Builds parts of llama.cpp from its source. The installed node-llama-cpp package contains the source as a git bundle. */
 import { spawn, spawnSync } from 'node:child_process'
 import { createWriteStream, existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -7,8 +7,8 @@ import { KvfoldError } from '../core/errors.js'
 import { nodeLlamaCpp } from './built-addon.js'
 
 /**
- * Compiler flags that avoid a fault of GCC 12. It thinks that `ldtilecfg` reads only 8 bytes and drops the stores of all other bytes. Then
- * the process dies at the first quantised product on a processor with AMX (ggml-cpu/amx/mmq.cpp).
+ * Compiler flags that avoid a bug of GCC 12. It assumes that `ldtilecfg` reads only 8 bytes, and removes the stores of all other bytes.
+ * Then the process dies at the first quantised product on a processor with AMX (ggml-cpu/amx/mmq.cpp).
  */
 export const COMPILER_OPTIONS = { CMAKE_CXX_FLAGS: '-fno-tree-dse -fno-dse' } as const
 
@@ -26,8 +26,8 @@ export function needTools(): void {
 }
 
 /**
- * Returns the first of these programs that runs. @throws KvfoldError native/build-failed with `name` (the missing program) and `why` it is
- * needed
+ * Returns the first of these programs that runs.
+ * @throws KvfoldError native/build-failed, naming the missing program (`name`) and the reason why it is needed (`why`)
  */
 export function need(programs: readonly string[], name: string, why: string): string {
   const found = programs.find((program) => spawnSync(program, ['--version'], { stdio: 'ignore' }).status === 0)
@@ -56,7 +56,7 @@ export const configure = (
   return run('cmake', ['-S', source, '-B', build, ...given], watched)
 }
 
-/** Builds a target of CMake in the folder `build`. Continues an interrupted build. */
+/** Builds a CMake target in the folder `build`. Continues an interrupted build. */
 export const make = (
   build: string,
   target: string,
@@ -74,7 +74,7 @@ async function run(
   { log, signal }: WatchedBuild,
   heard: (line: string) => void = () => undefined,
 ): Promise<void> {
-  // Leave out the caller's own git settings, which could mislead our git.
+  // Remove GIT_* variables: the git settings of a calling process, e.g. of a git hook, could mislead this git.
   const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('GIT_')))
   const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', 'pipe'], ...(signal === undefined ? {} : { signal }) })
   const file = createWriteStream(log, { flags: 'a' })

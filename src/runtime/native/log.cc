@@ -1,4 +1,4 @@
-// llama.cpp's log: lines are kept while a Log lives on the thread that wrote them, and dropped otherwise.
+// llama.cpp's log: lines are kept while a Log lives on the thread that wrote them; all other lines are dropped.
 #include <algorithm>
 
 #include "kvfold.h"
@@ -21,7 +21,7 @@ void keepLog(ggml_log_level level, const char *text, void *) {
   else listening->kept.emplace_back(level, line);
 }
 
-// The sink is set for every Log, because node-llama-cpp sets its own sink in the same library at any time.
+// The callback is set for every Log, because node-llama-cpp may have set its own in the same library.
 Log::Log() {
   llama_log_set(keepLog, nullptr);
   listening = this;

@@ -1,4 +1,4 @@
-// Operations on llama.cpp's cache: which sequences see a cell (its tags), positions, shifts, and whole sequences as bytes. context.ts
+// Operations on llama.cpp's KV cache: which sequences see a cell (its tags), positions, shifts, and whole sequences as bytes. context.ts
 // checks the arguments first, because llama.cpp ends the process on bad ones.
 #include <cstring>
 
@@ -53,11 +53,11 @@ Napi::Value clear(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns for each cell its position, the number of its sequences, and their ids. It reads the head of the state that llama.cpp v0.5.0
-// writes. The head consists of numbers of 32 bits: length and letters of the architecture's name (llama_context::state_write_data), then
-// the number of streams. For each stream follow the number of occupied cells and for each cell position, number of sequences, sequences
-// (llama_kv_cache::state_write, state_write_meta). If positions have several dimensions (M-RoPE), three numbers precede the sequences
-// (llama_kv_cell_ext). Keys and values come after the head and are not read.
+// Returns, cell after cell, its position, the number of its sequences, and their ids. It parses the head of the state that llama.cpp v0.5.0
+// writes, in numbers of 32 bits. The head begins with the length and the letters of the architecture's name
+// (llama_context::state_write_data), and the number of streams. For each stream follow the number of occupied cells and, for each cell,
+// position, number of sequences, sequences (llama_kv_cache::state_write, state_write_meta). If positions have several dimensions (M-RoPE),
+// three numbers precede the sequences (llama_kv_cell_ext). Keys and values come after the head and are not read.
 Napi::Value readback(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -91,7 +91,7 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
   });
 }
 
-// The saved bytes of a sequence in a block. In front of them the block has bytes that are left for the caller's header.
+// A saved sequence in a host block. The block begins with `room` unused bytes for the caller's header; `size` includes them.
 struct State {
   HostBlock block;
   size_t size = 0;
@@ -107,14 +107,14 @@ State stateOf(llama_context *context, llama_seq_id seq, size_t room) {
   throw Failure("native/failed", "llama.cpp could not copy sequence " + std::to_string(seq) + log.why());
 }
 
-// Loads a state into a sequence, which must be empty. Returns false if the cache has no room; the sequence then stays empty.
+// Loads a state into an empty sequence. Returns false if llama.cpp refuses it, e.g. for lack of room; the sequence then stays empty.
 bool loaded(llama_context *context, llama_seq_id seq, const uint8_t *data, size_t size) {
   Log log;
   size_t read = 0;
   try {
     read = llama_state_seq_set_data(context, data, size, seq);
   } catch (const std::bad_alloc &) {
-    // Part of the cells may be there already.
+    // Some cells may have been loaded already.
     llama_memory_seq_rm(llama_get_memory(context), seq, -1, -1);
     throw;
   } catch (const std::exception &) {
@@ -167,7 +167,7 @@ Napi::Value copyIn(const Napi::CallbackInfo &info) {
     size_t room = info[3].As<Napi::Number>().Int64Value();
     const uint8_t *data = state.Data() + room;
     size_t size = state.ElementLength() - room;
-    // This reference keeps the state's bytes alive until the copy ends.
+    // Keeps the state's bytes alive until the copy ends.
     auto kept = std::make_shared<Napi::ObjectReference>(Napi::Persistent(state.As<Napi::Object>()));
     auto is = std::make_shared<bool>(false);
     return Task::run(

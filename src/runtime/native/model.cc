@@ -1,4 +1,4 @@
-// Models: loads a file and describes the model in it.
+// Models: loads a model file and describes the model.
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -33,7 +33,7 @@ const char *ropeName(enum llama_rope_type type) {
   }
 }
 
-// Reads a string of unknown length from llama.cpp. `read(buffer, size)` returns the length that it needs, or a negative number on failure.
+// Reads a string of unknown length from llama.cpp. `read(buffer, size)` returns the string's length, or a negative number on failure.
 template <typename Read>
 std::string text(Read read) {
   std::string out(256, '\0');
@@ -47,7 +47,7 @@ std::string text(Read read) {
   return out;
 }
 
-// Reports the progress of a load through a thread-safe function, because the loader calls from the worker thread.
+// Reports the progress of a load to JavaScript. llama.cpp reports it on the worker thread, so it goes through a thread-safe function.
 struct Progress {
   Napi::ThreadSafeFunction function;
   bool wanted = false;
@@ -55,13 +55,13 @@ struct Progress {
   ~Progress() {
     if (wanted) function.Release();
   }
-  // Receives the share that is loaded. Returns false to stop the load.
+  // Receives the share that is loaded, 0..1. Returns false to stop the load.
   bool report(float value) {
     if (wanted)
       function.NonBlockingCall([value](Napi::Env env, Napi::Function call) { call.Call({Napi::Number::New(env, value)}); });
     return !*stopping;
   }
-  // Blocks the worker thread until the main thread has run the callback for every report of progress, or the environment ends.
+  // Waits on the worker thread until JavaScript has received all reports, or the environment ends.
   void drain() {
     if (!wanted) return;
     auto heard = std::make_shared<std::promise<void>>();
@@ -96,7 +96,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
       [=]() mutable {
         params.progress_callback_user_data = progress.get();
         params.progress_callback = [](float value, void *data) { return static_cast<Progress *>(data)->report(value); };
-        // A list of devices with only its end mark, so that no GPU is used. Without a list llama.cpp takes every GPU.
+        // A list of devices that contains only its end mark, so that llama.cpp uses no GPU. Without a list it uses every GPU.
         ggml_backend_dev_t none = nullptr;
         if (hostOnly) params.devices = &none;
         Log log;
@@ -126,7 +126,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     number("size", llama_model_size(model));
     number("layers", llama_model_n_layer(model));
     number("embedding", llama_model_n_embd(model));
-    // llama.cpp ends the process if it is asked for the heads of a model without layers. A vocabulary alone is such a model.
+    // llama.cpp ends the process if it is asked for the heads of a model without layers, such as one loaded with vocabOnly.
     bool layered = llama_model_n_layer(model) > 0;
     number("heads", layered ? llama_model_n_head(model) : 0);
     number("kvHeads", layered ? llama_model_n_head_kv(model) : 0);
@@ -136,7 +136,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     out.Set("rope", ropeName(llama_model_rope_type(model)));
     out.Set("recurrent", llama_model_is_recurrent(model));
     out.Set("hybrid", llama_model_is_hybrid(model));
-    // True for models that do not generate token after token over a cache: they only encode, or generate all tokens at once.
+    // True for models that do not generate token by token over a KV cache: they only encode, or generate all tokens at once.
     out.Set("encoder", llama_model_has_encoder(model) || !llama_model_has_decoder(model) || llama_model_is_diffusion(model));
     auto metadata = Napi::Object::New(env);
     for (int32_t i = 0; i < llama_model_meta_count(model); i++)

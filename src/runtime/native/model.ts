@@ -32,18 +32,18 @@ import type {
   VocabType,
 } from './values.js'
 
-/** How many prepared parts (DRY samplers and forbidden words) a model keeps for later samplers. */
+/** How many prepared DRY samplers and word lists a model keeps for later samplers. */
 const MOST_PARTS = 8
 /** The most tokens among which the sampler `infill` may choose. */
 const MOST_INFILLED = 1000
-/** Texts across which DRY sees no repetition by default, the same as in llama.cpp. */
+/** The default breakers of DRY, the same as in llama.cpp: texts that end a repetition. */
 const BREAKERS = ['\n', ':', '"', '*']
 
 const ENDS_GENERATION = 1
 const CONTROL = 2
 
 /**
- * A loaded model. Two rules hold for all native objects. After dispose() every call throws `native/disposed`. While a decode runs, calls
+ * A loaded model. Two rules hold for all native objects: after dispose() every call throws `native/disposed`. While a decode runs, calls
  * that use its context throw `native/busy`.
  */
 export class NativeModel {
@@ -54,14 +54,14 @@ export class NativeModel {
   readonly #addon: Addon
   readonly #backend: BackendInfo
   readonly #vocabOnly: boolean
-  /** For each token: a byte whose bits are ENDS_GENERATION and CONTROL. */
+  /** One byte per token, with the bits ENDS_GENERATION and CONTROL. */
   readonly #flags: Uint8Array
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<NativeContext>()
   readonly #samplers = new Set<NativeSampler>()
-  /** The prepared parts of samplers by their options, the last used one at the end. */
+  /** The prepared DRY samplers and word lists, by their options; the last used one at the end. */
   readonly #parts = new Map<string, Promise<unknown>>()
-  /** Calls that still use the model on another thread: they make contexts or grammars, or tokenize texts. */
+  /** Calls that use the model on another thread: they make contexts or grammars, or tokenize texts. `dispose` waits for them. */
   readonly #using = new Set<Promise<unknown>>()
   /** How many adapters are being loaded. */
   #loading = 0
@@ -117,8 +117,8 @@ export class NativeModel {
     const { gpuLayers = fit } = options
     if (!Number.isInteger(gpuLayers) || gpuLayers < 0 || gpuLayers > 2 ** 31 - 1)
       refuse(`gpuLayers is ${gpuLayers}; give a whole number of layers from 0.`)
-    // Check memory only without mmap: the system can drop mapped pages, but not copied weights. Weights for a GPU are copied through a
-    // small buffer.
+    // Memory is checked only without mmap: the system can drop mapped pages, but not copied weights. Weights for a GPU pass through a small
+    // buffer, so they need no host memory.
     if (!mmap && !vocabOnly && gpuLayers === 0)
       refuseTooMuch(
         `Loading ${path} without mmap`,
@@ -135,7 +135,7 @@ export class NativeModel {
         failure = { error }
       }
     }
-    // `hostOnly` keeps llama.cpp off the GPU: the loaded library may be one for GPUs, although the user chose the CPU.
+    // `hostOnly` keeps llama.cpp off the GPU, because the loaded library may support GPUs although the user chose the CPU.
     const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors, hostOnly: backend.gpu === 'cpu' }
     const handle = await awaiting(() => addon.modelLoad(path, raw, onProgress === undefined ? null : report))
     // `report` may have assigned `failure` during the load, which the compiler does not see.
@@ -162,8 +162,8 @@ export class NativeModel {
   }
 
   /**
-   * Tokenizes each text on another thread, so that the event loop stays free. Short texts are tokenized at once, on this thread. In a
-   * process, at most two calls run at a time.
+   * Tokenizes each text on another thread, so that the event loop stays free. If all texts together are short, it tokenizes them at once,
+   * on this thread. At most two such calls run in a process at a time; the rest wait.
    * @throws KvfoldError native/bad-argument for a text of more than a GiB; as `tokenize`
    */
   async tokenizeAll(texts: readonly string[], options: TokenizeOptions = {}): Promise<readonly Int32Array[]> {
@@ -185,10 +185,7 @@ export class NativeModel {
     })
   }
 
-  /**
-   * Refuses texts that cannot be tokenized. @throws KvfoldError model/unsupported without a vocabulary; model/bad-file if special tokens
-   * are requested that have no id
-   */
+  /** @throws KvfoldError model/unsupported without a vocabulary; model/bad-file if the model asks for BOS or EOS but has no such token */
   #refuseUntokenizable({ addSpecial = false }: TokenizeOptions): void {
     this.#refuseWithoutVocabulary()
     const { addBos, bos, addEos, eos } = this.special
@@ -200,7 +197,7 @@ export class NativeModel {
       )
   }
 
-  /** Runs work that uses the model on another thread; `dispose` waits for it. */
+  /** Runs work that uses the model on another thread. `dispose` waits for it. */
   async #elsewhere<T>(work: () => Promise<T>): Promise<T> {
     const working = work()
     this.#using.add(working)
@@ -240,7 +237,7 @@ export class NativeModel {
     return ((this.#flags[token] ?? 0) & ENDS_GENERATION) !== 0
   }
 
-  /** Whether the token is a control token or an unknown one. Plain text never gives such a token. */
+  /** Whether the token is a control token or the unknown token. Plain text never tokenizes to such a token. */
   isControl(token: number): boolean {
     refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
@@ -279,7 +276,7 @@ export class NativeModel {
    * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.
    * So load adapters before the first context, one after another. They are freed with the model.
    * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
-   * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
+   * that is no adapter of this model; native/unsupported; memory/insufficient; native/disposed
    */
   async loadAdapter(path: string): Promise<NativeAdapter> {
     const { handle } = this
@@ -292,7 +289,7 @@ export class NativeModel {
     return this.#elsewhere(async () => {
       const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path)).finally(() => this.#loading--)
       return new NativeAdapter(adapter, path, ignored, () => {
-        // llama.cpp frees adapters with their model, on another thread.
+        // Once the model is being disposed, llama.cpp frees its adapters with it, on another thread.
         if (this.#disposing !== null) return
         this.#refuseUsed('disposed')
         this.#addon.adapterFree(adapter)
@@ -300,16 +297,14 @@ export class NativeModel {
     })
   }
 
-  /**
-   * Refuses to load or free an adapter now. @throws KvfoldError native/busy while anything reads llama.cpp's list of the model's adapters
-   */
+  /** @throws KvfoldError native/busy while something may read llama.cpp's list of the model's adapters, which loading and freeing change */
   #refuseUsed(what: string): void {
     if (this.#contexts.size + this.#using.size > 0)
       throw new KvfoldError('native/busy', `An adapter can only be ${what} while its model has no context and is not in use.`)
   }
 
   /**
-   * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
+   * Compiles GBNF off the event loop. Refuses a grammar that is too large or too ambiguous.
    * @throws KvfoldError engine/bad-grammar, native/disposed
    */
   async compileGrammar(text: string): Promise<NativeGrammar> {
@@ -320,7 +315,7 @@ export class NativeModel {
   }
 
   /**
-   * Prepares a DRY sampler off the event loop. The last few are kept, so equal options need not be prepared again.
+   * Prepares a DRY sampler off the event loop. The last MOST_PARTS results are kept, so equal options need not be prepared again.
    * @throws KvfoldError native/bad-argument, native/disposed
    */
   prepareDry(options: DryOptions): Promise<NativeDry> {
@@ -335,7 +330,7 @@ export class NativeModel {
   }
 
   /**
-   * Finds forbidden words in the vocabulary, off the event loop. The last few results are kept, so equal words need not be searched again.
+   * Searches the vocabulary for tokens that contain forbidden words, off the event loop. The last MOST_PARTS results are kept.
    * @throws KvfoldError native/bad-argument, native/disposed, model/unsupported without a vocabulary
    */
   prepareWords(words: readonly string[]): Promise<NativeWords> {
@@ -348,7 +343,7 @@ export class NativeModel {
     )
   }
 
-  /** Returns the part that `make` made for this key before, or makes it now. Keeps the last few parts, but no failures. */
+  /** Returns the kept result of `make` for this key, or calls `make`. Keeps the last MOST_PARTS results, but no failures. */
   #prepared<T>(key: string, make: () => Promise<T>): Promise<T> {
     const known = this.#parts.get(key)
     this.#parts.delete(key)
@@ -377,8 +372,8 @@ export class NativeModel {
   }
 
   /**
-   * Refuses the sampler `infill` where it takes minutes, because llama.cpp compares all of its tokens with each other. Also refuses it where it
-   * could end an answer that must not end.
+   * Refuses the sampler `infill` where it would take minutes: llama.cpp compares all of its candidates with each other. Also refuses it
+   * where it could end an answer that must not end.
    */
   #refuseInfill({ order = [], topK = 0, grammar, limits }: SamplerOptions): void {
     const at = order.indexOf('infill')

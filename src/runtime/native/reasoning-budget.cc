@@ -5,11 +5,11 @@
 namespace kvfold {
 namespace {
 
-// When the budget is used up, the model may still write this many tokens to complete a character or the closing tag. A character has four
-// bytes at most; a tag that is not one token has a few tokens.
+// How many tokens the model may write beyond the budget, to complete a character or the closing tag. A character has four bytes at most; a
+// closing tag that is not one token has a few tokens.
 constexpr int32_t LATEST = 8;
 
-// Whether the text ends with the first bytes of an unfinished character.
+// Whether the text ends within a UTF-8 character.
 bool endsWithinCharacter(const std::string &text) {
   for (size_t back = 1; back <= std::min(text.size(), size_t(3)); back++) {
     auto byte = static_cast<unsigned char>(text[text.size() - back]);

@@ -1,5 +1,5 @@
-// Bounds the tokens of an answer's reasoning. When they are used up, the tokens that close the reasoning are written in place of the
-// model's choice.
+// Limits the tokens of an answer's reasoning. When they are used up, the tokens that close the reasoning are written instead of the model's
+// choice.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@ namespace kvfold {
 class ReasoningBudget {
  public:
   explicit ReasoningBudget(const Napi::Object &options);
-  // Starts again at the beginning of an answer.
+  // Resets the state for a new answer.
   void begin();
   // The token that must be written next; LLAMA_TOKEN_NULL if the model may choose.
   llama_token due();
   // Counts the next token of the answer. `opens`: whether a tag in it may open reasoning; inside a tool call it may not.
   void take(llama_token token, const std::string &piece, bool opens = true);
-  // Uses the budget up: reasoning that has begun is closed next, and later reasoning as soon as it begins.
+  // Sets the rest of the budget to 0: open reasoning is closed next, and later reasoning as soon as it begins.
   void end() { left = 0; }
-  // Gives the budget up, because the token that is due cannot be written here. The answer continues without a budget.
+  // Drops the budget for the rest of the answer, because the token that is due cannot be written here.
   void giveUp() { state = State::over; }
 
  private:
   enum class State { outside, inside, closing, over };
-  // Whether the text ends within a character or within the closing tag. The model may still complete it.
+  // Whether the text ends within a character or within the closing tag, which the model may still complete.
   bool isBetween() const;
 
   int32_t budget;
@@ -34,17 +34,17 @@ class ReasoningBudget {
   bool opened;
   // Whether the opening tag has a meaning only before any other text.
   bool isFirst;
-  // The tokens that close the reasoning, and the tokens that must follow them.
+  // The tokens that are written to close the reasoning.
   std::vector<llama_token> forced;
 
   State state = State::outside;
-  // How many tokens of reasoning the answer may still have, over all its stretches of reasoning.
+  // How many tokens of reasoning the rest of the answer may have, in all its reasoning blocks together.
   int32_t left = 0;
   // How many tokens the model has written beyond the budget, to complete a character or the closing tag.
   int32_t late = 0;
-  // How many of `forced` are written.
+  // How many of `forced` have been written.
   size_t written = 0;
-  // The last bytes of the text, in which a tag may have begun.
+  // The last bytes of the answer, in which a tag may have begun.
   std::string tail;
 };
 

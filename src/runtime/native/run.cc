@@ -1,4 +1,4 @@
-// Runs: decode and sample again and again on one thread. A run does not wait for the event loop between two tokens.
+// Runs: decode and sample token after token on one thread, without waiting for the event loop in between.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -8,36 +8,36 @@
 namespace kvfold {
 namespace {
 
-// A run ends when this many finished steps wait for JavaScript to take them, so JavaScript is never further behind.
+// A run ends when this many finished steps wait for JavaScript, which bounds how far JavaScript can fall behind.
 constexpr size_t FARTHEST_AHEAD = 8;
 
-// A run. Its batch has one token for every sequence: the token that is decoded next.
+// A run. Its batch has one token per sequence: the next one to decode.
 struct Run : Batch {
   std::vector<std::shared_ptr<SamplerHandle>> samplers;
-  // For each sequence: how many tokens may still be drawn for it; the run ends at 0.
+  // For each sequence: how many tokens may still be drawn. The run ends when one reaches 0.
   std::vector<int32_t> limits;
   int32_t steps = 0;
   const char *status = "done";
   std::string failure;
-  // For each sequence of the last step: "code\nsentence" if its draw failed (its token is then -1), else empty.
+  // For each sequence of the last step: why its draw failed, as "code\nsentence" (its token is then -1); else empty.
   std::vector<std::string> refused;
 
   // The drawn tokens, step by step, and the time of each step, until JavaScript takes them. The mutex guards both.
   std::mutex mutex;
   std::vector<int32_t> drawn;
   std::vector<double> milliseconds;
-  // The time of the last step, which drew `tokens`; 0 if the last decode failed. The step is reported only after the run has ended, because
-  // the caller may use the context again when it hears of it.
+  // The time of the last step, whose drawn tokens are in `tokens`; 0 if the last decode failed. It is reported only after the run has
+  // ended, because the caller may use the context again as soon as it receives that step.
   double last = 0;
 
-  // Moves the steps that JavaScript has not received yet into `tokens` and `times`. The run's last step is not among them.
+  // Moves the steps that JavaScript has not received into `tokens` and `times`, except the run's last step.
   void take(std::vector<int32_t> &tokens, std::vector<double> &times) {
     std::lock_guard<std::mutex> lock(mutex);
     std::swap(tokens, drawn);
     std::swap(times, milliseconds);
   }
 
-  // Draws a token for every sequence. Returns whether the run may continue.
+  // Draws a token for every sequence. Returns false if the run must end.
   bool draw(ContextHandle &handle) {
     bool more = true;
     for (size_t i = 0; i < tokens.size(); i++) {
@@ -55,7 +55,7 @@ struct Run : Batch {
     return more;
   }
 
-  // Runs to the end and never throws. Calls `heard` when there are steps for JavaScript to take.
+  // Runs to the end and never throws. Calls `heard` when the first step after a `take` is there.
   template <typename Heard>
   void run(ContextHandle &handle, Heard heard) {
     std::lock_guard<std::mutex> lock(handle.running);
@@ -128,8 +128,8 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
     run->limits = int32s(info[5]);
     run->steps = info[6].As<Napi::Number>().Int32Value();
     auto listener = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "kvfold run", 0, 1);
-    // The environment may end during the run. This hook runs before the listener's own and stops the run, so a listener is not called after
-    // it is gone.
+    // If the environment ends during the run, this hook stops the run. It runs before the listener's own hook, so the run calls no listener
+    // that is gone.
     auto *held = new std::shared_ptr<ContextHandle>(context);
     napi_add_env_cleanup_hook(env, stopAtExit, held);
     context->abort = false;
@@ -139,7 +139,7 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
         [run, context, listener] {
           run->run(*context, [&] {
             listener.NonBlockingCall([run](Napi::Env env, Napi::Function heard) {
-              // The promise of the run's end may have taken these steps already.
+              // The end of the run may have taken these steps already. Then there is nothing to report.
               auto drawn = taken(env, *run, false);
               if (drawn.Get("milliseconds").As<Napi::Float64Array>().ElementLength() > 0) heard.Call({drawn});
             });

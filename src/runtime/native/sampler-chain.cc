@@ -1,6 +1,6 @@
 // Builds the chain of a sampler. Without the option `order` it has llama.cpp's order: logit bias, penalties, DRY, top-n-sigma, top-k,
-// typical, top-p, min-p, XTC, temperature, draw. Mirostat replaces the filters. Temperature 0 takes the likeliest token that the other
-// parts leave.
+// typical, top-p, min-p, XTC, temperature, draw. Mirostat replaces the filters. With temperature 0 the last part is greedy: it takes the
+// likeliest token that is left.
 #include "sampler-chain.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class ChainBuilder {
       addMirostat();
       return;
     }
-    // A greedy draw needs no filters, unless one may remove the likeliest token. Only typical sampling and XTC do that.
+    // A greedy draw needs no filters, unless one of them can remove the likeliest token. Only typical sampling and XTC do that.
     bool filters = !greedy || typical() < 1 || removesTop();
     for (auto &name : order) addPart(name, filters);
     if (adapts) {
@@ -76,7 +76,7 @@ class ChainBuilder {
     return number(xtc, "probability", 0) > 0 && number(xtc, "threshold", 0.1) <= 0.5;
   }
   void add(llama_sampler *part) { llama_sampler_chain_add(sampler.chain, part); }
-  // Adds a part that also looks at the tokens before the answer.
+  // Adds a sampler that also counts the tokens before the answer.
   void addSeeing(llama_sampler *part) {
     add(part);
     sampler.seeing.push_back(part);
@@ -108,8 +108,8 @@ class ChainBuilder {
     if (!biases.empty()) add(llama_sampler_init_logit_bias(vocabulary, biases.size(), biases.data()));
   }
 
-  // The repetition penalty also looks at the prompt, as in llama-server and vLLM. Frequency and presence penalties look only at the answer,
-  // as in OpenAI's API.
+  // The repetition penalty also counts the prompt, as in llama-server and vLLM. Frequency and presence penalties count only the answer, as
+  // in OpenAI's API.
   void addPenalties() {
     double repeat = get("repeatPenalty", 1), frequency = get("frequencyPenalty", 0), presence = get("presencePenalty", 0);
     double last = get("penaltyLastN", 64);
@@ -147,7 +147,7 @@ class ChainBuilder {
   const Napi::Object &options;
   int32_t vocabulary;
   uint32_t seed;
-  // How many candidates the filters leave at least.
+  // The fewest candidates that a filter leaves.
   size_t keep;
   double temperature, range;
 };

@@ -1,20 +1,20 @@
-// The parts of a sampler's chain and their order. Each part filters or changes the candidates for the next token.
+// The chain of samplers behind a SamplerHandle. Each part filters or changes the candidates for the next token.
 #pragma once
 
 #include "kvfold.h"
 
 namespace kvfold {
 
-// A DRY sampler, prepared for one vocabulary, because it takes long to find its breakers in the vocabulary.
+// A DRY sampler, prepared for one vocabulary. Preparing takes long, because all tokens are searched for its breakers.
 struct DryHandle {
   std::shared_ptr<ModelHandle> model;
   llama_sampler *sampler = nullptr;
-  // Makes the sampler. It looks at every token's text, so call it on another thread. Throws native/disposed if the model was freed.
+  // Makes the sampler. It reads every token's text, so call it on another thread. Throws native/disposed if the model was freed.
   void prepare(float multiplier, float base, int32_t allowedLength, int32_t lastN, const std::vector<std::string> &breakers);
   ~DryHandle();
 };
 
-// Fills the sampler's chain. The options are those of SamplerOptions (types.ts), with a handle as `dry`.
+// Fills the sampler's chain. The options are SamplerOptions (sampler.ts), with a handle as `dry`.
 void addChain(SamplerHandle &sampler, const Napi::Object &options);
 
 }  // namespace kvfold

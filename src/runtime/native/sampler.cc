@@ -1,9 +1,10 @@
-// Samplers: choose the next token from the logits of one token.
+// Samplers: choose the next token from logits.
 //
-// The choice is a chain of parts (sampler-chain.cc). A grammar over a whole vocabulary is costly, so a token is first drawn without it. If
-// the grammar refuses that token, the grammar masks the candidates and the draw is repeated (as common_sampler_sample in llama.cpp does).
-// When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next. Mirostat learns from every draw,
-// so with it the grammar always comes first.
+// A sampler is a chain of parts (sampler-chain.cc). To mask a whole vocabulary by a grammar is costly, so a token is first drawn without
+// the grammar. If the grammar refuses it, the grammar masks the candidates and the draw is repeated (as common_sampler_sample in llama.cpp
+// does). Mirostat and adaptive-p learn from every draw, so with them the grammar masks first.
+//
+// When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next.
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +35,8 @@ struct WordsHandle {
   std::shared_ptr<const BadWords> words;
 };
 
-// Makes a JavaScript handle, as `boxed` does. It is for objects whose memory need not be freed before the environment ends.
+// Makes a JavaScript handle like `boxed`, but without adding the object to `Live`: its memory need not be freed before the environment
+// ends.
 template <typename T>
 Napi::Value external(Napi::Env env, const std::shared_ptr<T> &handle) {
   return Napi::External<std::shared_ptr<T>>::New(env, new std::shared_ptr<T>(handle), [](Napi::Env, std::shared_ptr<T> *box) { delete box; });
@@ -58,7 +60,7 @@ Napi::Value compile(const Napi::CallbackInfo &info) {
   });
 }
 
-// Gives the sampler its grammar. A text is compiled at once. A compiled grammar is copied, because every sampler needs a state of its own.
+// Gives the sampler its grammar. A string is compiled at once. A compiled grammar is copied, because each sampler needs its own state.
 void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   if (grammar.IsString()) {
     sampler.grammar = std::make_unique<Grammar>(*compiled(*sampler.model, grammar.As<Napi::String>()));
@@ -70,7 +72,7 @@ void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   sampler.awake = true;
 }
 
-// Shows the tokens before the answer to the parts of the chain that look at them.
+// Feeds the tokens before the answer to the samplers that count them (penalties, DRY).
 void see(SamplerHandle &sampler) {
   for (auto *part : sampler.seeing)
     for (llama_token token : sampler.seen) llama_sampler_accept(part, token);
@@ -146,7 +148,7 @@ llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, 
   for (auto token : sampler.banned) sampler.candidates[token].logit = -INFINITY;
   if (constrained) sampler.grammar->mask(sampler.candidates);
   if (sampler.limits != nullptr) sampler.limits->mask(sampler.candidates);
-  // Some samplers compute NaN from a token that cannot come: typical_p and mirostat 1 multiply its probability 0 by its logarithm.
+  // Remove banned tokens: typical_p and mirostat 1 would multiply their probability 0 by its logarithm and get NaN.
   auto end = sampler.candidates.end();
   if (constrained || !without.empty() || !sampler.banned.empty() || sampler.limits != nullptr)
     end = std::remove_if(sampler.candidates.begin(), end, [](auto &each) { return each.logit == -INFINITY; });
@@ -233,7 +235,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   bool constrain = sampler.awake;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
-  // The grammar is not awake yet, but the token may begin a call that the grammar does not allow. Then draw again without that token.
+  // The lazy grammar does not apply yet, but this token would begin a call that the grammar does not allow. Draw again without it.
   for (std::vector<llama_token> without; !constrain && !allowed(sampler, token) && without.size() < sampler.candidates.size();) {
     without.push_back(token);
     token = draw(sampler, logits, false, without);

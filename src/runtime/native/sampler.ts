@@ -1,4 +1,4 @@
-/** Samplers and their prepared parts. Checks a sampler's options and state before the addon draws. */
+/** Samplers, and grammars, DRY samplers and word lists prepared for them. Checks a sampler's options before the addon draws. */
 import { KvfoldError } from '../core/errors.js'
 import {
   type Addon,
@@ -18,8 +18,8 @@ export interface SamplerOptions {
   /** 0 always takes the likeliest token. Default 0.8. */
   readonly temperature?: number
   /**
-   * The temperature lies within `range` of `temperature`, and grows with the entropy of the candidates to the power `exponent`. Default:
-   * off.
+   * Dynamic temperature: it lies within `range` of `temperature`, and grows with the entropy of the candidates to the power `exponent`.
+   * Default: off.
    */
   readonly dynatemp?: { readonly range: number; readonly exponent: number }
   /** Keeps this many of the likeliest tokens. 0 keeps all. */
@@ -29,20 +29,22 @@ export interface SamplerOptions {
   readonly typicalP?: number
   /** Keeps tokens whose logit is at most this many standard deviations below the best. 0: off. */
   readonly topNSigma?: number
-  /** With `probability`, removes all but the least likely of the tokens at or above `threshold`. A threshold above 0.5 turns it off. */
+  /** With this `probability`, removes all tokens at or above `threshold` but the least likely. A threshold above 0.5 turns it off. */
   readonly xtc?: { readonly probability: number; readonly threshold: number }
   /** A DRY sampler from `prepareDry`. */
   readonly dry?: NativeDry
-  /** Draws tokens near the probability `target`. `decay` (0 to 0.99) says how long earlier draws have an effect. Default: off. */
+  /**
+   * Adaptive-p: draws tokens near the probability `target`. The higher `decay` (0 to 0.99), the longer earlier draws count. Default: off.
+   */
   readonly adaptive?: { readonly target: number; readonly decay: number }
   /** The fewest tokens that the filters must leave. Default 0. */
   readonly minKeep?: number
   /**
-   * The parts of the chain, in this order. Parts that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
+   * The samplers of the chain, in this order; those that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
    * Mirostat ignores it.
    */
   readonly order?: readonly SamplerName[]
-  /** The tokens before the answer, oldest first. DRY and the repetition penalty look at them, too. Default: none. */
+  /** The tokens before the answer, oldest first. DRY and the repetition penalty count them, too. Default: none. */
   readonly seen?: Int32Array
   /** Limits on the answer. `badWords` comes from `prepareWords`. */
   readonly limits?: Omit<AnswerLimits, 'badWords'> & { readonly badWords?: NativeWords }
@@ -53,28 +55,25 @@ export interface SamplerOptions {
   readonly penaltyLastN?: number
   /** Mirostat of version 1 or 2, which replaces all filters. */
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
-  /** 0 to 2^32 - 2. Default: another seed for every sampler. */
+  /** The seed of the draws, 0 to 2^32 - 2. Default: another seed for every sampler. */
   readonly seed?: number
-  /** A grammar in GBNF with the root rule `root`. A text is compiled at once, on the event loop. */
+  /** A grammar in GBNF with the root rule `root`. A string is compiled at once, on the event loop. */
   readonly grammar?: string | NativeGrammar
-  /**
-   * The grammar applies only from the first trigger in the answer's text on. The grammar must match the trigger itself, too. Needs
-   * `grammar`.
-   */
+  /** Makes the grammar apply only from the first trigger in the answer on. The grammar must match the trigger, too. Needs `grammar`. */
   readonly lazy?: {
     readonly triggers: readonly string[]
-    /** More triggers. A space in them matches any whitespace that JSON allows, or none. They must not begin with a space. */
+    /** More triggers, in which a space matches any whitespace that JSON allows, or none. They must not begin with a space. */
     readonly spaced?: readonly string[]
-    /** Triggers between these tags have no effect. With `isFirst`, the tags have a meaning only before any other text. */
+    /** Triggers between these tags have no effect. With `isFirst`, the tags count only before any other text of the answer. */
     readonly reasoning: readonly { readonly open: string; readonly close: string; readonly isFirst?: boolean }[]
-    /** The triggers and tags with which the prompt ends, as text; empty if it ends with none. */
+    /** The triggers and tags that the prompt already ends with, as text; empty if there are none. */
     readonly opened: string
   }
   /** Bounds the tokens of the answer's reasoning. Default: no bound. */
   readonly budget?: {
     /**
-     * The most tokens of reasoning, over all stretches of reasoning in the answer. Then `forced` is written as soon as the grammar allows
-     * it.
+     * The most tokens of reasoning in the answer, all reasoning blocks together. When they are used up, `forced` is written as soon as the
+     * grammar allows it.
      */
     readonly tokens: number
     readonly open: string
@@ -100,7 +99,7 @@ export class NativeGrammar {
   ) {}
 }
 
-/** A prepared DRY part, for any number of samplers of the model that prepared it. */
+/** A prepared DRY sampler, for any number of samplers of the model that prepared it. */
 export class NativeDry {
   /** @internal */
   constructor(
@@ -120,7 +119,7 @@ export class NativeWords {
   ) {}
 }
 
-/** Returns a sampler's options in the addon's form: with handles in place of prepared parts. @throws KvfoldError native/bad-argument */
+/** Returns the options for the addon: handles replace prepared objects. @throws KvfoldError native/bad-argument */
 function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
   const { badWords, ...others } = limits ?? {}
   if (dry !== undefined && !(dry instanceof NativeDry)) refuse('dry must come from prepareDry.')
@@ -164,8 +163,8 @@ export class NativeSampler {
   }
 
   /**
-   * Passes a token that this sampler did not sample, e.g. a token of the prompt, to the penalties and the grammar. @throws
-   * engine/bad-grammar if the grammar does not allow it; then nothing changes
+   * Passes a token that this sampler did not sample, e.g. a token of the prompt, to the penalties and the grammar.
+   * @throws engine/bad-grammar if the grammar does not allow it; then nothing changes
    */
   accept(token: number): void {
     const { handle } = this
@@ -205,9 +204,7 @@ function within(name: string, value: number | undefined, low: number, high: numb
   refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
 }
 
-/**
- * The most breakers of DRY and the most bytes of each. Each breaker is searched for in every token, and llama.cpp would cut longer ones.
- */
+/** The most breakers of DRY, and the most bytes of each. Every token is searched for each; llama.cpp would cut longer ones. */
 const MOST_BREAKERS = { count: 32, bytes: 40 }
 
 /** Checks the options of DRY. @throws KvfoldError native/bad-argument */
@@ -223,7 +220,7 @@ export function checkDry({ multiplier, base, allowedLength, lastN, breakers = []
       refuse(`dry.breakers has a text that is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
 }
 
-/** The most forbidden words and the most bytes of each. Each is searched for in every token. */
+/** The most forbidden words, and the most bytes of each. Every token is searched for each of them. */
 const MOST_WORDS = { count: 64, bytes: 256 }
 
 /** Checks a list of forbidden words. @throws KvfoldError native/bad-argument */
@@ -241,10 +238,10 @@ const CHAIN_PARTS = {
   ...{ temperature: true, adaptive_p: true, infill: true },
 } satisfies Record<SamplerName, true>
 
-/** The most names in a sampler's option `order`. A part that is named twice is used twice. */
+/** The most names in the option `order`. A sampler that is named twice is applied twice. */
 const MOST_CHAINED = 32
 
-/** Checks the options for the parts of a sampler's chain. @throws KvfoldError native/bad-argument */
+/** Checks the options of the chain's samplers. @throws KvfoldError native/bad-argument */
 function checkChain({ topNSigma, xtc, dynatemp, adaptive, minKeep, order = [] }: SamplerOptions): void {
   within('topNSigma', topNSigma, 0, 1000)
   within('xtc.probability', xtc?.probability, 0, 1)
@@ -279,7 +276,7 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
   within('frequencyPenalty', options.frequencyPenalty, -100, 100)
   within('presencePenalty', options.presencePenalty, -100, 100)
   within('penaltyLastN', options.penaltyLastN, 0, 2 ** 20, true)
-  // The largest seed is left out, because the last number of 32 bits means "any seed" to llama.cpp.
+  // 2^32 - 1 is excluded, because it means "any seed" to llama.cpp.
   within('seed', options.seed, 0, 2 ** 32 - 2, true)
   if (options.mirostat !== undefined) {
     within('mirostat.version', options.mirostat.version, 1, 2, true)
@@ -318,7 +315,7 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
 
 const LONGEST_GRAMMAR = 4_000_000
 
-/** Checks a grammar's length and characters. The addon checks how large the grammar becomes when written out, and how deep it nests. */
+/** Checks a grammar's length and characters. The addon checks its size with repetitions written out, and its nesting. */
 export function checkGrammar(grammar: string): void {
   if (grammar.length > LONGEST_GRAMMAR)
     throw new KvfoldError(

@@ -7,15 +7,15 @@ import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './g
 export interface SyntheticShape {
   readonly architecture: 'llama' | 'qwen2'
   readonly layers: number
-  /** The width of the embeddings: a multiple of `heads`, of which embedding / heads must be even. */
+  /** The width of the embeddings. A multiple of `heads`, and embedding / heads must be even. */
   readonly embedding: number
   /** Number of query heads, a multiple of `kvHeads`. */
   readonly heads: number
   readonly kvHeads: number
   readonly feedForward: number
-  /** At least 261 (256 bytes and 5 special tokens), and one more for each of `controls`. */
+  /** Number of tokens. At least 261 (256 bytes and 5 special tokens) plus the number of `controls`. */
   readonly vocabulary: number
-  /** Tokens of the trained context. Default 4096. */
+  /** The model's trained context, in tokens. Default 4096. */
   readonly context?: number
   /** The base of the rotary positions' frequencies. Default 10000. */
   readonly ropeBase?: number
@@ -64,8 +64,8 @@ export const CHATML_TEMPLATE = `
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`.trimStart()
 
 /**
- * Writes a model to `path`; only a few megabytes at a time are in memory. The model's logits depend on the input and are far enough apart
- * for greedy choices to be stable, but they have no meaning. An existing file is replaced.
+ * Writes a model to `path`, holding only a few megabytes in memory at a time. Its logits depend on the input and differ enough for greedy
+ * choices to be stable, but the model's text is meaningless. An existing file is replaced.
  * @throws KvfoldError native/bad-argument for an impossible shape; the file system's error when the file cannot be written.
  */
 export async function synthesizeModel(path: string, shape: SyntheticShape): Promise<void> {
@@ -114,7 +114,7 @@ function metadata(shape: SyntheticShape): Map<string, GgufValue> {
 
 /**
  * Returns the model's tensors with random numbers. Matrices have a standard deviation of 1 / sqrt(inputs), so that activations keep their
- * size through every layer. The deviation of the output matrix is larger, so that the best logits are far apart.
+ * size through every layer. The output matrix has a larger one, so that the best logits differ clearly.
  */
 function tensors(shape: SyntheticShape): GgufTensor[] {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16', seed = 1 } = shape
@@ -151,14 +151,11 @@ function tensors(shape: SyntheticShape): GgufTensor[] {
 export interface SyntheticAdapter {
   /** The rank of the adapter: the inner size of its matrices A and B. Default 4. */
   readonly rank?: number
-  /**
-   * LoRA's alpha: the change is multiplied by alpha / rank. Default: twice the rank. null: the file has no alpha, and nothing is
-   * multiplied.
-   */
+  /** LoRA's alpha: the change is multiplied by alpha / rank. Default: twice the rank. null: the file has no alpha, and the factor is 1. */
   readonly alpha?: number | null
   /** Names of the tensors that the adapter changes. Default: the matrices of attention and feed-forward. */
   readonly tensors?: RegExp
-  /** How large the adapter's change is, roughly, as a share of the size of the activations. Default 0.2. */
+  /** The size of the adapter's change, roughly, as a share of the size of the activations. Default 0.2. */
   readonly strength?: number
   /** The number type of the adapter's matrices. Default f32. */
   readonly type?: TensorType
@@ -169,7 +166,7 @@ export interface SyntheticAdapter {
 const ADAPTED = /^blk\.\d+\.(?:attn_(?:q|k|v|output)|ffn_(?:gate|up|down))\.weight$/
 
 /**
- * Writes a LoRA adapter with random matrices for the model at `modelPath`. It changes every prediction, but has no meaning. An existing
+ * Writes a LoRA adapter with random matrices for the model at `modelPath`. It changes every prediction, in a meaningless way. An existing
  * file is replaced.
  * @throws KvfoldError native/bad-argument when the model has none of the tensors, model/*; the file system's error
  */
@@ -213,7 +210,7 @@ export async function synthesizeAdapter(
   )
 }
 
-// The tokenizer of synthetic models: byte-level BPE over any text, made of letter pairs, with ChatML's control tokens.
+// The tokenizer of synthetic models: byte-level BPE for any text. Its merges are pairs of letters, its control tokens those of ChatML.
 
 /** Numbers of token types in llama_token_type. */
 const NORMAL = 1
@@ -228,10 +225,10 @@ const SPECIAL = [
   { text: '</tool_call>', type: USER_DEFINED },
 ] as const
 
-/** The fewest tokens of a vocabulary: 256 bytes, which suffice for any text, and the special tokens. */
+/** The smallest vocabulary: 256 bytes, which suffice for any text, and the special tokens. */
 export const SMALLEST_VOCABULARY = 256 + SPECIAL.length
 
-/** Letters from common to rare (English), with the space, so that small vocabularies already merge ordinary text. */
+/** The space and the letters from common to rare in English, so that even small vocabularies merge ordinary text. */
 const LETTERS = Array.from(' etaoinshrdlcumwfgypbvkjxqz')
 
 /**
@@ -246,9 +243,9 @@ export function byteAlphabet(): readonly string[] {
 }
 
 /**
- * Returns the metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs of letters, pairs of pairs, then `controls`, then the
- * special tokens. `size` must be at least SMALLEST_VOCABULARY plus the number of `controls`. Letters can fill about 400,000 tokens; the
- * rest are unused tokens.
+ * Returns the metadata of a vocabulary of exactly `size` tokens: bytes, pairs of letters, pairs of pairs, then `controls`, then the special
+ * tokens. `size` must be at least SMALLEST_VOCABULARY plus the number of `controls`. Letters can fill about 400,000 tokens; unused tokens
+ * fill the rest.
  */
 export function vocabularyMetadata(size: number, controls: readonly string[] = []): Map<string, GgufValue> {
   const special = [...controls.map((text) => ({ text, type: CONTROL })), ...SPECIAL]
@@ -288,7 +285,7 @@ function* pairs(alphabet: readonly string[]): Generator<readonly [left: string, 
   )
 }
 
-/** Yields every pair of a left and a right text, in the order of the sum of their indexes. */
+/** Yields every pair of a left and a right text, ordered by the sum of their indices. */
 function* crossed(lefts: readonly string[], rights: readonly string[]): Generator<readonly [left: string, right: string]> {
   for (let sum = 0; sum < lefts.length + rights.length - 1; sum++)
     for (let index = Math.max(0, sum - rights.length + 1); index <= Math.min(sum, lefts.length - 1); index++) {
@@ -315,8 +312,8 @@ const LEVELS = 4096
 const CHUNK = 1 << 20
 
 /**
- * Makes a tensor whose numbers are drawn at random from the quantiles of the normal distribution. It is close to the distribution of
- * trained weights, and takes a few ns for each number.
+ * Makes a tensor of random numbers, drawn from LEVELS quantiles of the normal distribution. That is close to the distribution of trained
+ * weights, and takes a few ns per number.
  */
 export function randomTensor({ name, shape, type, mean, deviation, seed }: RandomTensor): GgufTensor {
   return {
@@ -346,10 +343,7 @@ export function randomTensor({ name, shape, type, mean, deviation, seed }: Rando
 
 let quantiles: Float32Array | null = null
 
-/**
- * Returns the normal distribution's quantiles at (i + 1/2) / LEVELS. They come from the sums of its density (midpoint rule), symmetric
- * about 0.
- */
+/** Returns the normal distribution's quantiles at (i + 1/2) / LEVELS. It sums the density by the midpoint rule, and mirrors it about 0. */
 function normalQuantiles(): Float32Array {
   if (quantiles !== null) return quantiles
   const table = new Float32Array(LEVELS)

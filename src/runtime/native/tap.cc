@@ -1,4 +1,4 @@
-// The attention tap: finds which cell of a softmax row shows which token, and reads the rows out of the graph.
+// The attention tap: finds out which cell of a softmax row belongs to which token, and reads the rows out of the graph.
 #include "tap.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 // Bytes of llama_kv_cell_ext, which some models' cells have in a saved state.
 constexpr size_t CELL_EXTRA = 12;
 
-// Returns the layer whose attention has this softmax node (llama-graph.cpp, build_attn_mha); -1 for any other node.
+// Returns the layer whose attention this softmax node computes (llama-graph.cpp, build_attn_mha); -1 for any other node.
 int32_t layerOf(const ggml_tensor *node) {
   static const char prefix[] = "kq_soft_max-";
   if (node->op != GGML_OP_SOFT_MAX || std::strncmp(node->name, prefix, sizeof prefix - 1) != 0) return -1;
@@ -49,15 +49,14 @@ void Tap::probe(llama_context *of, const Log &log) {
   if (result != 0) throw Failure("native/failed", "llama.cpp could not decode a token to find out where attention is" + log.why());
 }
 
-// Learns whether the cells of this model have more numbers in a saved state (llama_kv_cell_ext). It looks at the state of the one cell that
-// the probe took.
+// Learns whether cells of this model have extra numbers in a saved state (llama_kv_cell_ext), from the state of the probe's one cell.
 bool Tap::learnCells() {
   Silence silence;
   std::vector<uint32_t> state(13, 0);
   llama_state_seq_get_data_ext(context, reinterpret_cast<uint8_t *>(state.data()), state.size() * sizeof(uint32_t), -1, LLAMA_STATE_SEQ_FLAGS_NONE);
   if (state[2] != 1 || state[3] != 1 || state[4] != 0 || state[5] != 1) return false;
-  // Behind these numbers come the cell's sequence, whether values are transposed, and the number of layers. `fits` tests whether they begin
-  // at `at`.
+  // In the state follow the cell's sequence, whether values are transposed, and the number of layers. `fits` tests whether they begin at
+  // index `at`.
   auto fits = [&](size_t at) { return state[at] == 0 && state[at + 1] <= 1 && state[at + 2] > 0 && state[at + 2] <= headsOf.size(); };
   bool plain = fits(6), wide = fits(6 + CELL_EXTRA / sizeof(uint32_t));
   if (plain != wide) extra = wide ? CELL_EXTRA : 0;
@@ -67,8 +66,8 @@ bool Tap::learnCells() {
 bool Tap::evaluate(ggml_tensor *node, bool ask, void *data) {
   auto *tap = static_cast<Tap *>(data);
   if (tap->state == idle) return !ask;
-  // No exception may pass through llama.cpp's graph, and a graph that stops halfway would spoil the cache. So failures are kept and
-  // reported afterwards.
+  // No exception may pass through llama.cpp's graph, and a graph that stops halfway would spoil the cache. So keep the failure in the
+  // captures.
   try {
     if (ask) return tap->wanted(node);
     tap->read(node);
@@ -158,16 +157,16 @@ const std::vector<Run> &Tap::runsOf(Capture &capture, const ggml_tensor *mask, i
 }
 
 /**
- * Fills `at` with the position of every visible cell. The mask says which cells a token sees; their positions come from llama.cpp's saved
- * state. A token sees cells of its own sequence at positions up to its own. It sees all of them, or under a sliding window the last ones.
- * Mask and state list the cells in the same order, so the n-th visible cell has the n-th of these positions.
+ * Fills `at` with the position of every visible cell. The mask says which cells a token sees, and llama.cpp's saved state has their
+ * positions. A token sees cells of its own sequence at positions up to its own: all of them, or under a sliding window the last ones. Mask
+ * and state list cells in the same order, so the n-th visible cell has the n-th of these positions.
  */
 void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) {
   at.resize(visible.size());
   bool lone = capture.queries.size() == 1;
   if (lone && capture.known.size() <= kind) capture.known.resize(kind + 1);
   if (lone && capture.known[kind].seq == capture.seq && capture.known[kind].last == position - 1) {
-    // The query sees one token more than the last query. So that token is in the only cell that was not visible before.
+    // The query sees one token more than the last query did. That token is in the only cell that was not visible before.
     auto &known = capture.known[kind];
     known.positionOf.resize(std::max<size_t>(known.positionOf.size(), cells), -1);
     size_t fresh = visible.size(), strangers = 0;
@@ -197,8 +196,8 @@ void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) 
   };
   bool all = take(false);
   if (all) found = eligible;
-  // Layers with a sliding window have a cache of their own. While the window is not full, only the order of cells tells the two caches
-  // apart.
+  // Layers with a sliding window have a cache of their own. While the window is not full, both caches show equally many cells. Only if both
+  // give the same order is it certain which position a cell has.
   if (windowed && take(true)) {
     if (all && found != eligible) strange("its two caches show a token equally many cells, in different orders; load it with fullSlidingWindow");
     all = true;
@@ -239,10 +238,10 @@ const std::vector<int32_t> &Tap::heldBy(llama_seq_id seq, bool inWindow) {
 }
 
 /**
- * Reads the head of the state of all sequences, as llama.cpp v0.5.0 writes it. All its numbers have 32 bits: magic, sequence, number of
- * streams, number of cells. Then come for each cell its position, the number of its sequences, (`extra`,) and the sequences
- * (llama_kv_cache::state_write). The keys and values that follow are not copied, because the buffer ends before them. With `inWindow` it
- * reads the head of the windowed layers' cache.
+ * Reads the head of the state of all sequences, as llama.cpp v0.5.0 writes it (llama_kv_cache::state_write), in numbers of 32 bits: magic,
+ * sequence, number of streams, number of cells. Then follow, for each cell, its position, the number of its sequences, `extra`, and the
+ * sequences. The buffer ends before the keys and values, so they are not copied. With `inWindow` it reads the cache of the sliding-window
+ * layers.
  */
 void Tap::readCells(Cells &cells, bool inWindow) {
   Silence silence;

@@ -1,4 +1,4 @@
-// The attention tap of a context: which softmax rows of a decode are captured, and how they are read while llama.cpp computes.
+// The attention tap of a context: captures softmax rows of a decode while llama.cpp computes it.
 #pragma once
 #include <ggml-backend.h>
 #include <ggml.h>
@@ -9,20 +9,20 @@
 
 namespace kvfold {
 
-// A run of neighbouring cells that show neighbouring places of one atom. `cell` and `place` are the first cell and the first place.
+// Neighbouring cells that hold neighbouring tokens of one atom (capture.ts). `cell` and `place` are the first cell and the first place.
 struct Run {
   int32_t cell, place, length, atom;
 };
 
-// The request of one step for softmax rows, and the rows of the last decode. Arrays are [layer, head, query, ...]; the last axis varies
-// fastest.
+// What to capture in a decode, and the results of the last decode. Arrays are [layer, head, query, ...]; the last axis varies fastest. A
+// place is an index in `positions`.
 struct Capture {
   // These fields do not change while the capture lives.
   std::vector<int32_t> layers, heads;
   int32_t atoms = 0, top = 0;
   bool whole = false;
 
-  // These belong to one decode: batch indices of the queries, ascending; the position of every place; the atom of every place, -1 for none.
+  // Set for each decode: batch indices of the queries, ascending; the position of every place; the atom of every place, -1 for none.
   llama_seq_id seq = 0;
   std::vector<int32_t> queries, positions, atomOf;
   // For each position: its place, -1 for none.
@@ -30,13 +30,13 @@ struct Capture {
 
   std::vector<float> mass, total, entropy, sink, topWeights, rows;
   std::vector<int32_t> topPlaces;
-  // How many rows were read so far; layers x queries when complete.
+  // How many pairs of a layer and a query were read so far; layers x queries when complete.
   size_t read = 0;
-  // "code\nsentence" of a failure; the decode itself must not fail for it.
+  // Why the capture failed, as "code\nsentence"; empty if it did not. The decode itself goes on.
   std::string failure;
 
-  // For each mask of the graph: the position of every cell, as the last decode with a single query found it. The next decode then need not
-  // read all cells.
+  // For each mask of the graph: the position of every cell, as the last decode with a single query found it. With it, the next decode need
+  // not read all cells from llama.cpp's state.
   struct Known {
     llama_seq_id seq = -1;
     int32_t last = -1;
@@ -55,11 +55,10 @@ struct Tap {
   std::vector<int32_t> headsOf;
   // Whether some layers of the model use a sliding window.
   bool windowed = false;
-  // Bytes of a cell in a saved state beside its position and sequences. Set to the expected number at first, then to the number that the
-  // probe found.
+  // Bytes of a cell in a saved state besides its position and sequences. Holds the expected number until the probe finds the real one.
   size_t extra = 0;
 
-  // Learns the graph's layers and heads by decoding a token. The cache is empty before and after.
+  // Learns which layers have a softmax, and their heads, by decoding one token. The cache must be empty, and is empty afterwards.
   void probe(llama_context *context, const Log &log);
   static bool evaluate(ggml_tensor *node, bool ask, void *tap);
 
@@ -69,7 +68,7 @@ struct Tap {
   llama_context *context = nullptr;
   const std::vector<int32_t> *batchPositions = nullptr;
   std::vector<std::shared_ptr<Capture>> captures;
-  // For each layer: how many rows of the batch its softmax nodes have covered so far. Ubatches take the batch's tokens in order.
+  // For each layer: how many tokens of the batch its softmax nodes have covered so far. Ubatches take the batch's tokens in order.
   std::vector<int64_t> asked;
 
   // The data of the ubatch that begins at batch index `ubatch`: its masks in order of appearance, its cells, and the runs of the last rows.
@@ -101,7 +100,7 @@ struct Tap {
   void readCells(Cells &cells, bool inWindow);
 };
 
-// Makes the tap capture while this object lives. Afterwards every incomplete capture has a failure.
+// Makes the tap capture while this object lives. At its end, every capture that is incomplete gets a failure.
 class Armed {
  public:
   Armed(Tap *tap, llama_context *context, const std::vector<int32_t> &positions, const std::vector<std::shared_ptr<Capture>> &captures);

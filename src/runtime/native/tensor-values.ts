@@ -1,4 +1,4 @@
-/** Reads the numbers of a tensor out of a model's file. */
+/** Reads one tensor out of a model's file as floats. */
 import { closeSync, openSync, readSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { type Addon, calling, type TensorBlock } from './addon.js'
@@ -6,8 +6,8 @@ import { headersOf, measured } from './gguf-file.js'
 import type { TensorValues } from './values.js'
 
 /**
- * Reads the tensor with this name from the model's file, or from one of the files of a split model.
- * @param types blocks by ggml_type, as the loaded library knows them
+ * Reads the tensor with this name from the model's file, or from another file of a split model.
+ * @param types block sizes by ggml_type, as the loaded library reports them
  * @throws KvfoldError as `Native.readTensor`
  */
 export function readTensor(addon: Addon, types: readonly TensorBlock[], path: string, name: string): TensorValues {
@@ -22,7 +22,7 @@ export function readTensor(addon: Addon, types: readonly TensorBlock[], path: st
   throw new KvfoldError('native/bad-argument', `${path} has no tensor ${name}.`)
 }
 
-/** The most bytes of one read. Node reads at most 2 GiB at once. */
+/** The most bytes of one read call. Node reads at most 2 GiB at once. */
 const MOST_READ = 2 ** 30
 
 function bytesAt(path: string, start: number, length: number): Uint8Array {

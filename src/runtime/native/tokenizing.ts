@@ -1,6 +1,6 @@
 /**
- * Decides which texts are tokenized on other threads. Only long texts are, and only few at a time, so that decodes and file reads find a
- * free thread in Node's pool.
+ * Decides which texts are tokenized on other threads: only long ones, and only a few at a time. So decodes and file reads find a free
+ * thread in Node's pool.
  */
 
 /** Texts of up to this many characters are tokenized on the event loop's thread, which takes a few milliseconds. */
@@ -9,13 +9,13 @@ export const AT_ONCE = 16 * 1024
 /** How many calls tokenize on other threads at a time. Node's pool has four threads. */
 const AT_A_TIME = 2
 
-/** The calls that wait for a thread, the shortest first. */
+/** Lets AT_A_TIME calls run on other threads. The rest wait, the shortest text first. */
 class TokenizingLine {
   #running = 0
   readonly #waiting: { readonly size: number; readonly go: () => void }[] = []
 
   /**
-   * Waits until a text of this many characters may be tokenized on another thread. Resolves to a function that lets the next call begin.
+   * Waits until a text of this many characters may be tokenized on another thread. The caller must call the returned function at its end.
    */
   async enter(size: number): Promise<() => void> {
     if (this.#running < AT_A_TIME) this.#running++
@@ -32,5 +32,4 @@ class TokenizingLine {
   }
 }
 
-/** The line of waiting calls, one for the whole process. */
 export const tokenizing = new TokenizingLine()

@@ -1,4 +1,4 @@
-/** The interface of the C++ addon for the rest of kvfold. Only binding.ts makes these objects. */
+/** What the rest of kvfold sees of the C++ addon. Only binding.ts makes these objects. */
 export type { AppliedAdapter, NativeAdapter } from './adapter.js'
 export type { Native } from './binding.js'
 export type { NativeCapture, Watched } from './capture.js'

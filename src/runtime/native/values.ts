@@ -19,7 +19,7 @@ export interface BackendInfo {
   readonly release: string
   readonly devices: readonly string[]
   readonly systemInfo: string
-  /** Files of the libraries that compute: processor, CUDA, Vulkan. A library without a file of its own has no entry. */
+  /** The library in use for each kind of device. A kind that has no library file of its own is missing. */
   readonly libraries: Readonly<Partial<Record<LibraryKind, LibraryFiles>>>
 }
 
@@ -46,8 +46,8 @@ export interface ModelOptions {
 }
 
 /**
- * How the vectors of a text's tokens become one vector. `none`: one vector for each token. `mean`: the mean of all. `cls`: the first
- * token's. `last`: the last token's. `rank`: the scores of a reranker.
+ * How the vectors of a text's tokens become one vector. `none`: they stay separate. `mean`: their mean. `cls`: that of the first token.
+ * `last`: that of the last token. `rank`: the scores of a reranker.
  */
 export type Pooling = 'none' | 'mean' | 'cls' | 'last' | 'rank'
 
@@ -68,16 +68,16 @@ export interface ModelInfo {
   readonly trainedContext: number
   /** Number of tokens in the vocabulary. */
   readonly vocabulary: number
-  /** Bytes of the longest token; a control token counts with its written form. 1 without a vocabulary. */
+  /** Bytes of the longest token; control tokens count in their written form, e.g. `<|im_end|>`. 1 without a vocabulary. */
   readonly longestToken: number
   readonly vocabType: VocabType
   readonly recurrent: boolean
   readonly hybrid: boolean
-  /** Whether the model does not generate token after token: text encoders, encoders of translators, diffusion, speech. */
+  /** Whether the model does not generate token by token: text encoders, encoder-decoders, diffusion and speech models. */
   readonly encoder: boolean
   /** Whether the model has a head that scores texts, as rerankers do. */
   readonly scores: boolean
-  /** How many tokens the sliding window has; 0 if the model has no sliding window. */
+  /** Size of the sliding window in tokens; 0 if the model has none. */
   readonly slidingWindow: number
   /** The kind of rotary positions: `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
   readonly rope: string
@@ -88,13 +88,13 @@ export interface ModelInfo {
 }
 
 export interface TokenizeOptions {
-  /** Adds BOS and EOS as the vocabulary says. Default false. */
+  /** Adds BOS and EOS where the vocabulary asks for them. Default false. */
   readonly addSpecial?: boolean
   /** Recognises control tokens in the text. Default false: the whole text is plain. */
   readonly parseSpecial?: boolean
 }
 
-/** The tokens that stand before the parts of a fill-in prompt. */
+/** The tokens that mark the parts of a fill-in-the-middle prompt. */
 export interface FillTokens {
   readonly prefix: number
   readonly suffix: number
@@ -108,7 +108,7 @@ export interface SpecialTokens {
   readonly bos: number | null
   readonly eos: number | null
   readonly eot: number | null
-  /** Separates two texts that are read as one, for example a question and a document. */
+  /** Separates two texts in one input, for example a question and a document. */
   readonly sep: number | null
   readonly newline: number | null
   /** The tokens of a fill-in prompt; null if the vocabulary lacks the one for prefix, suffix or middle. */
@@ -133,8 +133,8 @@ export interface ContextOptions {
   readonly keyType?: CacheType
   readonly valueType?: CacheType
   /**
-   * If set, decodes make embeddings, pooled in this way, and no logits; every token is an output. A text encoder can only have a context
-   * with this option. Models that are not causal take at most `ubatch` tokens in a decode. Default: unset.
+   * If set, decodes make embeddings, pooled in this way, and no logits; every token is an output. Text encoders need this option. Models
+   * that are not causal take at most `ubatch` tokens in a decode. Default: unset.
    */
   readonly embeddings?: Pooling
   /** Keeps all cells of sliding-window layers. Edits on sliding-window models need it. Default false. */
@@ -146,32 +146,32 @@ export interface ContextOptions {
   readonly attention?: boolean
 }
 
-/** How the number of a context's cells follows the free memory. */
+/** Options for choosing a context's number of cells by the free memory. */
 export interface FitOptions {
-  /** Whether there may be more cells than usual. Half of the GPUs' free memory then stays free, or what `copies` asks for. */
+  /** Whether there may be more cells than usual. Then half of the GPUs' free memory stays free, unless `copies` says otherwise. */
   readonly grows: boolean
   /**
-   * Whether the free room is for a second copy of the model with as many cells, in which attention is captured. Cells and copy together take
-   * at most 90 % of the GPUs' free memory.
+   * Whether there must be room for a second copy of the model with as many cells, which captures attention. Both together take at most 90 %
+   * of the GPUs' free memory.
    */
   readonly copies: boolean
 }
 
 /**
- * Why a context gets another number of cells than usual. `trained`: it gets the trained context. `grown`: it gets as many as leave enough
- * memory free. `short`: it gets fewer, because no more fit.
+ * Why a context has another number of cells than usual. `trained`: the trained context. `grown`: as many as leave enough memory free.
+ * `short`: fewer, because no more fit.
  */
 export type FitReason = 'trained' | 'grown' | 'short'
 
-/** How many cells a context gets by default. */
+/** The number of cells that a context gets by default. */
 export interface FittingCells {
   /** A multiple of 256. */
   readonly cells: number
-  /** Null: they are as many as usual. */
+  /** Null if there are as many cells as usual. */
   readonly reason: FitReason | null
 }
 
-/** The tokens of one decode call: parallel arrays with one entry for each token. */
+/** The tokens of one decode call: parallel arrays with one element per token. */
 export interface Batch {
   readonly tokens: Int32Array
   readonly positions: Int32Array
@@ -181,36 +181,36 @@ export interface Batch {
 }
 
 /**
- * The settings of a capture. A row is one softmax: for one layer, one head and one looking token (a query), the weights on the tokens that
- * it sees.
+ * The settings of a capture. A row is one softmax: for one layer, one head and one query token, the attention weights on all tokens that
+ * the query sees.
  */
 export interface CaptureOptions {
   /** The layers to capture, ascending. Each must have a softmax (NativeContext.attention). */
   readonly layers: readonly number[]
   /** The heads to capture in each of these layers, ascending. */
   readonly heads: readonly number[]
-  /** The number of atoms. An atom is a set of places (`Watched.positions`) whose weights are summed; no two atoms share a place. */
+  /** The number of atoms. An atom is a set of tokens whose weights are summed. A token belongs to one atom at most (`Watched.atoms`). */
   readonly atoms: number
-  /** How many of the most attended places are kept for each row. Default 0. */
+  /** How many of the most attended tokens are kept for each row. Default 0. */
   readonly top?: number
   /** Whether to keep whole rows, too. Default false. */
   readonly rows?: boolean
 }
 
 /**
- * The result of a capture for one decode: arrays [layer, head, query, ...] in the order of the capture's options; the last axis varies
- * fastest. Weights are attention weights after the softmax.
+ * The result of a capture for one decode. The arrays have the axes [layer, head, query, ...] in the order of the capture's options; the
+ * last axis varies fastest. Weights are attention weights after the softmax. A place is an index in `Watched.positions`.
  */
 export interface Captured {
-  /** [.., atom]: sum of the weights on the atom's places. */
+  /** [.., atom]: sum of the weights on the atom's tokens. */
   readonly mass: Float32Array
   /** Sum of the row's weights. */
   readonly total: Float32Array
   /** Entropy of the row, in nats. */
   readonly entropy: Float32Array
-  /** Weight on place 0, the first token. */
+  /** Weight on the first token (place 0), the attention sink. */
   readonly sink: Float32Array
-  /** [.., rank]: the most attended places, -1 if the row has fewer, and (next field) their weights. Both are empty without `top`. */
+  /** [.., rank]: places of the most attended tokens, -1 if the row has fewer, and (next field) their weights. Empty without `top`. */
   readonly topPlaces: Int32Array
   readonly topWeights: Float32Array
   /** [.., place]: the whole rows, with one weight for each of `Watched.positions`. Empty without `rows`. */
@@ -218,14 +218,14 @@ export interface Captured {
 }
 
 /**
- * How a decode ended. `done`: all tokens are in the cache. `no-room`: llama.cpp found no cells, and nothing changed. `aborted`: some
- * ubatches may be in the cache, so read the positions again. A failed decode throws.
+ * How a decode ended. `done`: all tokens are in the cache. `no-room`: llama.cpp found no free cells, and nothing changed. `aborted`: some
+ * ubatches may be in the cache, so read the positions from llama.cpp again. A failed decode throws.
  */
 export type DecodeStatus = 'done' | 'no-room' | 'aborted'
 
-/** Finished steps of a run. Each step decoded one token for every sequence, then sampled the next token of every sequence. */
+/** Finished steps of a run. In each step, one token per sequence was decoded, then the next one was sampled. */
 export interface DrawnTokens {
-  /** The sampled tokens, step by step, in the order of the run's sequences. */
+  /** The sampled tokens, step by step, and within a step in the order of the run's sequences. */
   readonly tokens: Int32Array
   /** The time of each step. */
   readonly milliseconds: Float64Array
@@ -233,29 +233,29 @@ export interface DrawnTokens {
 
 /** How a run ended. */
 export interface RunEnd {
-  /** The status of the last decode. Unless it is `done`, the decode's tokens may not be in the cache. */
+  /** The status of the last decode. Unless it is `done`, that decode's tokens may be missing from the cache. */
   readonly status: DecodeStatus | 'failed'
   /** Why the decode failed; null if it did not. */
   readonly failure: Error | null
-  /** The tokens of the last steps, which the callback `heard` has not received. */
+  /** The tokens of the last steps, which `heard` did not receive. */
   readonly drawn: DrawnTokens
-  /** For each sequence: why the last step could sample no token (its token is -1); null if it could. */
+  /** For each sequence: why no token could be sampled for it in the last step (its token is then -1); null if one was. */
   readonly refused: readonly (Error | null)[]
 }
 
-/** The parts of a sampler's chain, by llama-server's names. */
+/** The samplers of the chain, by llama-server's names. */
 export type SamplerName =
   'penalties' | 'dry' | 'top_n_sigma' | 'top_k' | 'typ_p' | 'top_p' | 'min_p' | 'xtc' | 'temperature' | 'adaptive_p' | 'infill'
 
-/** A penalty for tokens that would prolong a repetition of earlier text. */
+/** Options of the DRY sampler, which penalises tokens that would prolong a repetition of earlier text. */
 export interface DryOptions {
   /** The strength of the penalty; 0 turns it off. */
   readonly multiplier: number
-  /** The penalty grows by this factor with each repeated token. At least 1. Default 1.75. */
+  /** The penalty grows by this factor with each token of the repetition. At least 1. Default 1.75. */
   readonly base?: number
   /** Repetitions of up to this many tokens are free. Default 2. */
   readonly allowedLength?: number
-  /** In how many of the latest tokens repetitions are searched. Default 64. */
+  /** How many of the latest tokens are searched for repetitions. Default 64. */
   readonly lastN?: number
   /** Texts that no repetition crosses; at most 32 texts of up to 40 bytes. Default: newline, colon, quote and asterisk. */
   readonly breakers?: readonly string[]
@@ -263,15 +263,15 @@ export interface DryOptions {
 
 /** Limits on the tokens of an answer. */
 export interface AnswerLimits {
-  /** The fewest tokens of an answer. Before that, no token that ends it is drawn, unless the grammar leaves no other. Default 0. */
+  /** The fewest tokens of an answer. Until then no end token is drawn, unless the grammar allows only end tokens. Default 0. */
   readonly minTokens?: number
-  /** Whether to draw none of the vocabulary's end tokens, unless the grammar leaves no other token. Default false. */
+  /** Whether to never draw the vocabulary's end tokens, unless the grammar allows nothing else. Default false. */
   readonly ignoreEnd?: boolean
-  /** Further tokens that end the answer. They are not part of its text. Default: none. */
+  /** More tokens that end the answer. They do not become part of its text. Default: none. */
   readonly stopTokens?: readonly number[]
   /** The only tokens that the answer may have. Default: all. */
   readonly allowedTokens?: readonly number[]
-  /** Texts that the answer does not contain, also not within longer words; at most 64 texts of up to 256 bytes. Default: none. */
+  /** Texts that the answer must not contain, not even within longer words; at most 64 texts of up to 256 bytes. Default: none. */
   readonly badWords?: readonly string[]
 }
 

@@ -1,4 +1,4 @@
-// Vocabularies: text to tokens and back, and the properties of tokens.
+// Vocabularies: turns text into tokens and back, and describes the tokens.
 #include <pthread.h>
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace kvfold {
 namespace {
 
-// Some pre-tokenizers run std::regex, which recurses once for every character. So texts of this many bytes or more get a thread with a
-// larger stack (the system allocates only the pages that are touched).
+// Some pre-tokenizers run std::regex, which recurses once per character. So a text of LONG_TEXT bytes or more is tokenized on a thread with
+// a larger stack. The system allocates only the pages of it that are touched.
 constexpr size_t LONG_TEXT = 16 * 1024;
 constexpr size_t STACK_PER_BYTE = 1024;
 constexpr size_t LARGEST_STACK = size_t(1) << 36;
@@ -23,7 +23,7 @@ void onLargeStack(size_t bytes, const std::function<void()> &body) {
   pthread_attr_init(&attributes);
   pthread_t thread;
   int failed = 1;
-  // If the system does not grant the stack, halve its size: a smaller stack is better than none.
+  // If the system refuses a stack of this size, try half of it. A smaller stack may still suffice.
   for (size_t size = std::min(LARGEST_STACK, bytes * STACK_PER_BYTE + (size_t(8) << 20)); failed != 0 && size >= (size_t(8) << 20); size /= 2) {
     if (pthread_attr_setstacksize(&attributes, size) != 0) continue;
     failed = pthread_create(
@@ -78,7 +78,7 @@ Napi::Value tokenize(const Napi::CallbackInfo &info) {
   });
 }
 
-// Tokenizes many texts on another thread. Returns the tokens of all texts, one text behind the other, and how many each text has.
+// Tokenizes many texts on another thread. Returns the tokens of all texts, one text after another, and the number of tokens of each.
 Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     struct Call {
@@ -94,7 +94,7 @@ Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
     return Task::run(
         info.Env(),
         [model, call, addSpecial, parseSpecial] {
-          // This lock keeps the model alive: at exit it is freed only after the lock is released.
+          // Keeps the vocabulary alive: ModelHandle::free waits for this lock.
           std::shared_lock<std::shared_mutex> lock(model->reading);
           if (model->vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
           for (auto &text : call->texts) {
@@ -130,8 +130,7 @@ Napi::Value piece(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns the special tokens, and one byte of flags for every token. Bit 0: it ends generation. Bit 1: it is a control token or an unknown
-// one.
+// Returns the special tokens, and one byte of flags per token. Bit 0: it ends generation. Bit 1: it is a control or unknown token.
 Napi::Value describe(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();

@@ -1,14 +1,14 @@
-/** Chooses, under contract `blend`, the tokens behind hidden text that are computed again after a splice. */
+/** Under contract `blend`: chooses which tokens behind hidden text are computed again after a splice. */
 import type { BlendChoice } from '../../core/contract.js'
 import { placesOf, span, type Span } from '../../core/span.js'
 import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { Lenders, Part } from './parts.js'
 
-/** The choice of tokens if the caller makes none. It was tuned on Qwen2.5-Coder-Instruct 0.5B with `npm run bench -- fidelity`. */
+/** The choice of tokens if the caller makes none; tuned on Qwen2.5-Coder-Instruct 0.5B with `npm run bench -- fidelity`. */
 export const BLEND_DEFAULT = { echo: 3, asked: 6, first: 4, ending: 24, most: 0.4 } as const satisfies BlendChoice
 
-/** Why a token is computed again, as the ledger says it. */
+/** The reasons for which `blend` computes a token again, as they appear in the ledger. */
 export const BLEND_REASONS = [
   'blend: they repeat hidden text',
   'blend: the end of the prompt asks about them',
@@ -18,16 +18,16 @@ export const BLEND_REASONS = [
   'blend: they stand between such tokens',
 ] as const
 
-/** The tokens that a step computes again. */
+/** The reused tokens that a step computes again under `blend`. */
 export interface Repair {
-  /** By place of the prompt: 0 for a token that stays as it is, else 1 + the index in `BLEND_REASONS`. */
+  /** One element per prompt token: 0 if its cell stays, else 1 + the index of the reason in `BLEND_REASONS`. */
   readonly places: Uint8Array
   readonly count: number
-  /** Number of approximate tokens behind the hidden text, among which the tokens to compute were chosen. */
+  /** Number of approximate tokens behind the hidden text. The tokens to compute were chosen among these. */
   readonly tail: number
-  /** Number of decodes that the chosen tokens take: one for each stretch of them. */
+  /** Number of decodes that the chosen tokens take: one for each run of neighbouring chosen tokens. */
   readonly decodes: number
-  /** Whether computing them takes longer than the choice allows. Then the step falls back to `exact`. */
+  /** Whether computing them takes more time than `BlendChoice.most` allows. Then the step falls back to `exact`. */
   readonly isTooMuch: boolean
 }
 
@@ -37,7 +37,7 @@ export interface Repair {
  * fold.
  *
  * @param parts the parts of a plan under `splice`
- * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
+ * @param known number of tokens at the beginning that are exact in these parts, or that the conversation showed before; they are not chosen
  * @param lenders the prompt of the conversation's last step, and the sequences that may hold the hidden text
  */
 export function chooseRepair(
@@ -75,7 +75,7 @@ export function chooseRepair(
   if (asked !== undefined) for (const at of askedIn(tokens, candidates)) choose(2, span(at - asked, at + asked + 1))
   for (const { behind } of holes) choose(3, span(behind, behind + first))
   choose(4, span(tokens.length - ending, tokens.length))
-  // The last of `messages` is the answer to come.
+  // `messages` ends with the answer that is about to be generated, which does not count.
   if (whole > 0) choose(4, span(messages[messages.length - 1 - whole]?.span.start ?? 0, tokens.length))
   for (const [at, place] of tail.entries()) if (isSpread(at, spread)) choose(5, span(place, place + 1))
   let decodes = 0
@@ -89,32 +89,32 @@ export function chooseRepair(
   return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > most * (tail.length + decode) }
 }
 
-/** The default of BlendChoice.decode: how many tokens can be computed in the time that one more decode takes. */
+/** The default of BlendChoice.decode: how many tokens can be computed in the time that one more decode costs. */
 const DECODE = 8
 
-/** Number of neighbouring tokens that BlendChoice.spread chooses at a time. */
+/** BlendChoice.spread chooses runs of this many neighbouring tokens. */
 const RUN = 16
 
 /**
- * Whether BlendChoice.spread chooses the token with this index among the approximate tokens. It chooses runs of RUN tokens at even
- * distances, so that `share` of all tokens are chosen.
+ * Whether BlendChoice.spread chooses a token. `at` is its index among the approximate tokens. It chooses runs of RUN tokens at even
+ * distances, a `share` of all.
  */
 function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)
   return Math.floor((run + 1) * share) > Math.floor(run * share)
 }
 
-/** A text that this step hides, although the tokens behind it were computed with it. */
+/** A text that this step hides, although the cells of the tokens behind it were computed with it. */
 interface NewHole extends ReplacedSpan {
-  /** The first shown place behind it and its marker. */
+  /** Prompt index of the first token behind the hole and its marker. */
   readonly behind: number
 }
 
 type HiddenLenders = Pick<Lenders, 'before' | 'parked'>
 
 /**
- * Returns the holes that are new in this step. A hole counts only if its hidden text is still held by the sequence that holds the tokens
- * behind it, or by a lender. A step that was cancelled has moved the hidden text to a parked sequence.
+ * Returns the holes that are new in this step. A hole counts only if some sequence still holds cells of its hidden text. This may be the
+ * sequence that holds the tokens behind the hole. It may also be a parked one, for instance after a cancelled step parked the hidden text.
  */
 function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], { before, parked }: HiddenLenders): NewHole[] {
   const base = uneditedOf(prompt)
@@ -137,20 +137,20 @@ function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[]
   return found
 }
 
-/** Whether the sequence has tokens of this hidden text. The marker of a hole right behind it does not count. */
+/** Whether the sequence holds tokens of this hidden text. The marker of a hole right behind it does not count. */
 const holdsText = (holder: HeldSequence, { start, end }: Span): boolean =>
   holder.atKey(tokenSource(start)) < holder.atKey(markerSource(end))
 
-/** More than the number of tokens of any vocabulary, so that a pair of tokens is one number. */
+/** More than the number of tokens of any vocabulary. So a pair of tokens can be written as one number: first * PAIR + second. */
 const PAIR = 2 ** 26
 
 /**
- * Returns the candidate places where an echo stands: a token that follows its predecessor in hidden text, too, but in no shown text before
- * it.
+ * Returns the prompt indices of echoes, among the candidates. An echo is a token that follows its predecessor in hidden text, too, but in
+ * no shown text before it.
  */
 function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candidates: Uint8Array): number[] {
   const base = origin?.base ?? tokens
-  /** For each pair of tokens in hidden text: the first shown place behind the first hole that contains the pair. */
+  /** For each pair of tokens in hidden text: the first prompt index behind the first hole that contains the pair. */
   const hidden = new Map<number, number>()
   for (const { span: hole, behind } of holes)
     for (let place = hole.start + 1; place < hole.end; place++) {
@@ -170,16 +170,13 @@ function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candida
 }
 
 /**
- * The number of tokens at the end of the prompt that count as the question, and at how many earlier places a pair of its tokens may stand
- * at most.
+ * ASKS: the number of tokens at the end of the prompt that count as the question. RARE: a pair of its tokens counts only if it occurs at
+ * most this often before the question.
  */
 const ASKS = 24
 const RARE = 2
 
-/**
- * Returns the candidate places where a pair of neighbouring tokens of the question stands. Pairs that stand at more than RARE places before
- * the question are left out.
- */
+/** Returns the candidate prompt indices at which a pair of neighbouring tokens of the question occurs. Ignores pairs that are not RARE. */
 function askedIn(tokens: Int32Array, candidates: Uint8Array): number[] {
   const end = Math.max(1, tokens.length - ASKS)
   const pairAt = (at: number) => tokens[at - 1]! * PAIR + tokens[at]!

@@ -20,7 +20,7 @@ import { type HeldSequence, Sequence } from '../sequence.js'
 import { type Placing, splicedParts, type SplicedParts } from './splice.js'
 import { type LatestView, latestView } from '../views.js'
 
-/** How a step is carried out. A plan is valid until the cache changes, so make it and begin it without another change in between. */
+/** How a step is carried out. A plan is valid until the cache changes, so nothing may change it between planning and beginning. */
 export interface Plan {
   readonly prompt: Prompt
   readonly sourceIds: Int32Array
@@ -30,30 +30,30 @@ export interface Plan {
   readonly contract: Contract
   /** Why `contract` differs from `asked`; null when it does not. */
   readonly fallback: string | null
-  /** In order; they cover all shown tokens. The last part is computed, because a step needs the logits of its last token. */
+  /** In order; they cover all shown tokens. The last part is always computed, because a step needs the logits of its last token. */
   readonly parts: readonly Part[]
-  /** 1: all shown tokens were held already, and the last one is decoded again for its logits. */
+  /** 1 if all shown tokens are held already, so that the last one is decoded only for its logits. */
   readonly redecoded: 0 | 1
-  /** The number of tokens from the first approximate one to the end of the prompt. */
+  /** Number of tokens from the first approximate one to the end of the prompt. */
   readonly approximate: number
   /** The view that showed the longest beginning of the prompt. Null or absent when `exact` was asked for or no view showed any of it. */
   readonly last?: LatestView | null
-  /** Held tokens that are computed again, because `blend` chose them. */
+  /** Which held tokens are computed again because `blend` chose them. */
   readonly repair?: Repair
-  /** Stored sequences that could not be loaded, and why. */
+  /** Stored sequences that could not be loaded, each with the reason. */
   readonly without?: ReadonlyMap<HeldSequence, string>
-  /** The shown tokens from this place on are computed, even if they are held (StepContract.recomputeFrom). */
+  /** The shown tokens from this prompt index on are computed, even if they are held (StepContract.recomputeFrom). */
   readonly recomputeFrom?: number
 }
 
 export interface PlanOptions {
   readonly terms: StepContract
   /**
-   * Number of positions that the model was trained on. Before a splice goes beyond them, it closes gaps. If it cannot, the step falls back
-   * to `exact`, whose positions have no gaps.
+   * Number of positions that the model was trained on. A splice that would go beyond them closes its gaps instead. If it cannot, the step
+   * falls back to `exact`, whose positions have no gaps.
    */
   readonly positions?: number
-  /** Why cells cannot be copied to other positions; null when they can. */
+  /** Why cells cannot be turned to other positions; null if they can. */
   readonly fixed: string | null
 }
 
@@ -61,7 +61,7 @@ export interface PlanOptions {
 export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'compute' ? length(part.span) : 0), 0)
 
-/** Number of tokens that are not computed. A last token that is decoded again counts as one of them. */
+/** Number of tokens that are reused, including a last token that is only decoded again for its logits. */
 export const reusedIn = (plan: Pick<Plan, 'parts' | 'redecoded' | 'prompt'>): number =>
   plan.prompt.tokens.length - computedIn(plan) + plan.redecoded
 
@@ -70,8 +70,8 @@ export const turnedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'turn' ? length(part.span) : 0), 0)
 
 /**
- * Number of tokens for which the plan uses other approximate cells than the conversation used last, although the text before them is the
- * same. Must be called before the plan is carried out.
+ * Number of tokens for which the plan uses other approximate cells than the conversation last showed, although the text before them is the
+ * same. Must be called before the plan is carried out, because that changes the entries that it compares.
  */
 export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate, last = null }: Plan): number {
   if (last === null || approximate === 0) return 0
@@ -88,14 +88,14 @@ export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate,
   return count
 }
 
-/** The live sequence, and the sequences that the plan borrows or copies from. They must stay until the plan has begun. */
+/** The sequences that must stay until the plan has begun: the live sequence, and those that the plan borrows or copies from. */
 export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>): ReadonlySet<HeldSequence> =>
   new Set([sequence, ...parts.flatMap((part) => (part.kind === 'borrow' || part.kind === 'turn' ? [part.from] : []))])
 
-/** The stretches that the live sequence holds when the plan begins: all that are not computed. */
+/** The prompt spans that the live sequence holds when the plan begins: all that are not computed. */
 export const spansHeld = ({ parts }: Plan): Span[] => parts.flatMap((part) => (part.kind === 'compute' ? [] : [part.span]))
 
-/** Whether the plan needs a scratch sequence: it computes tokens in the middle of the live sequence, or turns copies. */
+/** Whether the plan needs a scratch sequence: it computes tokens in the middle of the live sequence, or turns cells. */
 export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
   parts.slice(0, -1).some(({ kind }) => kind === 'compute' || kind === 'turn')
 
@@ -103,11 +103,11 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
  * Plans `prompt`, which must not be empty, for `sequence`. Changes nothing.
  *
  * `exact` reuses the longest beginning that exact cells of any sequences can make up. `splice` reuses that beginning, too. Behind it, it
- * reuses the conversation's own cells that come from the same place of the unedited prompt. They stay at their positions as long as these
- * ascend; copies of the others go to other positions. Missing tokens are computed at the positions right after the token before them.
- * `blend` also computes some of the reused tokens again.
+ * reuses the conversation's own cells with the same source id. They stay at their positions as long as these ascend; copies of the others
+ * are turned to other positions. Missing tokens are computed at the positions right after the token before them. `blend` also computes some
+ * of the reused tokens again.
  *
- * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
+ * For any contract but `exact` it also makes the exact plan, and returns that one if it is no worse (`leastOf`).
  */
 export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, options: PlanOptions): Plan {
   const { terms, positions = Infinity, fixed } = options
@@ -163,29 +163,28 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
 }
 
 /**
- * The share of the trained positions that should stay free for an answer. If less is left, gaps are closed, provided they take at least
- * this share.
+ * The share of the trained positions that should stay free for the answer. If less is free, gaps are closed, provided that they take at
+ * least this share themselves.
  */
 const RESERVE = 1 / 8
 
 /**
- * Whether the gaps in the positions must be closed, because positions are running out.
- * @param end the next free position
+ * Whether the gaps must be closed because the model's trained positions run out.
+ * @param end the position of the answer's first token
  * @param gaps number of positions without a cell
  * @param positions number of positions that the model was trained on
  */
 const isShort = (end: number, gaps: number, positions: number): boolean =>
   gaps > 0 && (end > positions || (end > (1 - RESERVE) * positions && gaps >= RESERVE * positions))
 
-/** A plan with `blocked`: how many of its computed tokens are held at positions where they cannot stay. */
+/** A plan, and how many of its computed tokens are held, but at positions where they cannot stay (`blocked`). */
 type PlanCandidate = Plan & { readonly blocked: number }
 
 type CandidateParts = Pick<SplicedParts, 'parts'> & Partial<SplicedParts>
 
 /**
- * Chooses between the plan for the asked contract and the exact one. A step computes no more than under `exact`, and makes nothing
- * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the plan with fewer
- * approximate tokens. If both plans are equal, the asked contract wins. But if cells were blocked, the exact plan wins.
+ * Chooses between the plan for the asked contract and the exact one. The plan with fewer computed tokens wins; of equals, the plan with
+ * fewer approximate tokens. If both plans are equal in that, too, the asked contract wins, unless cells were blocked.
  */
 function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | null): Plan {
   const more = computedIn(wanted) - computedIn(exact) || wanted.approximate - exact.approximate || (wanted.blocked > 0 ? 1 : -1)
@@ -198,22 +197,21 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
 }
 
 /**
- * Returns the contract that the step keeps: the strictest that the edits in force ask for. An edit without a contract asks for the step's
- * contract. A prompt without edits keeps the step's contract, too. The result depends only on the prompt and the terms, so a cancelled step
- * does not change the next one.
+ * Returns the strictest contract that the prompt's edits ask for. An edit without a contract asks for the step's contract, and so does a
+ * prompt without edits. The result depends only on the prompt and the terms, so a cancelled step does not change the next one.
  */
 function contractOf({ origin }: Prompt, { contract }: StepContract): Contract {
   const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
   return first === undefined ? contract : rest.reduce(stricter, first)
 }
 
-/** Returns the position behind the last part; 0 if that part is not computed. */
+/** Returns the position right after the last part; 0 if that part is not computed. */
 function endOf({ parts }: Plan): number {
   const last = parts.at(-1)
   return last?.kind === 'compute' ? last.position + length(last.span) : 0
 }
 
-/** Returns the parts with every token from place `recomputeFrom` on computed, at the positions right after the token before it. */
+/** Returns the parts with every token from prompt index `recomputeFrom` on computed, at the positions right after the token before it. */
 function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom: number): readonly Part[] {
   const end = parts.at(-1)?.span.end ?? 0
   if (recomputeFrom >= end) return parts
@@ -223,7 +221,7 @@ function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom:
   return withComputed(before, span(recomputeFrom, end), positionAfter(sequence, before.at(-1)))
 }
 
-/** Returns the parts with the last token computed, even if it is held. */
+/** Returns the parts with the last token computed, even if it is held. Then `redecoded` is 1. */
 function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts' | 'redecoded'> {
   const last = parts.at(-1)
   invariant(last !== undefined, 'a plan has no parts')
@@ -233,20 +231,22 @@ function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts
   return { parts: withComputed(before, span(end - 1, end), positionAfter(sequence, before.at(-1))), redecoded: 1 }
 }
 
-/**
- * Returns the plan with `redecoded` set to 1 if that is given and the last part computes only the last token. Otherwise returns the plan
- * unchanged.
- */
+/** If `redecoded` is 1 and the last part computes only the last token, returns the plan with `redecoded` set to 1; else the same plan. */
 export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   const last = plan.parts.at(-1)
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan
 }
 
-// The last check of a plan before it is carried out. A wrong plan would make a wrong cache, not only a slow one.
+// Verifies a plan before it is carried out, because a wrong plan would corrupt the cache.
 
 /**
- * Checks a plan. The parts must cover the prompt. Reused cells must be on the device, have the same tokens, ascend in position and, under
- * `exact`, be exact. A computed part must follow on the position before it. A copied part must be one run of positions, before and after.
+ * Checks a plan:
+ *
+ * - The parts cover the prompt, and the last one is computed.
+ * - Reused cells are on the device, have the same tokens, ascend in position and, under `exact`, are exact.
+ * - A computed part begins at the position right after the part before it.
+ * - The cells of a turned part have consecutive positions, before and after the move.
+ *
  * @throws KvfoldError internal/invariant
  */
 export function verifyPlan(sequence: Sequence, { parts, prompt, contract }: Plan, isHeld: (sequence: Sequence) => boolean): void {

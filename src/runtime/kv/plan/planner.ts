@@ -1,5 +1,5 @@
 /**
- * Collects the inputs of a plan: the sequences that may lend, the limits, and whether a scratch sequence is available. Also explains, for
+ * Collects what a plan needs: the sequences that may lend cells, the limits, and whether a scratch sequence can be had. Also explains, for
  * the ledger, why a step computes tokens that were shown or held before.
  */
 import { length, placesOf, span, type Span } from '../../core/span.js'
@@ -30,8 +30,8 @@ export class Planner {
 
   /**
    * Plans a step; see CacheSteps.plan.
-   * @param without stored sequences that must not be used, and why
-   * @param incoming sequences that were read from the shared tier for this very step
+   * @param without stored sequences that must not be used, each with the reason
+   * @param incoming sequences that were read from the shared tier for this step
    */
   plan(
     own: Sequence,
@@ -62,14 +62,14 @@ export class Planner {
     }
   }
 
-  /** Returns why cells of these sequences cannot be copied to other positions; null when they can. */
+  /** Returns why cells of these sequences cannot be turned to other positions; null when they can. */
   #fixed(holders: readonly HeldSequence[]): string | null {
     if (!this.table.memory.canShift) return 'the keys of this model cannot be rotated to other positions'
     if (holders.every((holder) => !(holder instanceof Sequence) || holder.settled)) return null
     return 'they were just moved, and nothing was computed since'
   }
 
-  /** Returns why the plan's copies cannot be made; null when they can. */
+  /** Returns why there is no room for the copies that the plan turns; null when there is. */
   #shortOf(own: Sequence, plan: Plan): string | null {
     if (!this.#canAdd(own, plan)) return 'no sequence is free to copy them'
     let coming = turnedIn(plan)
@@ -124,7 +124,7 @@ export class Planner {
   }
 }
 
-// Why a step computes tokens that its conversation showed before, or that some sequence holds: the text for its ledger entry.
+// The reasons for LedgerEntry.recomputeReason: why a step computes tokens that its conversation showed before, or that a sequence holds.
 
 const WATCHED = 'they are computed again so that their attention can be captured'
 const BEHIND = 'contract exact computes everything after the first token that no cells hold'
@@ -132,11 +132,11 @@ const OTHER_TEXT = 'contract exact: their cells were computed after other text'
 const POSITIONS = 'earlier text of the prompt now takes the positions of their cells'
 const REWOUND = 'this model can only extend a sequence or return to a checkpoint, and no checkpoint is nearer'
 const GONE = 'no cache tier holds them'
-/** A saved state that was to be borrowed could not be read. */
+/** The saved state of a sequence that the plan borrows from could not be read. */
 export const LOST_BELOW = 'their saved state is damaged or missing'
 
 /**
- * Returns why the plan computes tokens, as LedgerEntry.recomputeReason states it. Must be called before the plan is carried out.
+ * Returns why the plan computes tokens that were shown or held before. Must be called before the plan is carried out.
  * @param before the unedited prompt that the conversation's last step was made from; null when there was none
  */
 function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
@@ -150,7 +150,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const { tokens } = prompt
   const base = uneditedOf(prompt)
 
-  /** For each place of the prompt: 1 plus the index of its reason in `texts`, or 0 for none. The first reason given to a place stays. */
+  /** For each prompt token: 1 plus the index of its reason in `texts`, or 0 for none. The first reason given to a token stays. */
   const reasons = new Uint8Array(tokens.length)
   const texts: string[] = []
   const explain = (of: readonly Span[], why: string) => {
@@ -188,7 +188,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const counts = new Map<string, number>()
   for (const at of computedPlaces) {
     const reason = texts[reasons[at]! - 1]
-    // Tokens that are computed to capture their attention may be new ones, which need no reason.
+    // WATCHED also covers new tokens after `recomputeFrom`. They would be computed anyway, so they need no reason.
     if (reason !== undefined && (reason !== WATCHED || isShownBefore(at))) counts.set(reason, (counts.get(reason) ?? 0) + 1)
   }
   return listed(counts)
@@ -214,7 +214,7 @@ export function rewindReason(plan: Plan, before: Int32Array | null): string | nu
 const listed = (counts: ReadonlyMap<string, number>): string | null =>
   counts.size === 0 ? null : [...counts].map(([text, count]) => `${count} tokens: ${text}`).join('; ')
 
-/** Returns the computed stretches, without a last token that is decoded again. */
+/** Returns the computed spans, without a last token that is only decoded again. */
 function computedSpans({ parts, redecoded, prompt }: Plan): Span[] {
   const end = prompt.tokens.length - redecoded
   return parts.flatMap(({ kind, span: of }) =>

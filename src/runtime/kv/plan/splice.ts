@@ -1,6 +1,6 @@
 /**
- * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same text. Own cells keep
- * their positions if they can.
+ * Makes the parts of a plan under contract `splice`: first exact cells, then cells that the conversation holds of the same text. The latter
+ * keep their positions if they can.
  */
 import { length, lowerBound, span, type Span } from '../../core/span.js'
 import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
@@ -9,30 +9,29 @@ import type { HeldSequence } from '../sequence.js'
 import type { LatestView } from '../views.js'
 
 export interface SplicedParts {
-  /** The parts cover the whole prompt. The last token is computed, unless the exact beginning contains it already. */
+  /** The parts, which cover the whole prompt. The last token is computed, unless the exact beginning already contains it. */
   readonly parts: readonly Part[]
-  /** 1: the last token is held, too, and is computed for its logits only. */
+  /** 1: the last token is held, too, and is computed only for its logits. */
   readonly redecoded: 0 | 1
-  /** Number of computed tokens that the conversation holds at positions where they cannot stay. */
+  /** Number of computed tokens that the conversation holds, but at positions where they cannot stay. */
   readonly blocked: number
 }
 
 /**
- * How the cells that the conversation holds are placed. `stay`: they stay at their positions, and those that cannot are computed. `turn`:
- * as many stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them,
- * which leaves no gaps.
+ * Where the cells that the conversation holds go. `stay`: they stay at their positions; tokens whose cells cannot stay are computed.
+ * `turn`: as many stay as can, and the rest is copied to the positions right after the token before. `close`: all are copied right after
+ * the token before, which leaves no gaps.
  */
 export type Placing = 'stay' | 'turn' | 'close'
 
 /**
- * Returns the parts for `prompt`. Its beginning comes from exact cells. Behind that, cells are found by source id, and positions must
- * ascend; as many cells stay as can (`align`). Missing tokens are computed right after the token before them, since llama.cpp decodes only
- * at the next position. The last token is computed in any case, so it does not influence the choice.
+ * Returns the parts for `prompt`. Its beginning comes from exact cells. Behind that, cells are found by source id. Positions must ascend,
+ * and as many cells stay as can (`align`). Missing tokens are computed right after the token before them, because llama.cpp decodes only at
+ * the next position. The last token is always computed, so it does not influence the choice.
  *
- * @param parked the other sequences that the conversation or its ancestors hold, latest used first
- * @param last the view that showed the prompt's beginning last; of several cells of one token, the plan prefers the one that this view
- * shows
- * @param recomputed for each place of the prompt: if it is not 0, the token is computed even though it is held
+ * @param parked the other sequences of the conversation and its ancestors, latest used first
+ * @param last the view that last showed the prompt's beginning; of several cells of one token, the plan prefers the one in this view
+ * @param recomputed one element per prompt token: if it is not 0, the token is computed even though it is held
  */
 export function splicedParts(
   sequence: HeldSequence,
@@ -88,13 +87,13 @@ export function splicedParts(
   return { parts: withComputed(parts, span(end, tokens.length), position), redecoded, blocked: blocked + (isBlocked ? 1 : 0) }
 }
 
-/** Returns the stretch cut off at place `end`; nothing if it begins there or behind. */
+/** Cuts the run off at prompt index `end`. Returns nothing if it begins there or later. */
 const cutAt = (stretch: HeldRun, end: number): readonly HeldRun[] =>
   stretch.span.start >= end ? [] : [{ ...stretch, span: span(stretch.span.start, Math.min(stretch.span.end, end)) }]
 
 /**
- * Chooses one of the stretches that cover place `at`. A stretch that can stay at its position wins, then one that continues the part
- * before. Among the rest, it takes the one of most worth, and at last the one that reaches farthest.
+ * Chooses one of the runs that cover prompt index `at`. A run that can stay at its position wins, then one that continues the part before.
+ * Of the rest, the one of most worth wins, and of equal ones the one that ends last.
  */
 function likeliest(
   stretches: readonly HeldRun[],
@@ -112,15 +111,15 @@ function likeliest(
     .reduce<HeldRun | undefined>((best, each) => (best === undefined || better(rank(each), rank(best)) ? each : best), undefined)
 }
 
-/** Whether, at place `at`, the stretch continues with the entry right behind those of the turned part `before`. */
+/** Whether, at prompt index `at`, the run continues with the entry right after those of the turned part `before`. */
 function follows(own: readonly HeldSequence[], before: Part | undefined, at: number, stretch: HeldRun): boolean {
   if (before?.kind !== 'turn' || own[stretch.source] !== before.from) return false
   return before.at + length(before.span) === stretch.entry + at - stretch.span.start
 }
 
 /**
- * Whether two parts of the prompt can be one: the entries of `next` come right after those of `before` in the same sequence, and their
- * positions are moved by the same distance.
+ * Whether two parts can be merged: the entries of `next` come right after those of `before` in the same sequence, and both move by the same
+ * distance.
  */
 function goesOn(before: Part, next: Part): boolean {
   if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
@@ -135,7 +134,7 @@ function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: rea
   return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
 }
 
-/** Returns the stretches of the prompt, behind its exact beginning, that sequences of the conversation hold. */
+/** Returns the runs of prompt tokens, behind the exact beginning, that sequences of the conversation hold. */
 function stretchesOf(
   own: readonly HeldSequence[],
   prompt: Prompt,
@@ -152,8 +151,8 @@ function stretchesOf(
   }
   const ofLive = of(0, from.place)
   const others = own.slice(1).map((_, at) => at + 1)
-  // Usually the live sequence continues from the beginning and holds the whole text. Then the other sequences only matter for places behind
-  // it.
+  // Usually the live sequence continues from the beginning and holds the whole text. Then only tokens behind it can come from another
+  // sequence.
   let next = from
   for (const { source, span: of, entry } of ofLive)
     if (next.source === source && next.place === of.start && next.entry === entry)
@@ -164,7 +163,7 @@ function stretchesOf(
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
 }
 
-/** Splits the stretch into runs, each marked by whether its cells are the ones that the view shows. */
+/** Splits the run where it starts or ceases to consist of the cells that the view shows. Marks each piece accordingly (`shown`). */
 function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: LatestView): readonly HeldRun[] {
   const { span: of, entry } = stretch
   const isShown = (at: number) => at < places && (view === holder || view.cellWord(at) === holder.cellWord(entry + at - of.start))
@@ -180,8 +179,8 @@ function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: Late
 }
 
 /**
- * Returns the stretches of the prompt, from `place` on, that the sequence `holder` holds. `source` is its index among the conversation's
- * sequences.
+ * Returns the runs of prompt tokens, from index `place` on, that the sequence `holder` holds. `source` is its index among the
+ * conversation's sequences.
  */
 export function stretchesIn(
   holder: HeldSequence,
@@ -198,15 +197,14 @@ export function stretchesIn(
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
-  // Most parked sequences hold no token from this place on, or have a shorter unedited prompt. Then the comparison of the prompts is
-  // skipped.
+  // Most parked sequences hold no token from `place` on, or have a shorter unedited prompt. This check spares comparing the prompts.
   if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
-  /** The last source id with the same meaning in both unedited prompts: that of a marker right behind their common text. */
+  /** The largest source id that means the same in both unedited prompts: that of a marker right behind their common text. */
   const last = markerSource(commonPrefix(holder.unedited, base))
   const end = lowerBound(tokens.length, (at) => keys[at]! <= last)
   const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
   const found: HeldRun[] = []
-  /** Whether the holder has the current token and, within a marker, all tokens of the marker before it. */
+  /** Whether the holder has the current token. Within a marker, it must also have all tokens of the marker before it. */
   let said = false
   for (let at = first; at < end && entry < held;) {
     const key = keys[at]!
@@ -237,7 +235,7 @@ export function stretchesIn(
   return found
 }
 
-/** Counts the tokens that are computed although one of the held stretches contains them. */
+/** Counts the tokens that are computed although one of the runs holds them. */
 function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): number {
   let blocked = 0
   for (const { kind, span: of } of parts) {
@@ -250,26 +248,26 @@ function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): numbe
   return blocked
 }
 
-// For each part of the prompt, chooses the sequence whose cells to reuse. It reuses as many tokens as possible, with rising positions.
+// Chooses, run by run, the sequence whose cells are reused: as many tokens as possible, with ascending positions.
 
-/** A stretch of shown tokens that one sequence holds in consecutive entries, at consecutive positions. */
+/** Shown tokens that one sequence holds in consecutive entries, at consecutive positions. */
 export interface HeldRun {
   /** Index of the sequence that holds it among the conversation's sequences; 0 is the live one. */
   readonly source: number
-  /** The worth of one of its tokens, compared with the same token in another sequence. */
+  /** The worth of each of its tokens: 2 in the live sequence, 1 in another one on the device, 0 in a lower tier. */
   readonly worth: number
-  /** Whether the conversation last showed these tokens, behind the same text, by exactly these cells. */
+  /** Whether the conversation last showed these tokens, behind the same text, by these very cells. */
   readonly shown: boolean
   readonly span: Span
-  /** The entry of the first token in that sequence. */
+  /** The entry of the run's first token in that sequence. */
   readonly entry: number
-  /** The position of each token minus its place in the prompt. */
+  /** The position of each token minus its prompt index. */
   readonly offset: number
 }
 
 /**
- * The point from which `align` chooses: a place of the prompt, the position minus that place, and the sequence (`source`) and its entry
- * that would continue there.
+ * The point from which `align` chooses: a prompt index (`place`), the position minus that index (`offset`), and the entry of the sequence
+ * `source` that would continue there.
  */
 export interface ChoiceBeginning {
   readonly place: number
@@ -278,7 +276,7 @@ export interface ChoiceBeginning {
   readonly entry: number
 }
 
-/** One way to fill the prompt with held tokens up to some place. It has the last piece, and a link to the choice before that piece. */
+/** One way to fill the prompt with held tokens up to some index: its last piece, and a link to the choice without that piece. */
 interface RunChoice {
   readonly before: RunChoice | null
   readonly piece: HeldRun
@@ -291,26 +289,24 @@ interface RunChoice {
 
 /**
  * Chooses as many held tokens as possible such that positions ascend. A token that is left out is computed at the position after the token
- * before it, so its offset (position minus place) is the same. So positions ascend exactly if the offset never falls. One pass through the
- * text finds the largest such choice, because it keeps the best choice for every offset. Of equal choices it takes the one with the most
- * cells that were shown last behind the same text. Then it takes the one with the fewest changes of source, so that cells stay beside the
- * cells that they were computed with. At last it takes the one of most worth.
+ * before it, so its offset (position minus prompt index) is the same. So positions ascend exactly if the offset never falls. One pass
+ * through the text finds the largest such choice, because it keeps the best choice for every offset.
+ *
+ * Of equal choices, it takes the one with the most cells that were shown last behind the same text. Then it takes the one with the fewest
+ * changes of source, so that cells stay beside the cells that they were computed with. Then it takes the one of most worth.
  *
  * @returns the pieces in order; consecutive ones of one source are merged
  */
 export function align(stretches: readonly HeldRun[], { place, offset, source, entry }: ChoiceBeginning): HeldRun[] {
   const start: HeldRun = { source, worth: 0, shown: false, span: span(place, place), entry, offset }
-  /**
-   * The best choices so far, by ascending offset. Each is better than those before it, because a worse choice at a higher offset is
-   * useless.
-   */
+  /** The best choices so far, by ascending offset. A choice must be better than all at lower offsets; a worse one would be useless. */
   let front: RunChoice[] = [{ before: null, piece: start, reused: 0, shown: 0, seams: 0, worth: 0 }]
   let last: readonly RunChoice[] = front
   for (const { options } of segmentsOf(stretches)) {
     const next: RunChoice[] = []
     for (const piece of options) {
       const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
-      // The choice that this piece continues directly, with no change of source. `front` may have dropped it for a better one.
+      // The choice that ends where this piece continues the same source. `front` may have dropped it for a better one.
       const same = last.find((choice) => isOne(choice.piece, piece))
       const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
       const best = choices.reduce<RunChoice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
@@ -328,7 +324,7 @@ export function align(stretches: readonly HeldRun[], { place, offset, source, en
   return pieces.filter((piece) => length(piece.span) > 0)
 }
 
-/** Cuts the text at the beginnings and ends of all stretches, and returns the stretches that hold each segment. */
+/** Cuts the text at the beginnings and ends of all runs. Returns, for each segment, the runs that hold it. */
 function segmentsOf(stretches: readonly HeldRun[]): { readonly options: readonly HeldRun[] }[] {
   const borders = [...new Set(stretches.flatMap((each) => [each.span.start, each.span.end]))].sort((a, b) => a - b)
   const waiting = [...stretches].sort((a, b) => a.span.start - b.span.start)
