@@ -34,7 +34,7 @@ interface Kind {
 const KINDS: Readonly<Record<LibraryKind, Kind>> = {
   cpu: {
     backend: 'CPU',
-    file: /^libggml-cpu-\w+\.so$/,
+    file: /^libggml-cpu-[\w.]+\.so$/,
     options: { GGML_CPU_ALL_VARIANTS: 'ON' },
     variable: 'KVFOLD_CPU_LIBRARY',
   },

@@ -303,6 +303,24 @@ function computeBytes({ cells, ubatch, sequences, flashAttention }: WholeOptions
   return activations + mask + scores + 4 * sequences * vocabulary
 }
 
+/**
+ * Returns the bytes of the recurrent states of one sequence (n_embd_r and n_embd_s in llama-hparams.cpp, in floats); 0 for a model without.
+ * An upper bound for hybrid models, because all layers are counted.
+ */
+function stateBytes({ architecture, metadata, layers, embedding, heads, recurrent, hybrid }: ModelInfo): number {
+  if (!recurrent && !hybrid) return 0
+  const number = (key: string) => Number(metadata[`${architecture}.${key}`] ?? 0) || 0
+  const [inner, state, kernel] = [number('ssm.inner_size'), number('ssm.state_size'), Math.max(1, number('ssm.conv_kernel'))]
+  const [wkv, kda, shortConvolution] = [number('wkv.head_size'), number('kda.head_dim'), number('shortconv.l_cache')]
+  const floats =
+    wkv > 0
+      ? embedding * (wkv + (number('token_shift_count') || 2))
+      : kda > 0
+        ? heads * kda * (kda + 3 * (kernel - 1))
+        : state * inner + (kernel - 1) * (inner + 2 * number('ssm.group_count') * state) + embedding * shortConvolution
+  return 4 * layers * floats
+}
+
 type ContextBytes = Pick<ContextPlan, 'cache' | 'compute'>
 
 /** Estimates the bytes of a context. @throws KvfoldError native/bad-argument for cache types that the model cannot have */
@@ -313,7 +331,7 @@ function memoryOf(whole: WholeOptions, info: ModelInfo): ContextBytes {
   checkCacheType('valueType', valueType, valueWidth)
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
-  const cache = info.recurrent || info.encoder ? 0 : cells * info.layers * row
+  const cache = (info.recurrent || info.encoder ? 0 : cells * info.layers * row) + whole.sequences * stateBytes(info)
   // With embeddings every token is an output, and llama.cpp keeps the logits beside each embedding.
   const outputs = pooling === null ? 0 : 4 * batch * (info.vocabulary + info.embedding)
   return { cache, compute: computeBytes(whole, info) + outputs }

@@ -90,9 +90,15 @@ async function run(
     child.on('error', reject).on('close', (status, killed) => {
       resolve(status ?? killed ?? 1)
     })
-  }).finally(() => {
-    file.end()
   })
+    .catch((error: unknown) => {
+      // The signal kills the child, which Node reports as an error.
+      if (signal?.aborted !== true) throw error
+      return 1
+    })
+    .finally(() => {
+      file.end()
+    })
   if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The build was stopped.')
   if (code !== 0) throw new KvfoldError('native/build-failed', `${basename(program)} failed (${code}): ${last.join('\n')}`)
 }

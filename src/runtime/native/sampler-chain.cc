@@ -40,22 +40,25 @@ class ChainBuilder {
 
   void build() {
     sampler.chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    suppress();
     addBias();
     auto order = textsIn(options.Get("order"));
     if (!options.Get("order").IsArray()) {
       order = {"penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
       if (options.Get("adaptive").IsObject()) order.push_back("adaptive_p");
     }
-    bool adapts = std::find(order.begin(), order.end(), "adaptive_p") != order.end();
-    bool greedy = temperature <= 0 && range <= 0 && std::find(order.begin(), order.end(), "temperature") != order.end();
+    auto has = [&](const char *name) { return std::find(order.begin(), order.end(), name) != order.end(); };
+    bool adapts = has("adaptive_p");
+    bool greedy = temperature <= 0 && range <= 0 && has("temperature");
     if (!greedy && options.Get("mirostat").IsObject()) {
       addPenalties();
       addDry();
       addMirostat();
       return;
     }
-    // A greedy draw needs no filters, unless one of them can remove the likeliest token. Only typical sampling and XTC do that.
-    bool filters = !greedy || typical() < 1 || removesTop();
+    // A greedy draw needs no filters, unless one of them can remove the likeliest token. Only typical sampling, XTC and infill do that. And
+    // adaptive_p draws by itself, so the temperature must have left it one token.
+    bool filters = !greedy || adapts || has("infill") || typical() < 1 || removesTop();
     for (auto &name : order) addPart(name, filters);
     if (adapts) {
       auto adaptive = within(options, "adaptive");
@@ -94,6 +97,13 @@ class ChainBuilder {
     else if (name == "xtc" && removesTop()) addXtc();
     else if (name == "temperature") addTemperature();
     else if (name == "infill") add(llama_sampler_init_infill(sampler.model->vocab));
+  }
+
+  // Forbids the tokens that the model's file says must never be drawn (`tokenizer.ggml.suppress_tokens`), as llama-server does.
+  void suppress() {
+    int32_t count = 0;
+    auto *tokens = llama_vocab_get_suppress_tokens(sampler.model->vocab, &count);
+    sampler.banned.insert(sampler.banned.end(), tokens, tokens + count);
   }
 
   void addBias() {

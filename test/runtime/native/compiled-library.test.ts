@@ -57,6 +57,7 @@ it('is the one compiled on this machine, unless another one is named', () => {
 
 it('is a separate file if a file name names a processor', () => {
   expect(shippedLibrary('cpu', ['/a/libggml-base.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cpu-zen4.so')
+  expect(shippedLibrary('cpu', ['/a/libggml-cpu-armv8.2_1.so'])).toBe('/a/libggml-cpu-armv8.2_1.so')
   expect(shippedLibrary('cpu', ['/a/libggml-cpu.so', '/a/libllama.so'])).toBeNull()
   expect(shippedLibrary('cuda', ['/a/libggml-cuda.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cuda.so')
 })
@@ -81,6 +82,23 @@ it('is refused if ggml does not load it', async () => {
   expect(stderr).toContain(
     `ggml cannot use the CPU library ${broken} on this machine or with this release; run kvfold compile again`,
   )
+})
+
+it('is found for another compilation even if the compiled one does not load', async () => {
+  const broken = join(folder, 'libggml-cpu-broken.so')
+  writeFileSync(broken, 'no library')
+  const { stdout } = await runScript(`
+    import { cpuPath } from 'kvfold/cli/commands/compile-bundle'
+    process.env.KVFOLD_CPU_LIBRARY = ${JSON.stringify(broken)}
+    console.log(await cpuPath())`)
+  expect(stdout).toMatch(/libggml-cpu-[\w.]+\.so$/m)
+})
+
+it('is not stored by a compilation that was stopped', async () => {
+  const path = join(folder, 'libggml-cpu-none.so')
+  const stopped = compileLibrary({ kind: 'cpu', path, signal: AbortSignal.abort() })
+  await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
+  expect(existsSync(path)).toBe(false)
 })
 
 it.runIf(LONG)(

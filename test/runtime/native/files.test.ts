@@ -4,9 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
+import { planContext } from '../../../src/runtime/native/context-options.js'
 import { writeGguf, type GgufValue } from '../../../src/runtime/native/gguf-writer.js'
 import type { ContextOptions, Native, Pooling } from '../../../src/runtime/native/types.js'
-import { tinyModel } from '../../support/models.js'
+import { mambaModel, tinyModel } from '../../support/models.js'
 import { feed, refused, someTokens } from './support/fixture.js'
 
 let native: Native
@@ -197,6 +198,17 @@ describe('contexts', () => {
       expect(context.logits(19).every(Number.isFinite)).toBe(true)
       await context.dispose()
     }
+    await model.dispose()
+  })
+
+  test('the recurrent states of many sequences count for the memory that a context needs', async () => {
+    const model = await native.loadModel(await mambaModel())
+    const options = { cells: 256, sequences: 64, threads: 1 }
+    const { cache } = planContext(options, { info: model.info, gpuLayers: 0 }, [])
+    const context = await model.createContext(options)
+    expect(context.memory.cache).toBeGreaterThan(0)
+    // llama.cpp logs two decimals of a MiB.
+    expect(Math.abs(cache - context.memory.cache)).toBeLessThan(2 ** 20 / 100)
     await model.dispose()
   })
 

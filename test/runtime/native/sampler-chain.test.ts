@@ -10,7 +10,7 @@ import type {
   NativeWords,
   SamplerOptions,
 } from '../../../src/runtime/native/types.js'
-import { tinyModel } from '../../support/models.js'
+import { layerNormModel, tinyModel } from '../../support/models.js'
 import { batchOf, refused, someTokens } from './support/fixture.js'
 
 let model: NativeModel
@@ -133,6 +133,29 @@ describe('filters', () => {
   test('minKeep keeps at least so many', () => {
     expect(support({ minP: 0.999, order: ['min_p', 'temperature'] }).size).toBe(1)
     expect(support({ minP: 0.999, minKeep: 4, order: ['min_p', 'temperature'] })).toEqual(new Set(ranking.slice(0, 4)))
+  })
+
+  test('adaptive-p at temperature 0 leaves the likeliest token, as llama.cpp does', () => {
+    for (let seed = 0; seed < 50; seed++)
+      expect(first({ temperature: 0, seed, adaptive: { target: 0.5, decay: 0.9 } })).toBe(ranking[0])
+  })
+
+  test('a token that the model file suppresses is never drawn', async () => {
+    const native = await openNative({ gpu: 'cpu' })
+    const greedy = async (suppressed: readonly number[]) => {
+      const more = suppressed.length === 0 ? [] : [['tokenizer.ggml.suppress_tokens', { i32s: suppressed }] as const]
+      const own = await native.loadModel(await layerNormModel(4, more))
+      const its = await own.createContext({ cells: 256, threads: 1 })
+      await its.decode(batchOf(someTokens(8)))
+      const logits = its.logits(7)
+      const best = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!)
+      const drawn = own.createSampler({ temperature: 0 }).sample(its, 7)
+      await own.dispose()
+      return { best, drawn }
+    }
+    const { best, drawn } = await greedy([])
+    expect(drawn).toBe(best[0])
+    expect((await greedy([best[0]!])).drawn).toBe(best[1])
   })
 
   test('adaptive-p prefers tokens near its target', () => {

@@ -62,8 +62,10 @@ async function compile({ gpu: kind, cudaArchitectures, remove }: CompileFlags, {
   out.print(printable(`kvfold now uses ${path} where it computes on ${kind}.`))
 }
 
-/** Returns the path of the compiled CPU library. Its name contains the kind of processor, which only the loaded shipped library knows. */
-async function cpuPath(): Promise<string> {
+/** @internal Returns the path of the compiled CPU library. Its name contains the kind of processor, which only the loaded shipped library knows. */
+export async function cpuPath(): Promise<string> {
+  // An earlier compiled library may fail to load. It is replaced or removed here all the same.
+  process.env['KVFOLD_CPU_LIBRARY'] = 'shipped'
   const { cpu } = (await nativeLibrary('cpu')).backend.libraries
   if (cpu !== undefined) return cpu.compiled
   throw new KvfoldError(
