@@ -203,7 +203,7 @@ export interface PiPrompt {
 
 /** Salts, so that each placebo has its own random draws for the same seed. */
 const [PLACEBO, UNASKED_KEYS] = [0x706c, 0x756b]
-/** The most tokens of an answer. An answer for 46 keys takes a few hundred. */
+/** The most tokens of an answer. An answer that gives the values of PI-LLM's 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
 /** The most bytes for complete attention rows: the weights from one query token to all tokens of the prompt. */
 const ROW_BYTES = 2 ** 26

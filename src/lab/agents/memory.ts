@@ -24,7 +24,7 @@ const MemAgentOptions = strict({
   chunkTokens: count(5000),
   /** The most tokens of a memory, and of the answer unless the task sets a lower limit. */
   newTokens: count(1024),
-  /** Tokens of the text's beginning and of its end. Together they serve as the question if the sample has none. */
+  /** If the sample has no question, this many tokens from the text's beginning and as many from its end are searched for instead. */
   endTokens: count(END_TOKENS),
 })
 
@@ -78,7 +78,7 @@ const Mem0Options = strict({
   newTokens: count(1024),
   /** Whether requests carry a JSON schema that the reply must follow. Set it to false for endpoints without this feature. */
   schema: Type.Boolean({ default: true }),
-  /** Tokens of the text's beginning and of its end. Together they serve as the question if the sample has none. */
+  /** If the sample has no question, this many tokens from the text's beginning and as many from its end are searched for instead. */
   endTokens: count(END_TOKENS),
 })
 

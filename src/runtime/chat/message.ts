@@ -47,7 +47,7 @@ export interface ChatMessage {
 export interface Sampled {
   readonly text: string
   readonly tokens: Int32Array
-  /** The text of the generation prompt that the answer was sampled after. Default: that of the template without variables. */
+  /** The generation prompt's text before the answer. Default: what the template writes without variables such as `enable_thinking`. */
   readonly prompt?: string
 }
 

@@ -21,7 +21,10 @@ export async function openThreads<Order, Answer>(
 /** A thread's result as a message. Errors lose their class and code between threads, so code and message are sent as data. */
 export type Delivery = { readonly made: unknown } | { readonly code: ErrorCode; readonly message: string }
 
-/** Runs `work` on a thread and packs its result. @param otherwise the code for errors other than KvfoldError; without it they are thrown */
+/**
+ * Called within a worker thread: runs `work`, and packs its result or error into a message for the main thread.
+ * @param otherwise the code for errors other than KvfoldError; without it they are thrown
+ */
 export async function delivered(work: () => unknown, otherwise?: ErrorCode): Promise<Delivery> {
   try {
     return { made: await work() }

@@ -53,7 +53,7 @@ export const PYTHON_LITERALS: JsonPunctuation = {
   escapes: '["\\\\nrt]',
 }
 
-/** Estimates the size of a rule body with its repetitions written out, in steps of `Work`. */
+/** Estimates how long a GBNF rule body is once `{m,n}` repetitions are written out. The unit is the one that `Work` limits. */
 export function writtenOut(body: string): number {
   let parts = body.length
   for (const [, least = '0', most = least] of body

@@ -20,7 +20,8 @@ interface KnownCall {
 /**
  * Moves tool results right behind the message with their calls, in the order of the calls. A result that comes after a further assistant
  * message stays there: the model answered without it. An id means the latest call with that id before the result. If a request extends an
- * earlier one, its sorted messages extend the earlier ones, so cache and thread still match.
+ * earlier one, its sorted messages extend the earlier ones, so cache and thread still match. The generator pauses between messages, so that
+ * the event loop stays free, and returns the sorted messages.
  * @param earlier messages that the server already has before these; neither checked nor moved
  * @throws FieldError for a result without a call, for a second result of a call, for two calls in one message with the same id
  */

@@ -123,7 +123,7 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** The tenant name for the engine: the salt's digest, or else the tenant (`cache-salt.ts`). */
+  /** The tenant name for the engine: with a client's `cache_salt` a digest of tenant and salt, otherwise the tenant (cache-salt.ts). */
   get engineTenant(): string {
     return engineTenant(this.tenant, this.salt)
   }
