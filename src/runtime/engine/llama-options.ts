@@ -161,11 +161,7 @@ export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions):
  * Returns the contract of a request's step, and which tokens `blend` computes again.
  * @param cost the calibration of this device; null if there is none
  */
-export function termsOf(
-  { contract, blend }: Pick<EngineRequest, 'contract' | 'blend'>,
-  defaults: LlamaEngineOptions,
-  cost: CostModel | null,
-): StepContract {
+export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions, cost: CostModel | null): StepContract {
   const asked = contractOfStep(contract ?? defaults.contract ?? 'exact')
   const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
   return { contract: asked, ...(Object.keys(choice).length === 0 ? {} : { blend: choice }) }

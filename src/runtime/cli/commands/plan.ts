@@ -6,10 +6,9 @@ import { editOf, type Fragment, priceRemark, savedBy } from '../../context/fragm
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
-import { termsOf } from '../../engine/llama-options.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import type { StepContract } from '../../kv/plan/parts.js'
-import type { CostModel } from '../../kv/cost-model.js'
+import { type CostModel, decodeInTokens } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
 import type { Prompt } from '../../kv/prompt.js'
@@ -138,7 +137,13 @@ async function rehearsed(engine: LlamaEngine, transcript: Transcript, most: numb
   const rows: PlanRow[] = [
     { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
     { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
-    { name: 'blend', prospect: second(shown, termsOf({ contract: 'blend', blend: definedFields({ most }) }, {}, cost)) },
+    {
+      name: 'blend',
+      prospect: second(shown, {
+        contract: 'blend',
+        blend: definedFields({ most, decode: cost === null ? undefined : decodeInTokens(cost) }),
+      }),
+    },
   ]
   return { unedited: second(open, { contract: 'exact' }), rows, folded }
 }
