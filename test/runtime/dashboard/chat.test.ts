@@ -255,6 +255,25 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('says that a message is hidden as a whole, and shows it to the model again', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const messages = [user('Read this.'), assistant('Yes.'), user('And now?')]
+    const drops = { messages: [0], repositions: false }
+    const { thread } = await server.service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto', drops }).answer
+    const omitted = () => server.service.threads.get(PUBLIC, thread).all[0]!.omitted
+    const { page } = await open(browser, server.url, `/#/threads/${thread}`)
+    await row(page, 0).getByText('hidden as a whole').waitFor()
+    expect(await button(page, 'Fold message 1').count()).toBe(0)
+    await stop(page, 'message-0').focus()
+    await page.locator('.map').getByRole('button', { name: 'Restore no. 1', exact: true }).waitFor()
+    const { id } = omitted()[0]!
+    await button(page, 'Restore message 1').click()
+    await page.locator('.told').getByText(`Restored ${id}`).waitFor()
+    await button(page, 'Fold message 1').waitFor()
+    expect(omitted()).toEqual([])
+    await server.close()
+  })
+
   it('shows calls and their results, and no empty answer', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Read.' })) })
     const call = { id: 'c1', name: 'read_file', arguments: { path: 'notes.md' } }
