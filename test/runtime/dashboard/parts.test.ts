@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../../src/runtime/context/stretch.js'
-import { clientView } from '../../../src/runtime/dashboard/chat-request.js'
+import { clientView, dividedBetween, type Pending } from '../../../src/runtime/dashboard/chat-request.js'
 import {
   argumentsOf,
   figuresInWords,
@@ -96,6 +96,14 @@ describe('markers', () => {
     expect(markersOf(messages, 0, 0, 7)).toBeNull()
     expect(messages.map(isFoldable)).toEqual([false, true, true])
   })
+})
+
+it('a request that never began hides nothing of the thread, also while the thread runs for another client', () => {
+  const thread = { messages: [0, 1, 2, 3, 4, 5].map((index) => message(index, 'user', 'Go on.')), running: true }
+  const nothing = { thread: 't', completion: null, reasoning: '', notes: [], problem: null }
+  const pending: Pending = { ...nothing, question: 'Another one?', before: 2, text: 'begun', state: 'failed', isBegun: false }
+  expect(dividedBetween(thread, pending)).toMatchObject({ until: 6, rest: { question: 'Another one?', text: '' } })
+  expect(dividedBetween(thread, { ...pending, state: 'running' })).toMatchObject({ until: 2 })
 })
 
 it('pieces cover the message once, in order', () => {
