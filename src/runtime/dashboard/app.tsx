@@ -4,6 +4,7 @@ import { useEffect, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
 import { Api } from './api.js'
 import { Answering, useChat, type Chat } from './chat.js'
+import { sizeOf } from './chat-request.js'
 import { Composer } from './composer.js'
 import { HouseContext, useHouse, useLive, useThread, type LoadedThread } from './hooks.js'
 import { Live } from './live.js'
@@ -120,7 +121,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
     <div class="page">
       {chat.pending?.thread === place.id ? (
         <>
-          <Log at="">
+          <Log at={sizeOf(chat.pending)}>
             <Answering pending={chat.pending} />
           </Log>
           <Composer chat={chat} thread={place.id} model="" />
@@ -137,7 +138,7 @@ function NewThread({ chat }: { readonly chat: Chat }) {
   const pending = chat.pending?.thread === null ? chat.pending : null
   return (
     <div class="page">
-      <Log at={pending?.text ?? ''}>
+      <Log at={sizeOf(pending)}>
         {pending === null ? (
           <div class="welcome">
             <h2>Ask something; it begins a new thread.</h2>

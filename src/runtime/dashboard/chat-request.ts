@@ -108,6 +108,12 @@ export interface Pending {
   readonly state: 'running' | 'answered' | 'stopped' | 'failed'
 }
 
+/** Returns a text that changes whenever the request takes more room on the page. */
+export const sizeOf = (pending: Pending | null): string =>
+  pending === null
+    ? ''
+    : [pending.reasoning.length, pending.text.length, pending.notes.length, pending.problem === null ? '' : 'failed'].join(' ')
+
 /**
  * Divides what to show between the thread and the request. `until`: how many messages of the thread to show; `rest`: what to show of the
  * request below them. After a failure, shows the whole thread, and of the request only what the thread lacks.
