@@ -1,6 +1,6 @@
 /** The dashboard: shows the page that the address names, and the form for the API key. */
 import { render } from 'preact'
-import { useEffect, useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
 import { Api } from './api.js'
 import { Answering, useChat, type Chat } from './chat.js'
@@ -21,7 +21,20 @@ const CONNECTIONS = {
   locked: 'locked',
 } as const
 
+/** Begins with an empty page for each user: what one key's user typed or asked must not be there for the next one. */
 function App() {
+  const [user, setUser] = useState(0)
+  return (
+    <Site
+      key={user}
+      onOtherUser={() => {
+        setUser(user + 1)
+      }}
+    />
+  )
+}
+
+function Site({ onOtherUser }: KeyFormProps) {
   const { connection, status } = useLive()
   const [place, setPlace] = useState(placeIn(location.hash))
   const [isListOpen, setListOpen] = useState(false)
@@ -80,7 +93,7 @@ function App() {
         <a href="#/server" aria-current={place.kind === 'server' ? 'page' : undefined}>
           Server
         </a>
-        <KeyForm />
+        <KeyForm onOtherUser={onOtherUser} />
       </header>
       {connection === 'locked' ? (
         <main id="main" class="tab" tabIndex={-1}>
@@ -178,11 +191,19 @@ function ThemeButton() {
   )
 }
 
+interface KeyFormProps {
+  /** Called when a key is deleted or replaced by another one. */
+  readonly onOtherUser: () => void
+}
+
 /** The form for the API key. Shown when the server asks for a key; once a key is stored, a button to delete it. */
-function KeyForm() {
+function KeyForm({ onOtherUser }: KeyFormProps) {
   const { api, live } = useHouse()
   const { connection } = useLive()
   const [typed, setTyped] = useState('')
+  // A key that never opened the page leaves nothing for the next user, and the form keeps the focus.
+  const wasOpen = useRef(false)
+  if (connection === 'live') wasOpen.current = true
   if (connection !== 'locked') {
     if (api.key === null) return null
     return (
@@ -191,6 +212,7 @@ function KeyForm() {
         onClick={() => {
           api.setKey(null)
           live.start()
+          onOtherUser()
         }}
       >
         Forget the key
@@ -202,9 +224,11 @@ function KeyForm() {
       class="key-form"
       onSubmit={(event) => {
         event.preventDefault()
+        const isOther = wasOpen.current && api.key !== null && api.key !== typed.trim()
         api.setKey(typed.trim())
         setTyped('')
         live.start()
+        if (isOther) onOtherUser()
       }}
     >
       <label>

@@ -59,6 +59,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
   told.current = onThread
+  useEffect(() => () => control.current?.abort(), [])
   // The loaded thread contains the answer, so the request need not be shown any more.
   const isOver = pending?.state === 'answered' || pending?.state === 'stopped'
   const isThere = isOver && shown?.id === pending.thread && !shown.running && shown.count >= leastCount(pending)
