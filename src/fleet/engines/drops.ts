@@ -1,5 +1,5 @@
 /** Translates folds into AKV's request fields `drop_message` and `reposition`, for engines that keep the cells behind a dropped message. */
-import { type ChatMessage, type Edit, omitting } from '../../runtime/chat/message.js'
+import { type ChatMessage, type Edit, indexesLeft, omitting } from '../../runtime/chat/message.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 
 /** The messages that one conversation has dropped, by message index. */
@@ -34,7 +34,7 @@ export class DroppedMessages {
     const gone = new Set(edits.flatMap((edit) => (edit.omits?.part === 'message' ? [edit.message] : [])))
     const sent = messages.flatMap((_, at) => (gone.has(at) && !dropped.has(at) ? [] : [at]))
     const place = (message: number) => sent.findIndex((at) => at >= message)
-    const visible = messages.flatMap((_, at) => (gone.has(at) ? [] : [at]))
+    const visible = indexesLeft(messages, edits)
     const drops = new Map<number, number[]>()
     for (const [message, since] of this.#since) {
       const after = Math.max(place(since), place(message) + 1)

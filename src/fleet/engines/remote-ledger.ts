@@ -32,6 +32,8 @@ export interface Held {
 
 export interface Outcome {
   readonly rows: readonly ShownRow[]
+  /** The index of each row's message in the conversation, then that of the answer. Default: no message is left out. */
+  readonly indexes?: readonly number[]
   /** The answer's text, as the next prompt will show it. */
   readonly answer: string
   readonly usage: EndpointUsage
@@ -68,7 +70,8 @@ export class RemoteLedger {
   }
 
   /** Records a step, and returns its ledger entry. */
-  enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine, behindDrop = null }: Outcome): LedgerEntry {
+  enter(outcome: Outcome): LedgerEntry {
+    const { rows, indexes, answer, usage, pending, kind, fallback, firstToken, total, engine, behindDrop = null } = outcome
     const before = this.#held
     const { prompt, generated } = usage
     const spans = this.#spans(rows, prompt)
@@ -112,7 +115,7 @@ export class RemoteLedger {
       kind,
       contract: skipped > 0 ? 'splice' : 'exact',
       fallback,
-      messages,
+      messages: messages.map((cost, row) => ({ ...cost, index: indexes?.[row] ?? row })),
       shown: prompt + said,
       reused,
       recomputed,

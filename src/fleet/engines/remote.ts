@@ -2,7 +2,7 @@
  * The engine over OpenAI-compatible endpoints. It sends messages as text with their edits applied, and fills the ledger from the endpoints'
  * own figures.
  */
-import { type ChatMessage, type Edit, omitting, type ToolDefinition } from '../../runtime/chat/message.js'
+import { type ChatMessage, type Edit, indexesLeft, omitting, type ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { joined } from '../../runtime/core/signals.js'
@@ -354,6 +354,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     // Build the rows again, because more texts have been counted by now.
     const ledger = state.books.enter({
       rows: rowsOf(messages, tools, edits, counts),
+      indexes: [...indexesLeft(asked.messages, asked.edits ?? []), asked.messages.length],
       answer,
       usage,
       pending: usage.generated > 0 && (flavour.countsEnd || finish === 'length') ? 1 : 0,

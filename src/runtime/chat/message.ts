@@ -132,6 +132,12 @@ export function omitting(
   return { messages: left, edits: others }
 }
 
+/** Returns the indexes of the messages that `omitting` leaves, in order. */
+export function indexesLeft(messages: readonly ChatMessage[], edits: readonly Edit[]): readonly number[] {
+  const gone = new Set(edits.flatMap((edit) => (edit.omits?.part === 'message' ? [edit.message] : [])))
+  return messages.flatMap((_, index) => (gone.has(index) ? [] : [index]))
+}
+
 /** Makes an assistant message. Undefined reasoning and an empty list of calls are left out. */
 export const assistantMessage = ({
   content = '',

@@ -1,9 +1,10 @@
 /** The dashboard: shows the page that the address names, and the form for the API key. */
 import { render } from 'preact'
-import { useEffect, useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
 import { Api } from './api.js'
 import { Answering, useChat, type Chat } from './chat.js'
+import { sizeOf } from './chat-request.js'
 import { Composer } from './composer.js'
 import { HouseContext, useHouse, useLive, useThread, type LoadedThread } from './hooks.js'
 import { Live } from './live.js'
@@ -20,7 +21,20 @@ const CONNECTIONS = {
   locked: 'locked',
 } as const
 
+/** Begins with an empty page for each user: what one key's user typed or asked must not be there for the next one. */
 function App() {
+  const [user, setUser] = useState(0)
+  return (
+    <Site
+      key={user}
+      onOtherUser={() => {
+        setUser(user + 1)
+      }}
+    />
+  )
+}
+
+function Site({ onOtherUser }: KeyFormProps) {
   const { connection, status } = useLive()
   const [place, setPlace] = useState(placeIn(location.hash))
   const [isListOpen, setListOpen] = useState(false)
@@ -79,7 +93,7 @@ function App() {
         <a href="#/server" aria-current={place.kind === 'server' ? 'page' : undefined}>
           Server
         </a>
-        <KeyForm />
+        <KeyForm onOtherUser={onOtherUser} />
       </header>
       {connection === 'locked' ? (
         <main id="main" class="tab" tabIndex={-1}>
@@ -120,7 +134,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
     <div class="page">
       {chat.pending?.thread === place.id ? (
         <>
-          <Log at="">
+          <Log at={sizeOf(chat.pending)}>
             <Answering pending={chat.pending} />
           </Log>
           <Composer chat={chat} thread={place.id} model="" />
@@ -137,7 +151,7 @@ function NewThread({ chat }: { readonly chat: Chat }) {
   const pending = chat.pending?.thread === null ? chat.pending : null
   return (
     <div class="page">
-      <Log at={pending?.text ?? ''}>
+      <Log at={sizeOf(pending)}>
         {pending === null ? (
           <div class="welcome">
             <h2>Ask something; it begins a new thread.</h2>
@@ -177,11 +191,19 @@ function ThemeButton() {
   )
 }
 
+interface KeyFormProps {
+  /** Called when a key is deleted or replaced by another one. */
+  readonly onOtherUser: () => void
+}
+
 /** The form for the API key. Shown when the server asks for a key; once a key is stored, a button to delete it. */
-function KeyForm() {
+function KeyForm({ onOtherUser }: KeyFormProps) {
   const { api, live } = useHouse()
   const { connection } = useLive()
   const [typed, setTyped] = useState('')
+  // A key that never opened the page leaves nothing for the next user, and the form keeps the focus.
+  const wasOpen = useRef(false)
+  if (connection === 'live') wasOpen.current = true
   if (connection !== 'locked') {
     if (api.key === null) return null
     return (
@@ -190,6 +212,7 @@ function KeyForm() {
         onClick={() => {
           api.setKey(null)
           live.start()
+          onOtherUser()
         }}
       >
         Forget the key
@@ -201,9 +224,11 @@ function KeyForm() {
       class="key-form"
       onSubmit={(event) => {
         event.preventDefault()
+        const isOther = wasOpen.current && api.key !== null && api.key !== typed.trim()
         api.setKey(typed.trim())
         setTyped('')
         live.start()
+        if (isOther) onOtherUser()
       }}
     >
       <label>

@@ -1,7 +1,7 @@
-/** Makes the body of a chat request: the thread as clients know it, in the format of OpenAI's API. Pure. */
+/** A chat request: its body, with the thread as clients know it, in the format of OpenAI's API; and what to show of it. Pure. */
 import type { ChatMessage } from '../chat/message.js'
 import { argumentsOf } from './pieces.js'
-import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
+import type { Acm, ContractChoice, Export, SentMessage, ThreadDetail } from './wire.js'
 
 /** Settings of a chat request. Null: as the thread or the server has it. */
 export interface ChatSettings {
@@ -87,4 +87,55 @@ function sent({ role, content, reasoning, toolCalls, toolCallId, name }: Omit<Ch
     ...(toolCallId === undefined ? {} : { tool_call_id: toolCallId }),
     ...(name === undefined ? {} : { name }),
   }
+}
+
+/** A request that is running, that failed, or whose answer the loaded thread does not contain yet. */
+export interface Pending {
+  /** The question. Null: the last question is answered again, or a cut-off answer is continued. */
+  readonly question: string | null
+  readonly thread: string | null
+  /** The completion's id, by which the server can end its reasoning. Null until the first chunk arrives. */
+  readonly completion: string | null
+  /** Whether the server has started on it. From then on, the thread contains the question. */
+  readonly isBegun: boolean
+  /** How many messages of the thread to show above the request. Null for a branch: those before its question. */
+  readonly before: number | null
+  readonly text: string
+  readonly reasoning: string
+  readonly notes: readonly string[]
+  readonly problem: string | null
+  /** `stopped`: the user stopped it; the thread keeps the text generated until then. */
+  readonly state: 'running' | 'answered' | 'stopped' | 'failed'
+}
+
+/** Returns a text that changes whenever the request takes more room on the page. */
+export const sizeOf = (pending: Pending | null): string =>
+  pending === null
+    ? ''
+    : [pending.reasoning.length, pending.text.length, pending.notes.length, pending.problem === null ? '' : 'failed'].join(' ')
+
+/**
+ * Divides what to show between the thread and the request. `until`: how many messages of the thread to show; `rest`: what to show of the
+ * request below them. After a failure, shows the whole thread, and of the request only what the thread lacks.
+ */
+export function dividedBetween(
+  thread: Pick<ThreadDetail, 'messages' | 'running'>,
+  pending: Pending,
+): { readonly until: number; readonly rest: Pending } {
+  const { length } = thread.messages
+  const before = messagesBefore(pending, thread)
+  if (pending.state !== 'failed') return { until: before, rest: pending }
+  // A request that never began has no text of its own, only that of the cut-off answer which it should continue.
+  if (!pending.isBegun) return { until: length, rest: { ...pending, text: '' } }
+  if (thread.running) return { until: before, rest: pending }
+  const hasAnswer = length > before + (pending.question === null ? 0 : 1)
+  if (!hasAnswer) return { until: before, rest: pending }
+  return { until: length, rest: { ...pending, question: null, text: '', reasoning: '', notes: [] } }
+}
+
+/** Returns how many messages of the thread come before the request's question, or before its answer if it has no question. */
+function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
+  if (before !== null) return before
+  const last = messages.findLastIndex(({ message }) => message.role === 'user')
+  return question === null ? last + 1 : last
 }

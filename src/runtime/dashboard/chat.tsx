@@ -3,32 +3,13 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { readJson, writeJson } from '../core/written-json.js'
 import { count, duration, plural } from '../figures/numbers.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
-import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
+import { chatBody, type Pending, USUAL, type ChatSettings } from './chat-request.js'
 import { useHouse } from './hooks.js'
 import { PacedDrawing } from './paced-drawing.js'
 import { WithFiles } from './conversation.js'
 import { Markdown } from './markdown.js'
 import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
-
-/** A request that is running, that failed, or whose answer the loaded thread does not contain yet. */
-export interface Pending {
-  /** The question. Null: the last question is answered again, or a cut-off answer is continued. */
-  readonly question: string | null
-  readonly thread: string | null
-  /** The completion's id, by which the server can end its reasoning. Null until the first chunk arrives. */
-  readonly completion: string | null
-  /** Whether the server has started on it. From then on, the thread contains the question. */
-  readonly isBegun: boolean
-  /** How many messages of the thread to show above the request. Null for a branch: those before its question. */
-  readonly before: number | null
-  readonly text: string
-  readonly reasoning: string
-  readonly notes: readonly string[]
-  readonly problem: string | null
-  /** `stopped`: the user stopped it; the thread keeps the text generated until then. */
-  readonly state: 'running' | 'answered' | 'stopped' | 'failed'
-}
 
 /** A request to send. */
 export interface ChatWanted {
@@ -78,6 +59,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string, from:
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
   told.current = onThread
+  useEffect(() => () => control.current?.abort(), [])
   // The loaded thread contains the answer, so the request need not be shown any more.
   const isOver = pending?.state === 'answered' || pending?.state === 'stopped'
   const isThere = isOver && shown?.id === pending.thread && !shown.running && shown.count >= leastCount(pending)
@@ -172,31 +154,6 @@ const painted = (): Promise<void> =>
  */
 const leastCount = ({ before, question, state }: Pending): number =>
   (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
-
-/**
- * Divides what to show between the thread and the request. `until`: how many messages of the thread to show; `rest`: what to show of the
- * request below them. After a failure, shows the whole thread, and of the request only what the thread lacks.
- */
-export function dividedBetween(
-  thread: Pick<ThreadDetail, 'messages' | 'running'>,
-  pending: Pending,
-): { readonly until: number; readonly rest: Pending } {
-  const { length } = thread.messages
-  const before = messagesBefore(pending, thread)
-  if (pending.state !== 'failed' || thread.running) return { until: before, rest: pending }
-  // A request that never began has no text of its own, only that of the cut-off answer which it should continue.
-  if (!pending.isBegun) return { until: length, rest: { ...pending, text: '' } }
-  const hasAnswer = length > before + (pending.question === null ? 0 : 1)
-  if (!hasAnswer) return { until: before, rest: pending }
-  return { until: length, rest: { ...pending, question: null, text: '', reasoning: '', notes: [] } }
-}
-
-/** Returns how many messages of the thread come before the request's question, or before its answer if it has no question. */
-function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
-  if (before !== null) return before
-  const last = messages.findLastIndex(({ message }) => message.role === 'user')
-  return question === null ? last + 1 : last
-}
 
 /** Shows a request: its question, and its answer so far. */
 export function Answering({ pending }: { readonly pending: Pending }) {

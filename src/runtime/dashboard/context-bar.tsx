@@ -5,7 +5,7 @@
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
 import { keyOf, type Selection } from './places.js'
-import { fragmentsOf, type HiddenPieces, isFoldable, pays, piecesOf, whereIs, widthOf } from './pieces.js'
+import { fragmentsOf, type HiddenPieces, isFoldable, pays, piecesOf, whereIs, wholeOmissionOf, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface ContextBarProps {
@@ -47,6 +47,7 @@ export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore
     const here = keys.indexOf(current ?? '')
     const stop = stops[here]
     const message = stop?.kind === 'message' ? messages[stop.index] : undefined
+    const omission = message === undefined ? undefined : wholeOmissionOf(message)
     if (event.key === 'ArrowRight' || event.key === 'ArrowDown') goTo(here + 1)
     else if (event.key === 'ArrowLeft' || event.key === 'ArrowUp') goTo(here - 1)
     else if (event.key === 'Home') goTo(0)
@@ -54,6 +55,7 @@ export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore
     else if (event.key.toLowerCase() === 'f' && stop?.kind === 'fragment') onFold(stop.id)
     else if (event.key.toLowerCase() === 'f' && message !== undefined && isFoldable(message)) onFoldMessage(message)
     else if (event.key.toLowerCase() === 'r' && stop?.kind === 'fragment') onRestore(stop.id)
+    else if (event.key.toLowerCase() === 'r' && omission !== undefined) onRestore(omission.id)
     else return
     event.preventDefault()
   }
@@ -136,15 +138,17 @@ function FoldButton({
 }: Pick<ContextBarProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Selection | null }) {
   const fragment = at?.kind === 'fragment' ? fragmentsOf({ messages }).find(({ id }) => id === at.id) : undefined
   const message = at?.kind === 'message' ? messages[at.index] : undefined
-  const isHidden = fragment !== undefined && fragment.state.kind !== 'open'
-  const canFold = fragment !== undefined || (message !== undefined && isFoldable(message))
+  const omission = message === undefined ? undefined : wholeOmissionOf(message)
+  const isHidden = omission !== undefined || (fragment !== undefined && fragment.state.kind !== 'open')
+  const canFold = fragment !== undefined || omission !== undefined || (message !== undefined && isFoldable(message))
   return (
     <button
       type="button"
       class="fold-it"
       aria-disabled={!canFold}
       onClick={() => {
-        if (fragment !== undefined) (isHidden ? onRestore : onFold)(fragment.id)
+        if (omission !== undefined) onRestore(omission.id)
+        else if (fragment !== undefined) (isHidden ? onRestore : onFold)(fragment.id)
         else if (message !== undefined && canFold) onFoldMessage(message)
       }}
     >
@@ -191,7 +195,12 @@ function spoken(message: ThreadMessage): string {
 }
 
 /** Says how the last step treated a message. A stopped step has no counts for its messages. */
-export function costInWords({ cost, message: { cut } }: ThreadMessage): string {
+export function costInWords(of: ThreadMessage): string {
+  const {
+    cost,
+    message: { cut },
+  } = of
+  if (wholeOmissionOf(of) !== undefined) return 'hidden as a whole'
   if (cost === null) return cut === true ? 'stopped before its end' : 'not in a step yet'
   const { shown, reused, recomputed, fresh, approximate } = cost
   const parts = [

@@ -13,6 +13,7 @@ import {
   openFence,
   pays,
   piecesOf,
+  wholeOmissionOf,
 } from './pieces.js'
 import { filesIn, type FilePlace } from './text-files.js'
 import { costInWords, Shares } from './context-bar.js'
@@ -83,10 +84,11 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
   const { index, visible, cost, message: original } = message
   const told = figures === undefined ? [] : figuresInWords(figures)
   const { role, content, reasoning, toolCalls = [], name } = original
-  const isInside = !visible && role !== 'system'
+  const isHidden = wholeOmissionOf(message) !== undefined
+  const isInside = !isHidden && !visible && role !== 'system'
   return (
     <article
-      class={`row ${role}${isInside ? ' inside' : ''}${isFound ? ' found' : ''}`}
+      class={`row ${role}${isInside || isHidden ? ' inside' : ''}${isFound ? ' found' : ''}`}
       data-row={index}
       aria-label={`Message ${index + 1}, ${role}`}
     >
@@ -144,7 +146,7 @@ function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
           </details>
         ))}
         {content === '' && toolCalls.length === 0 ? <p class="dim">(no text)</p> : null}
-        <Doing message={message} isLast={isLast} actions={actions} onEdit={setEdited} />
+        <Doing message={message} isLast={isLast} actions={actions} hidden={hidden} onEdit={setEdited} />
       </div>
     </article>
   )
@@ -156,14 +158,16 @@ const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: '
 function Doing({
   message,
   isLast,
-  actions: { onOpen, onFoldMessage, onBranch, onContinue, isTooLong },
+  actions: { onOpen, onRestore, onFoldMessage, onBranch, onContinue, isTooLong },
+  hidden: { waiting },
   onEdit,
-}: Pick<RowProps, 'message' | 'isLast' | 'actions'> & {
+}: Pick<RowProps, 'message' | 'isLast' | 'actions' | 'hidden'> & {
   readonly onEdit: (text: string) => void
 }) {
   const [copied, setCopied] = useState('Copy')
   const { index, visible, message: original } = message
   const { role, content, toolCalls = [] } = original
+  const omission = wholeOmissionOf(message)
   const act = (label: string, what: string, work: () => void): ComponentChildren => (
     <button type="button" class="quiet" aria-label={`${what} message ${index + 1}`} onClick={work}>
       {label}
@@ -198,6 +202,11 @@ function Doing({
             onFoldMessage(message)
           })
         : null}
+      {omission === undefined
+        ? null
+        : act(waiting.has(omission.id) ? 'Waits…' : 'Restore', 'Restore', () => {
+            onRestore(omission.id)
+          })}
       {act('Details', 'Details of', () => {
         onOpen(message)
       })}
@@ -222,7 +231,7 @@ function Content({ message, actions, hidden }: ContentProps) {
     const onFold = (file: FilePlace) => {
       actions.onFoldStretch(message, { start: start + file.start, end: start + file.end }, file.name)
     }
-    return <Text key={start} {...how} onFold={role === 'user' ? onFold : null} />
+    return <Text key={start} {...how} onFold={role === 'user' && wholeOmissionOf(message) === undefined ? onFold : null} />
   })
   if (role !== 'tool' || isShort) return <>{shown}</>
   return (

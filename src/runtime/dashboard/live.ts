@@ -35,6 +35,8 @@ const KEPT = 180
  */
 const TOGETHER = 150
 export const AGAIN = 2000
+/** For how many milliseconds a hidden page keeps its event stream. */
+const HIDDEN = 5000
 
 export class Live {
   #state: LiveState = {
@@ -94,7 +96,10 @@ export class Live {
 
   async #follow(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
+      await untilShown(signal)
+      if (isOver(signal)) return
       const own = new AbortController()
+      onceHidden(own)
       try {
         const { data } = await this.api.get<{ data: { id: string }[] }>('/v1/models', signal)
         const events = this.api.events('/kvfold/events', { signal: AbortSignal.any([signal, own.signal]) })
@@ -108,12 +113,14 @@ export class Live {
           this.#listSoon(signal)
         }
       } catch (error) {
-        if (!(error instanceof TypeError || error instanceof ApiFailure || isOver(signal))) console.error(sentenceOf(error))
-      } finally {
-        // Close the event stream. A browser has only a few connections per server, and an open stream takes one.
-        own.abort()
+        const isExpected = error instanceof TypeError || error instanceof ApiFailure
+        if (!(isExpected || isOver(signal) || isOver(own.signal))) console.error(sentenceOf(error))
       }
+      const isHidden = isOver(own.signal)
+      // Close the event stream. A browser has only a few connections per server, and an open stream takes one.
+      own.abort()
       if (isOver(signal)) return
+      if (isHidden) continue
       this.#set({ connection: 'lost' })
       await pause(AGAIN)
     }
@@ -168,5 +175,42 @@ export class Live {
 
 /** A function, because the compiler would otherwise assume that `aborted` cannot change during an await. */
 const isOver = (signal: AbortSignal): boolean => signal.aborted
+
+/** Waits until the page is visible, or until the signal aborts. */
+const untilShown = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (!document.hidden) {
+      resolve()
+      return
+    }
+    const own = new AbortController()
+    const end = () => {
+      own.abort()
+      resolve()
+    }
+    const shown = () => {
+      if (!document.hidden) end()
+    }
+    document.addEventListener('visibilitychange', shown, { signal: own.signal })
+    signal.addEventListener('abort', end, { signal: own.signal })
+  })
+
+/** Aborts the controller once the page has been hidden for `HIDDEN` milliseconds without a break. */
+function onceHidden(control: AbortController): void {
+  const { signal } = control
+  let waiting: ReturnType<typeof setTimeout> | undefined
+  const follow = () => {
+    clearTimeout(waiting)
+    if (!document.hidden) return
+    waiting = setTimeout(() => {
+      control.abort()
+    }, HIDDEN)
+  }
+  document.addEventListener('visibilitychange', follow, { signal })
+  signal.addEventListener('abort', () => {
+    clearTimeout(waiting)
+  })
+  follow()
+}
 
 export const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds))

@@ -5,7 +5,7 @@ import { count, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import type { Selection } from './places.js'
 import { useAction, useHouse } from './hooks.js'
-import { argumentsOf, excerptOf, type HiddenPieces, markersOf, pays, whereIs } from './pieces.js'
+import { argumentsOf, excerptOf, type HiddenPieces, markersOf, pays, whereIs, wholeOmissionOf } from './pieces.js'
 import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
@@ -59,14 +59,17 @@ interface MessagePanelProps {
 export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, onClose }: MessagePanelProps) {
   const { index, message: original, shown, fragments, cost, visible } = message
   const { role, content, reasoning, toolCalls = [], name } = original
+  const isHidden = wholeOmissionOf(message) !== undefined
   return (
     <Panel name="message" title={`Message ${index + 1}, ${role}${name === undefined ? '' : ` ${name}`}`} onClose={onClose}>
       <p class="dim">
-        {cost !== null
-          ? `In the last step ${costInWords(message)}.`
-          : original.cut === true
-            ? 'It was stopped before its end.'
-            : 'No step has shown it yet.'}
+        {isHidden
+          ? 'It is hidden as a whole; the model does not see it.'
+          : cost !== null
+            ? `In the last step ${costInWords(message)}.`
+            : original.cut === true
+              ? 'It was stopped before its end.'
+              : 'No step has shown it yet.'}
         {visible ? null : ' Clients do not see it.'}
       </p>
       <Waits isAnswering={isAnswering} />
@@ -114,7 +117,7 @@ export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, o
           </ul>
         </>
       )}
-      {shown === content ? null : (
+      {isHidden || shown === content ? null : (
         <details>
           <summary>What the model sees</summary>
           <pre class="original">{shown}</pre>
@@ -132,11 +135,12 @@ function Waits({ isAnswering }: { readonly isAnswering: boolean }) {
 const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
 
 /** The form that cuts a message. The user selects a span of the text in a read-only field, by mouse or keys. */
-function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
+function CutForm({ thread, message: of }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()
   const [pieces, setPieces] = useState(4)
   const field = useRef<HTMLTextAreaElement>(null)
+  const { index, message } = of
   const { content, role } = message
   const cut = async () => {
     const { selectionStart = 0, selectionEnd = 0 } = field.current ?? {}
@@ -156,7 +160,7 @@ function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps
         <span class="h4">Original</span>
         <textarea class="original" readOnly rows={8} value={content} ref={field} />
       </label>
-      {role === 'system' || content === '' ? null : (
+      {role === 'system' || content === '' || wholeOmissionOf(of) !== undefined ? null : (
         <div class="controls">
           <label>
             Fragments{' '}

@@ -27,9 +27,16 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   return pieces
 }
 
+/** Returns the omission that hides the message as a whole from the model; undefined when none does. */
+export const wholeOmissionOf = ({ omitted }: Pick<ThreadMessage, 'omitted'>): ThreadMessage['omitted'][number] | undefined =>
+  omitted.find(({ omits }) => omits.part === 'message')
+
 /** Whether folding the whole message would hide anything. */
-export const isFoldable = ({ message: { role, content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): boolean =>
-  role !== 'system' && content !== '' && (fragments.length === 0 || fragments.some(({ state }) => state.kind === 'open'))
+export const isFoldable = (of: Pick<ThreadMessage, 'message' | 'fragments' | 'omitted'>): boolean =>
+  of.message.role !== 'system' &&
+  of.message.content !== '' &&
+  wholeOmissionOf(of) === undefined &&
+  (of.fragments.length === 0 || of.fragments.some(({ state }) => state.kind === 'open'))
 
 /**
  * Returns the line that opened the code block in which the text ends; null when it ends outside of code. What follows the text is then
@@ -88,14 +95,14 @@ type Markers = { readonly startMarker: string; readonly endMarker: string; reado
 
 /**
  * Returns the two halves of a span as its markers. Returns null when the server would not find the span with them: it has fewer than two
- * characters, it is in a system message, or the same text occurs earlier.
+ * characters, its message is a system message or hidden as a whole, or the same text occurs earlier.
  */
 export function markersOf(messages: ThreadDetail['messages'], index: number, start: number, end: number): Markers | null {
   const text = messages[index]?.message.content.slice(start, end) ?? ''
-  if (text.length < 2 || messages[index]?.message.role === 'system') return null
+  if (text.length < 2) return null
   const middle = text.length >> 1
   const [startMarker, endMarker] = [text.slice(0, middle), text.slice(middle)]
-  const searched = messages.filter(({ message }) => message.role !== 'system')
+  const searched = messages.filter((each) => each.message.role !== 'system' && wholeOmissionOf(each) === undefined)
   const first = searched.find(({ message }) => message.content.includes(startMarker))
   const here = first?.index === index && first.message.content.indexOf(startMarker) === start
   return here && first.message.content.indexOf(endMarker, start + middle) === start + middle

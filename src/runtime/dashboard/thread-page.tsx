@@ -5,7 +5,8 @@ import { writeJson } from '../core/written-json.js'
 import { count } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'
-import { Answering, dividedBetween, type Chat } from './chat.js'
+import { Answering, type Chat } from './chat.js'
+import { dividedBetween, sizeOf } from './chat-request.js'
 import { Choose, Composer, CONTRACTS } from './composer.js'
 import { Conversation, type MessageActions } from './conversation.js'
 import { useAction, useEdits, useHouse, useLive } from './hooks.js'
@@ -148,7 +149,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
       <div class="page">
         {tab === 'chat' ? (
           <>
-            <Log at={`${id} ${length} ${mine?.text.length ?? ''} ${mine?.notes.length ?? ''}`}>
+            <Log at={`${id} ${length} ${sizeOf(mine)}`}>
               <Legend />
               {conversation}
               {rest === null ? null : <Answering pending={rest} />}

@@ -60,6 +60,17 @@ describe('over a server that takes drops', () => {
     expect(fourth.approximate).toBeGreaterThan(100)
   })
 
+  it('numbers the messages in the ledger as the conversation does', async () => {
+    const { third } = await folded('what is numbered', 'exact')
+    expect(third.messages.map(({ index, role }) => [index, role])).toEqual([
+      [0, 'system'],
+      [3, 'user'],
+      [4, 'assistant'],
+      [5, 'user'],
+      [6, 'assistant'],
+    ])
+  })
+
   it('sends folds under exact as text, and the engine computes what follows', async () => {
     const { third, computed } = await folded('what is cut out', 'exact')
     expect(third).toMatchObject({ contract: 'exact', approximate: 0 })

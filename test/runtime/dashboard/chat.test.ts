@@ -4,7 +4,13 @@ import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
-import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../../src/runtime/engine/engine.js'
+import {
+  type Engine,
+  EngineAround,
+  type EngineRequest,
+  type Generation,
+  generationOf,
+} from '../../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -34,6 +40,9 @@ const lamp = '<b>3</b>'
 \`\`\`
 `
 
+/** How many pixels of the conversation are below what the page shows. */
+const BELOW = `(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight)(document.querySelector('.log'))`
+
 const builtin = async (): Promise<Engine> =>
   LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 })
 
@@ -42,6 +51,27 @@ class EndlessEngine extends EngineAround {
   respond(request: EngineRequest): Generation {
     const held = request.continues === true ? { maxTokens: 8 } : { grammar: 'root ::= [a-z ] root' }
     return this.engine.respond({ ...request, ...held })
+  }
+}
+
+/** An engine that thinks line by line, and answers only after `held`. */
+class ThinkingEngine extends EngineAround {
+  constructor(
+    engine: Engine,
+    private readonly held: Promise<void>,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    return generationOf(async (stream) => {
+      for (let line = 0; line < 100; line++) {
+        stream.push({ type: 'reasoning', text: `Thought ${line}.\n` })
+        await new Promise((resolve) => setTimeout(resolve, 5))
+      }
+      await this.held
+      return this.engine.respond(request).reply
+    })
   }
 }
 
@@ -255,6 +285,25 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it('says that a message is hidden as a whole, and shows it to the model again', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const messages = [user('Read this.'), assistant('Yes.'), user('And now?')]
+    const drops = { messages: [0], repositions: false }
+    const { thread } = await server.service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto', drops }).answer
+    const omitted = () => server.service.threads.get(PUBLIC, thread).all[0]!.omitted
+    const { page } = await open(browser, server.url, `/#/threads/${thread}`)
+    await row(page, 0).getByText('hidden as a whole').waitFor()
+    expect(await button(page, 'Fold message 1').count()).toBe(0)
+    await stop(page, 'message-0').focus()
+    await page.locator('.map').getByRole('button', { name: 'Restore no. 1', exact: true }).waitFor()
+    const { id } = omitted()[0]!
+    await button(page, 'Restore message 1').click()
+    await page.locator('.told').getByText(`Restored ${id}`).waitFor()
+    await button(page, 'Fold message 1').waitFor()
+    expect(omitted()).toEqual([])
+    await server.close()
+  })
+
   it('shows calls and their results, and no empty answer', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Read.' })) })
     const call = { id: 'c1', name: 'read_file', arguments: { path: 'notes.md' } }
@@ -321,6 +370,23 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     expect(fragments).toMatchObject([{ span: { start: 0, end: said.length }, state: { kind: 'folded' } }])
     expect(shown).toMatch(/Which lamp is on\?$/)
     await question.locator('.piece.folded').waitFor()
+    await server.close()
+  })
+
+  it('follows a model that thinks to the end of the page', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const engine = new ThinkingEngine(new ScriptedEngine(() => ({ content: 'Yes.' })), held)
+    const server = await serving({ engine: () => engine })
+    const { page } = await open(browser, server.url)
+    await page.getByLabel('Message', { exact: true }).fill('Think.')
+    await button(page, 'Send').click()
+    const log = page.getByRole('log')
+    await log.getByText('Thought 99.').waitFor()
+    const below = () => page.evaluate<number>(BELOW)
+    await expect.poll(below).toBeLessThan(40)
+    goOn()
+    await row(page, 1).getByText('Yes.').waitFor()
     await server.close()
   })
 

@@ -1,4 +1,5 @@
 /** Tests the dashboard as a person uses it: a real browser, a real server, the built-in model. */
+import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -407,8 +408,15 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
 
   it('asks for a key if the server needs one, and keeps it in the tab', async () => {
     const locked = await serving({
-      keys: [{ name: 'anna', key: 'secret-of-anna' }],
-      engine: () => Promise.reject(new Error('not loaded')),
+      keys: [
+        { name: 'anna', key: 'secret-of-anna' },
+        { name: 'bert', key: 'secret-of-bert' },
+      ],
+      engine: () =>
+        new ScriptedEngine(async ({ signal }) => {
+          await once(signal!, 'abort')
+          return { content: '' }
+        }),
     })
     try {
       const { page } = await open(browser, locked.url)
@@ -423,8 +431,25 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       await page.getByText('only the key named admin may see them').waitFor()
       expect(await page.evaluate('JSON.stringify(localStorage)')).toBe('{}')
       expect(await page.evaluate('JSON.stringify(Object.values(sessionStorage))')).toBe('["secret-of-anna"]')
+      await page.getByRole('link', { name: 'kvfold', exact: true }).click()
+      const say = page.getByLabel('Message', { exact: true })
+      await say.fill('A question of Anna.')
+      await page.getByRole('button', { name: 'Send', exact: true, disabled: false }).click()
+      await page.getByRole('button', { name: 'Stop', exact: true }).waitFor()
+      await say.fill('A draft of Anna.')
+      await page.locator('input[type=file]').setInputFiles([{ name: 'anna.txt', mimeType: '', buffer: Buffer.from('Hers.') }])
+      await page.getByText('anna.txt').waitFor()
       await page.getByRole('button', { name: 'Forget the key' }).click()
       await page.getByText('This server needs an API key.').waitFor()
+      // The server no longer works on what she asked.
+      await expect.poll(() => locked.service.status().running).toBe(0)
+      await page.getByLabel('API key').fill('secret-of-bert')
+      await page.keyboard.press('Enter')
+      await page.getByText('None yet. Ask something').waitFor()
+      await page.goto(`${locked.url}/#/`)
+      expect(await say.inputValue()).toBe('')
+      expect(await page.locator('body').textContent()).not.toMatch(/of Anna|anna\.txt/)
+      await page.getByRole('button', { name: 'Send', exact: true }).waitFor()
     } finally {
       await locked.close()
     }

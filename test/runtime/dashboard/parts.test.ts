@@ -2,12 +2,13 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../../src/runtime/context/stretch.js'
-import { clientView } from '../../../src/runtime/dashboard/chat-request.js'
+import { clientView, dividedBetween, type Pending } from '../../../src/runtime/dashboard/chat-request.js'
 import {
   argumentsOf,
   figuresInWords,
   figuresOf,
   hiddenBy,
+  isFoldable,
   markersOf,
   openFence,
   piecesOf,
@@ -43,6 +44,10 @@ const message = (
   omitted: [],
   cost: null,
 })
+const hidden = (of: ThreadMessage): ThreadMessage => ({
+  ...of,
+  omitted: [{ id: 'f1' as FragmentId, message: of.index, omits: { part: 'message' } }],
+})
 const fragment = (id: string, start: number, end: number, kind: 'open' | 'folded' = 'open'): Fragment => ({
   id: id as FragmentId,
   message: 0,
@@ -54,10 +59,13 @@ describe('markers', () => {
   it('identify the selected text for the server, or are null', () => {
     const letters = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 12 })
     const role = fc.constantFrom('system' as const, 'user' as const, 'assistant' as const)
-    const texts = fc.array(fc.tuple(role, letters), { minLength: 1, maxLength: 3 })
+    const texts = fc.array(fc.tuple(role, letters, fc.boolean()), { minLength: 1, maxLength: 3 })
     fc.assert(
       fc.property(texts, fc.nat(), fc.nat(), fc.nat(), (all, which, from, to) => {
-        const messages = all.map(([of, text], index) => message(index, of, text))
+        const messages = all.map(([of, text, isHidden], index) =>
+          isHidden ? hidden(message(index, of, text)) : message(index, of, text),
+        )
+        const omitted = new Set(all.flatMap(([, , isHidden], index) => (isHidden ? [index] : [])))
         const index = which % all.length
         const size = all[index]![1].length
         const [start, end] = [from % (size + 1), to % (size + 1)].sort((a, b) => a - b) as [number, number]
@@ -67,6 +75,7 @@ describe('markers', () => {
         const found = between(
           messages.map((one) => one.message),
           { startMarker, endMarker, scope: 'all' },
+          omitted,
         )
         expect(found).toEqual({ ok: true, stretches: [{ message: index, span: { start, end } }] })
       }),
@@ -80,6 +89,21 @@ describe('markers', () => {
     expect(markersOf(messages, 1, 0, 7)).toBeNull()
     expect(markersOf(messages, 0, 3, 4)).toBeNull()
   })
+
+  it('pass over a message that is hidden as a whole, as the server does', () => {
+    const messages = [hidden(message(0, 'user', 'one two')), message(1, 'assistant', 'three'), message(2, 'user', 'one two')]
+    expect(markersOf(messages, 2, 0, 7)).toEqual({ startMarker: 'one', endMarker: ' two', role: 'all' })
+    expect(markersOf(messages, 0, 0, 7)).toBeNull()
+    expect(messages.map(isFoldable)).toEqual([false, true, true])
+  })
+})
+
+it('a request that never began hides nothing of the thread, also while the thread runs for another client', () => {
+  const thread = { messages: [0, 1, 2, 3, 4, 5].map((index) => message(index, 'user', 'Go on.')), running: true }
+  const nothing = { thread: 't', completion: null, reasoning: '', notes: [], problem: null }
+  const pending: Pending = { ...nothing, question: 'Another one?', before: 2, text: 'begun', state: 'failed', isBegun: false }
+  expect(dividedBetween(thread, pending)).toMatchObject({ until: 6, rest: { question: 'Another one?', text: '' } })
+  expect(dividedBetween(thread, { ...pending, state: 'running' })).toMatchObject({ until: 2 })
 })
 
 it('pieces cover the message once, in order', () => {

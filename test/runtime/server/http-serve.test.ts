@@ -1,6 +1,6 @@
 /** Tests starting and stopping `kvfold serve` in a separate process. */
 import { spawn, type ChildProcess } from 'node:child_process'
-import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { request as plain, type IncomingMessage, type RequestOptions } from 'node:http'
 import { request as secure } from 'node:https'
 import { tmpdir } from 'node:os'
@@ -176,6 +176,14 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect([third.code, third.stderr]).toEqual([2, expect.stringMatching(/Cannot listen on.*another path with --unix-socket/)])
     second.child.kill('SIGTERM')
     expect((await second.ended).code).toBe(0)
+  })
+
+  it('leaves a file alone that is no socket', async () => {
+    const path = join(folder, 'notes.txt')
+    writeFileSync(path, 'years of work')
+    const { code, stderr } = await kvfold(['serve', '--gpu', 'cpu', '--store', join(folder, 'none'), '--unix-socket', path])
+    expect([code, stderr]).toEqual([2, expect.stringMatching(/exists and is no socket/)])
+    expect(readFileSync(path, 'utf8')).toBe('years of work')
   })
 
   it('uses TLS and keys from a file', async () => {

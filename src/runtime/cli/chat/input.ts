@@ -197,13 +197,15 @@ export class TypedLines {
 
   #onInterrupt(): void {
     const waiting = this.#wake !== null
-    if (!waiting || this.#warned) this.shell.interrupt.trigger()
-    else if (this.#reader.line === '') {
+    const isEmpty = this.#reader.line === ''
+    if (!waiting || (this.#warned && isEmpty)) this.shell.interrupt.trigger()
+    else if (isEmpty) {
       this.#warned = true
       this.shell.out.write('\n')
       this.shell.out.print(this.shell.out.colours.dim('(Ctrl-C again or /exit to leave)'))
       this.#reader.prompt()
     } else {
+      this.#warned = false
       this.#reader.write(null, { ctrl: true, name: 'e' })
       this.#reader.write(null, { ctrl: true, name: 'u' })
     }

@@ -2,7 +2,7 @@
 import { definedFields } from '../../core/json.js'
 import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
-import { existsSync, statSync } from 'node:fs'
+import { existsSync, lstatSync, statSync } from 'node:fs'
 import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
 import { resolve } from 'node:path'
@@ -161,9 +161,14 @@ async function openKvEvents(flags: ServeFlags): Promise<KvEventPublisher | null>
   return KvEventPublisher.open(options)
 }
 
-/** Starts to listen. Replaces a UNIX socket that a dead server left behind. Returns the address. */
+/**
+ * Starts to listen. Replaces a UNIX socket that a dead server left behind. Returns the address. @throws KvfoldError cli/bad-usage; also
+ * when the socket's path is that of another kind of file
+ */
 async function listen(server: Server, { host, port, unixSocket }: ServeFlags): Promise<string> {
   const address: Address = unixSocket === undefined ? { host, port } : { path: unixSocket }
+  if (unixSocket !== undefined && lstatSync(unixSocket, { throwIfNoEntry: false })?.isSocket() === false)
+    throw new KvfoldError('cli/bad-usage', `${unixSocket} exists and is no socket; choose another path with --unix-socket.`)
   try {
     if (unixSocket !== undefined && (await isDead(unixSocket))) await unlink(unixSocket)
     const where = await server.listen(address)

@@ -1,7 +1,9 @@
-/** Tests the syntax of slash commands. */
+/** Tests the syntax of slash commands, and Ctrl-C at the prompt. */
+import { PassThrough } from 'node:stream'
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
-import { chatHelp, messageOf, parseCommand } from '../../../../src/runtime/cli/chat/input.js'
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { chatHelp, messageOf, parseCommand, TypedLines } from '../../../../src/runtime/cli/chat/input.js'
+import type { Shell } from '../../../../src/runtime/cli/shell.js'
 
 describe('slash commands', () => {
   it('are understood', () => {
@@ -59,5 +61,41 @@ describe('slash commands', () => {
         expect(messageOf(`//${text}`)).toBe(`/${text}`)
       }),
     )
+  })
+})
+
+describe('Ctrl-C at the prompt', () => {
+  const CTRL_C = '\x03'
+
+  /** Types these keys at a terminal, and returns how often Ctrl-C left and the line that came of the rest. */
+  async function typed(...keys: readonly string[]): Promise<{ readonly left: number; readonly line: string | null }> {
+    vi.spyOn(process.stdout, 'write').mockReturnValue(true)
+    const input = Object.assign(new PassThrough(), { isTTY: true, setRawMode: () => input })
+    const out = { live: true, colours: { dim: String }, write: () => undefined, print: () => undefined }
+    const trigger = vi.fn()
+    const interrupt = { signal: new AbortController().signal, trigger }
+    const lines = new TypedLines({ input, out, interrupt } as unknown as Shell)
+    const line = lines.next()
+    for (const each of [...keys, '\r']) {
+      input.write(each)
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    const read = await line
+    lines.close()
+    return { left: trigger.mock.calls.length, line: read }
+  }
+  afterEach(() => {
+    vi.restoreAllMocks()
+  })
+
+  it('leaves only at the second one on an empty line', async () => {
+    expect(await typed(CTRL_C)).toEqual({ left: 0, line: '' })
+    expect(await typed(CTRL_C, CTRL_C)).toEqual({ left: 1, line: '' })
+  })
+
+  it('drops what is typed, also after a first one on an empty line', async () => {
+    expect(await typed('abc', CTRL_C, 'de')).toEqual({ left: 0, line: 'de' })
+    expect(await typed(CTRL_C, 'abc', CTRL_C, 'de')).toEqual({ left: 0, line: 'de' })
+    expect(await typed(CTRL_C, 'abc', CTRL_C, CTRL_C)).toEqual({ left: 0, line: '' })
   })
 })
