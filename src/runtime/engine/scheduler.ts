@@ -563,9 +563,9 @@ export class Scheduler {
   /**
    * Whether the job is a prompt that can be started over: its caller has received nothing that depends on it. Other steps must be running.
    */
-  #mayWait({ phase, asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
+  #mayWait({ phase, asked: { kind = 'answer' }, step, watch }: Job): boolean {
     const hasOthers = this.#jobs.some((other) => other.step !== null && other.step !== step)
-    return phase.name === 'prefill' && kind !== 'refresh' && promptLogprobs === undefined && watch === null && hasOthers
+    return phase.name === 'prefill' && kind !== 'refresh' && watch === null && hasOthers
   }
 
   /** Cancels the prompt's step and queues the job again, so that other jobs get its cells. It is admitted again once it fits. */
@@ -574,6 +574,8 @@ export class Scheduler {
     const { step, total } = job.phase
     job.due -= total
     job.prefillTokens = 0
+    // The next plan computes the whole prompt, so all of its log-probabilities are read again.
+    job.promptLogprobs.length = 0
     job.phase = { name: 'queued' }
     job.putOff = { ended: this.#ended, at: job.putOff?.at ?? performance.now() }
     job.lost += this.cache.finish(step, 'cancelled', 0).submitted

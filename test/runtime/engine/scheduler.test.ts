@@ -370,6 +370,24 @@ describe('completions', () => {
     await engine.check('full')
   })
 
+  it('prompts whose logprobs are wanted wait for cells, too', async () => {
+    const asked = (salt: number) => complete({ tokens: tokens(1200, salt), promptLogprobs: 0, maxTokens: 1 })
+    const both = await Promise.all([asked(100), asked(101)])
+    expect(both.map(({ promptLogprobs }) => promptLogprobs?.length)).toEqual([1199, 1199])
+  })
+
+  it('a prompt whose logprobs are wanted cuts no answer that began meanwhile', async () => {
+    let young: Promise<JobResult> | null = null
+    const old = complete({
+      ...{ tokens: tokens(1200, 102), promptLogprobs: 0, maxTokens: 1 },
+      onPrefill: () => {
+        young ??= complete({ tokens: tokens(835, 103), maxTokens: 100 })
+      },
+    })
+    expect((await old).promptLogprobs?.length).toBe(1199)
+    expect((await young!).tokens.length).toBe(100)
+  })
+
   it('a later step of the conversation waits behind its prompt that waits for cells', async () => {
     const order: string[] = []
     const conversation = conversationId('put-off')
