@@ -10,6 +10,7 @@ import {
   cancelledBeforeBegin,
   type Job,
   type JobResult,
+  type Lost,
   planned,
   type PutOff,
   ReloadAhead,
@@ -578,7 +579,8 @@ export class Scheduler {
     job.promptLogprobs.length = 0
     job.phase = { name: 'queued' }
     job.putOff = { ended: this.#ended, at: job.putOff?.at ?? performance.now() }
-    job.lost += this.cache.finish(step, 'cancelled', 0).submitted
+    const { submitted, milliseconds } = this.cache.finish(step, 'cancelled', 0)
+    job.lost = { tokens: job.lost.tokens + submitted, milliseconds: job.lost.milliseconds + milliseconds.prefill }
   }
 
   #end(job: Job, finish: JobResult['finish']): void {
@@ -595,11 +597,15 @@ export class Scheduler {
       text: job.text,
       finish,
       ...(job.stop === null ? {} : { stop: job.stop }),
-      ledger: withLost(this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last), job.lost),
+      ledger: withLost(
+        this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last),
+        job.lost,
+        step.compared,
+      ),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
         total: now - job.started,
-        prefillTokens: job.prefillTokens,
+        prefillTokens: job.lost.tokens + job.prefillTokens,
         generatedTokens: job.tokens.length,
       },
       logprobs: job.logprobs,
@@ -628,6 +634,18 @@ export class Scheduler {
   }
 }
 
-/** Adds the tokens that were computed for the step before it was put off to its entry, as side work. */
-const withLost = (entry: LedgerEntry, lost: number): LedgerEntry =>
-  lost === 0 ? entry : { ...entry, submitted: entry.submitted + lost, side: entry.side + lost }
+/**
+ * Adds what was computed for the step before it was put off to its entry, as side work.
+ * @param compared whether `plain` was counted against an earlier prompt; otherwise it is all that was submitted
+ */
+function withLost(entry: LedgerEntry, { tokens, milliseconds }: Lost, compared: boolean): LedgerEntry {
+  if (tokens === 0) return entry
+  const { submitted, side, plain, milliseconds: times } = entry
+  return {
+    ...entry,
+    submitted: submitted + tokens,
+    side: side + tokens,
+    ...(plain === undefined || compared ? {} : { plain: plain + tokens }),
+    milliseconds: { ...times, prefill: times.prefill + milliseconds },
+  }
+}

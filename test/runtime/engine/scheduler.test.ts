@@ -325,8 +325,8 @@ describe('completions', () => {
 
   it('a prompt that fits waits while other answers hold the cells', async () => {
     let late: Promise<JobResult> | null = null
-    const plans: number[] = []
-    const asked = () => complete({ tokens: tokens(600, 44), maxTokens: 4, onPlan: ({ shown }) => plans.push(shown) })
+    const plans: { readonly shown: number; readonly reused: number }[] = []
+    const asked = () => complete({ tokens: tokens(600, 44), maxTokens: 4, onPlan: (plan) => plans.push(plan) })
     const others = [1, 2].map((salt) =>
       complete({
         ...{ tokens: tokens(900, 40 + salt), maxTokens: 400 },
@@ -337,9 +337,12 @@ describe('completions', () => {
       }),
     )
     expect((await Promise.all(others)).map(({ finish }) => finish)).toEqual(['length', 'length'])
-    const { tokens: said, ledger } = await late!
+    const { tokens: said, ledger, timing } = await late!
     expect([said.length, ledger.shown]).toEqual([4, 603])
-    expect(plans).toEqual([600, 600])
+    expect(plans.map(({ shown }) => shown)).toEqual([600, 600])
+    expect(timing.prefillTokens + plans[0]!.reused).toBeGreaterThanOrEqual(600)
+    expect(ledger.submitted + ledger.pending).toBe(timing.prefillTokens + timing.generatedTokens)
+    expect(ledger.plain).toBe(ledger.submitted)
     expect(said).toEqual((await asked()).tokens)
     await engine.check('full')
   })
