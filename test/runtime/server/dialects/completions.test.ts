@@ -93,14 +93,30 @@ describe('the format of an answer', () => {
 it.each(['/v1/completions', '/completion'])(
   'all answers of %s share one form, so that a large one is in memory once',
   async (path) => {
-    const asks = vi.spyOn(served.service, 'complete')
+    const asks = vi.spyOn(served.service, 'completeAll')
     const body = { prompt: ['x', 'y'], n: 2, max_tokens: 1, guided_choice: ['red', 'blue'] }
     const answer = await post(body, 'sk-anna', path)
-    const forms = asks.mock.calls.map(([{ format }]) => format)
+    const forms = asks.mock.calls.flatMap(([all]) => all.map(({ format }) => format))
     asks.mockRestore()
     expect([answer.status, forms.length, new Set(forms).size]).toEqual([200, 4, 1])
   },
 )
+
+it.each([
+  ['/v1/completions', 'whole', {}],
+  ['/v1/completions', 'streamed', { stream: true }],
+  ['/completion', 'raw', {}],
+])('the answers of %s to one prompt compute it once, %s', async (path, seed, more) => {
+  const submitted = () => served.service.models()[0]!.loaded!.submitted!
+  const prompt = Array.from({ length: 60 }, (_, index) => `Key ${index} of ${seed} is ${index * 7}.`).join(' ')
+  await served.service.load()
+  const before = submitted()
+  const answer = await post({ prompt: `${seed} ${prompt}`, n: 4, max_tokens: 1, ...more }, 'sk-anna', path)
+  expect([answer.status, (await answer.text()).length > 0]).toEqual([200, true])
+  const { usage } = await complete({ prompt: `${seed} ${prompt}`, max_tokens: 1 })
+  expect(usage.prompt_tokens).toBeGreaterThan(600)
+  expect(submitted() - before).toBeLessThan(1.2 * usage.prompt_tokens)
+})
 
 it('names the stop string that ended the answer', async () => {
   const { choices } = await complete({ prompt: 'x', max_tokens: 20, stop: ['c', 'bb'], kvfold: { grammar: 'root ::= "aabbcc"' } })

@@ -119,7 +119,11 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
         kvfold: body.kvfold,
         ignored: ignoredIn(body, CompletionBody),
       }
-      const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
+      const begin = (signal: AbortSignal) =>
+        service.completeAll(
+          asks.map((ask) => ({ ...ask, signal })),
+          wish.each,
+        )
       if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping ?? pingOf(body))
       return textCompletion(head, await running.answers(begin), wish)
     },
