@@ -1,5 +1,6 @@
 /** Tests `/v1/completions`: the answer's format, why it ended, its tokens' bytes, and the cells that the next completion reuses. */
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
+import { textLogprobs, TextOffsets } from '../../../../src/runtime/server/dialects/openai/wire.js'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 interface Completion {
@@ -179,6 +180,47 @@ describe('the cells', () => {
     for (let index = 0; index < 8; index++) await ask(`${index}. ${text}`)
     const { usage } = await ask(`Old. ${text}`)
     expect(usage.prompt_tokens_details.cached_tokens).toBeLessThan(10)
+  })
+})
+
+describe('text_offset', () => {
+  interface Part {
+    readonly choices: readonly {
+      readonly text: string
+      readonly logprobs: { readonly tokens: readonly string[]; readonly text_offset: readonly number[] } | null
+    }[]
+  }
+  const tokensOf = (parts: readonly Part[]) =>
+    parts.flatMap(({ choices }) => {
+      const { tokens = [], text_offset: offsets = [] } = choices[0]?.logprobs ?? {}
+      return tokens.map((token, at) => [token, offsets[at]!] as const)
+    })
+  /** Every token that is whole characters stands where its offset says. */
+  const check = (text: string, tokens: readonly (readonly [string, number])[]) => {
+    for (const [token, offset] of tokens)
+      if (!token.includes('\ufffd')) expect([token, text.slice(offset, offset + token.length)]).toEqual([token, token])
+  }
+
+  it('counts characters that several tokens make together', async () => {
+    const said = '😀 and 😀 and 😀.'
+    const whole = await complete({ prompt: 'x', max_tokens: 60, logprobs: 0, grammar: `root ::= "${said}"` })
+    const tokens = tokensOf([whole as unknown as Part])
+    expect([whole.choices[0]!.text, tokens.some(([token]) => token.includes('\ufffd'))]).toEqual([said, true])
+    check(said, tokens)
+  })
+
+  it('counts text in a stream that is held back as the beginning of a stop string', async () => {
+    const said = 'The value of the key is here.'
+    const body = { prompt: 'x', max_tokens: 60, logprobs: 0, grammar: `root ::= "${said}"` }
+    const answer = await post({ ...body, stream: true, stop: ['eq', 'yq', 'sq'] })
+    const parts = [...(await answer.text()).matchAll(/^data: (\{.*)$/gm)].map(([, data]) => JSON.parse(data!) as Part)
+    expect(parts.map(({ choices }) => choices[0]?.text ?? '').join('')).toBe(said)
+    check(said, tokensOf(parts))
+  })
+
+  it('is never below 0, although a vocabulary puts a space before the text', () => {
+    const one = (text: string) => ({ token: 1, text, logprob: -1, top: [] })
+    expect(textLogprobs([one(' Hello'), one(' you')], new TextOffsets(-1)).text_offset).toEqual([0, 5])
   })
 })
 
