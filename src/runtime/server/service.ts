@@ -185,7 +185,8 @@ export class ThreadService {
   }
 
   /**
-   * Starts the completions of one request: `each` answers to a prompt, then those to the next prompt. Each prompt is computed once.
+   * Starts the completions of one request: `each` answers to a prompt, then those to the next prompt. Each prompt is computed once,
+   * unless its log-probabilities are wanted.
    */
   completeAll(asks: readonly CompletionAsk[], each: number): readonly CompletionAsked[] {
     const all = asks.map((ask, at) => () => Promise.resolve({ ...ask, follows: at > 0 }))
