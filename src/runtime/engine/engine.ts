@@ -232,6 +232,7 @@ export interface Timing {
   /** Milliseconds from the request to the first token, and (`total`) to the last. */
   readonly firstToken: number
   readonly total: number
+  /** Prompt tokens computed for the step, with those that were computed before the prompt had to wait for cells. */
   readonly prefillTokens: number
   readonly generatedTokens: number
 }

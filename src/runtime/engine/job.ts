@@ -125,6 +125,12 @@ export interface PutOff {
   readonly at: number
 }
 
+/** What was computed for a prompt before it was put off: tokens, and milliseconds of decodes. */
+export interface Lost {
+  readonly tokens: number
+  readonly milliseconds: number
+}
+
 export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
@@ -140,8 +146,7 @@ export class Job {
   due = 0
   /** Set when the prompt was put off for lack of cells. */
   putOff: PutOff | null = null
-  /** Tokens that were submitted for the prompt before it was put off. */
-  lost = 0
+  lost: Lost = { tokens: 0, milliseconds: 0 }
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void

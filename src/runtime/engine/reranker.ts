@@ -82,7 +82,7 @@ export class Reranker implements TextScores {
    * @throws KvfoldError as PooledTexts.pooled; a text there is a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
-    this.texts.refuseHopeless([query, ...documents])
+    this.texts.refuseHopeless(documents.map((document) => query + document))
     const prompts = await this.#promptsOf(query, documents)
     const scores = (await this.texts.pooled(prompts, signal)).map(([score = NaN], index) => {
       if (Number.isFinite(score)) return score

@@ -10,6 +10,7 @@ import {
   cancelledBeforeBegin,
   type Job,
   type JobResult,
+  type Lost,
   planned,
   type PutOff,
   ReloadAhead,
@@ -563,9 +564,9 @@ export class Scheduler {
   /**
    * Whether the job is a prompt that can be started over: its caller has received nothing that depends on it. Other steps must be running.
    */
-  #mayWait({ phase, asked: { kind = 'answer', promptLogprobs }, step, watch }: Job): boolean {
+  #mayWait({ phase, asked: { kind = 'answer' }, step, watch }: Job): boolean {
     const hasOthers = this.#jobs.some((other) => other.step !== null && other.step !== step)
-    return phase.name === 'prefill' && kind !== 'refresh' && promptLogprobs === undefined && watch === null && hasOthers
+    return phase.name === 'prefill' && kind !== 'refresh' && watch === null && hasOthers
   }
 
   /** Cancels the prompt's step and queues the job again, so that other jobs get its cells. It is admitted again once it fits. */
@@ -574,9 +575,12 @@ export class Scheduler {
     const { step, total } = job.phase
     job.due -= total
     job.prefillTokens = 0
+    // The next plan computes the whole prompt, so all of its log-probabilities are read again.
+    job.promptLogprobs.length = 0
     job.phase = { name: 'queued' }
     job.putOff = { ended: this.#ended, at: job.putOff?.at ?? performance.now() }
-    job.lost += this.cache.finish(step, 'cancelled', 0).submitted
+    const { submitted, milliseconds } = this.cache.finish(step, 'cancelled', 0)
+    job.lost = { tokens: job.lost.tokens + submitted, milliseconds: job.lost.milliseconds + milliseconds.prefill }
   }
 
   #end(job: Job, finish: JobResult['finish']): void {
@@ -593,11 +597,15 @@ export class Scheduler {
       text: job.text,
       finish,
       ...(job.stop === null ? {} : { stop: job.stop }),
-      ledger: withLost(this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last), job.lost),
+      ledger: withLost(
+        this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last),
+        job.lost,
+        step.compared,
+      ),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
         total: now - job.started,
-        prefillTokens: job.prefillTokens,
+        prefillTokens: job.lost.tokens + job.prefillTokens,
         generatedTokens: job.tokens.length,
       },
       logprobs: job.logprobs,
@@ -626,6 +634,18 @@ export class Scheduler {
   }
 }
 
-/** Adds the tokens that were computed for the step before it was put off to its entry, as side work. */
-const withLost = (entry: LedgerEntry, lost: number): LedgerEntry =>
-  lost === 0 ? entry : { ...entry, submitted: entry.submitted + lost, side: entry.side + lost }
+/**
+ * Adds what was computed for the step before it was put off to its entry, as side work.
+ * @param compared whether `plain` was counted against an earlier prompt; otherwise it is all that was submitted
+ */
+function withLost(entry: LedgerEntry, { tokens, milliseconds }: Lost, compared: boolean): LedgerEntry {
+  if (tokens === 0) return entry
+  const { submitted, side, plain, milliseconds: times } = entry
+  return {
+    ...entry,
+    submitted: submitted + tokens,
+    side: side + tokens,
+    ...(plain === undefined || compared ? {} : { plain: plain + tokens }),
+    milliseconds: { ...times, prefill: times.prefill + milliseconds },
+  }
+}

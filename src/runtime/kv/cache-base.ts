@@ -72,6 +72,7 @@ export abstract class CacheBase {
     const inherited = this.conversations.inherited(own.conversation)
     const entry = step.entry(record.ledger.length, outcome, pending, record.before, inherited)
     step.ended = true
+    step.compared = record.before !== null || inherited !== null
     own.state = 'idle'
     this.table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)

@@ -59,7 +59,7 @@ export interface LedgerEntry {
   readonly positions: number
   /**
    * Tokens that were submitted but not newly shown. They are a prompt's last token that is decoded again for its logits, rejected drafts,
-   * or all tokens of a cancelled step.
+   * tokens that were computed before the prompt had to wait for cells, or all tokens of a cancelled step.
    */
   readonly side: number
   /** Drafted tokens that were submitted, and (next field) how many of them the answer kept. Absent if nothing was drafted. */

@@ -32,6 +32,8 @@ type Compute = Part & { readonly kind: 'compute' }
 export class Step {
   /** Set by the cache when it finishes the step. */
   ended = false
+  /** Whether the entry's `plain` was counted against an earlier prompt. Set by the cache when it finishes the step. */
+  compared = false
   /** Number of cells that were freed for this step by dropping parked and idle sequences. */
   evicted = 0
   /**

@@ -35,7 +35,7 @@ import {
 import { digestOf, factsOf } from '../models/facts.js'
 import { refuseUnfoldable } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
-import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
+import { answer, checkAsk, several, sharingPrompt, type AskDefaults } from './threads/answering.js'
 import { saltDigest } from './threads/cache-salt.js'
 import { countCleared } from './threads/context-edits.js'
 import type { OperatorTools } from './threads/server-tools.js'
@@ -181,8 +181,23 @@ export class ThreadService {
   }
 
   complete(ask: CompletionAsk): CompletionAsked {
-    return new Feed<AskEvent, CompletionAnswer>((emit) =>
-      this.#run(ask, emit, (slot) => complete({ ...ask, ...definedFields({ lora: slot.lora }) }, slot, this.#completions, emit)),
+    return new Feed<AskEvent, CompletionAnswer>((emit) => this.#complete(ask, emit))
+  }
+
+  /**
+   * Starts the completions of one request: `each` answers to a prompt, then those to the next prompt. Each prompt is computed once,
+   * unless its log-probabilities are wanted.
+   */
+  completeAll(asks: readonly CompletionAsk[], each: number): readonly CompletionAsked[] {
+    const all = asks.map((ask, at) => () => Promise.resolve({ ...ask, follows: at > 0 }))
+    return Array.from({ length: Math.ceil(all.length / each) }, (_, prompt) =>
+      sharingPrompt(all.slice(prompt * each, (prompt + 1) * each), (ask: CompletionAsk, emit) => this.#complete(ask, emit)),
+    ).flat()
+  }
+
+  #complete(ask: CompletionAsk, emit: (event: AskEvent) => void): Promise<CompletionAnswer> {
+    return this.#run(ask, emit, (slot) =>
+      complete({ ...ask, ...definedFields({ lora: slot.lora }) }, slot, this.#completions, emit),
     )
   }
 

@@ -118,6 +118,10 @@ test('other models, and texts that are too long, are refused; an empty text is n
   const ranks = await reranker('bert')
   const error = await refused('context/full', () => ranks.rank(QUERY, ['a', 'word '.repeat(600)]))
   expect(error.message).toContain('Text 1 has')
+  // Such a text is refused before it is tokenized.
+  const huge = 'word '.repeat(100_000)
+  expect((await refused('context/full', () => ranks.rank('a', [huge, 'b']))).message).toContain('Text 0 has at least')
+  expect((await refused('context/full', () => ranks.rank(huge, ['b']))).message).toContain('Text 0 has at least')
   await refused('engine/cancelled', () => ranks.rank(QUERY, DOCUMENTS, AbortSignal.abort()))
   expect((await ranks.rank(QUERY, [''])).scores).toHaveLength(1)
 })

@@ -325,8 +325,8 @@ describe('completions', () => {
 
   it('a prompt that fits waits while other answers hold the cells', async () => {
     let late: Promise<JobResult> | null = null
-    const plans: number[] = []
-    const asked = () => complete({ tokens: tokens(600, 44), maxTokens: 4, onPlan: ({ shown }) => plans.push(shown) })
+    const plans: { readonly shown: number; readonly reused: number }[] = []
+    const asked = () => complete({ tokens: tokens(600, 44), maxTokens: 4, onPlan: (plan) => plans.push(plan) })
     const others = [1, 2].map((salt) =>
       complete({
         ...{ tokens: tokens(900, 40 + salt), maxTokens: 400 },
@@ -337,9 +337,12 @@ describe('completions', () => {
       }),
     )
     expect((await Promise.all(others)).map(({ finish }) => finish)).toEqual(['length', 'length'])
-    const { tokens: said, ledger } = await late!
+    const { tokens: said, ledger, timing } = await late!
     expect([said.length, ledger.shown]).toEqual([4, 603])
-    expect(plans).toEqual([600, 600])
+    expect(plans.map(({ shown }) => shown)).toEqual([600, 600])
+    expect(timing.prefillTokens + plans[0]!.reused).toBeGreaterThanOrEqual(600)
+    expect(ledger.submitted + ledger.pending).toBe(timing.prefillTokens + timing.generatedTokens)
+    expect(ledger.plain).toBe(ledger.submitted)
     expect(said).toEqual((await asked()).tokens)
     await engine.check('full')
   })
@@ -368,6 +371,24 @@ describe('completions', () => {
     expect(late.ledger.submitted).toBe(late.ledger.recomputed + late.ledger.fresh + late.ledger.side)
     expect(late.ledger.side).toBeGreaterThan(0)
     await engine.check('full')
+  })
+
+  it('prompts whose logprobs are wanted wait for cells, too', async () => {
+    const asked = (salt: number) => complete({ tokens: tokens(1200, salt), promptLogprobs: 0, maxTokens: 1 })
+    const both = await Promise.all([asked(100), asked(101)])
+    expect(both.map(({ promptLogprobs }) => promptLogprobs?.length)).toEqual([1199, 1199])
+  })
+
+  it('a prompt whose logprobs are wanted cuts no answer that began meanwhile', async () => {
+    let young: Promise<JobResult> | null = null
+    const old = complete({
+      ...{ tokens: tokens(1200, 102), promptLogprobs: 0, maxTokens: 1 },
+      onPrefill: () => {
+        young ??= complete({ tokens: tokens(835, 103), maxTokens: 100 })
+      },
+    })
+    expect((await old).promptLogprobs?.length).toBe(1199)
+    expect((await young!).tokens.length).toBe(100)
   })
 
   it('a later step of the conversation waits behind its prompt that waits for cells', async () => {

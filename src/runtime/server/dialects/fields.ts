@@ -198,13 +198,20 @@ export function promptsOf(prompt: unknown): readonly PromptInput[] {
   return prompts.map((one, at) => promptOf(one, isSeveral ? `prompt[${at}]` : 'prompt'))
 }
 
+/** Returns the text of a prompt object as llama-server has it. @throws FieldError server/unsupported for images and sound beside it */
+export function promptStringOf(
+  text: string,
+  { multimodal_data: data }: Readonly<Record<string, unknown>>,
+  place: string,
+): string {
+  if (data === undefined) return text
+  throw unsupported(`${place}.multimodal_data`, `${place}.multimodal_data is not supported; this server takes text only.`)
+}
+
 function promptOf(prompt: unknown, place: string): PromptInput {
   if (typeof prompt === 'string') return prompt
-  if (isRecord(prompt) && typeof prompt['prompt_string'] === 'string') {
-    if (prompt['multimodal_data'] !== undefined)
-      throw unsupported(`${place}.multimodal_data`, `${place}.multimodal_data is not supported; this server takes text only.`)
-    return prompt['prompt_string']
-  }
+  if (isRecord(prompt) && typeof prompt['prompt_string'] === 'string')
+    return promptStringOf(prompt['prompt_string'], prompt, place)
   if (!Array.isArray(prompt) || prompt.length === 0)
     throw new FieldError(place, `${place} must be a text, or a list of token ids and texts.`)
   const parts = prompt as readonly unknown[]

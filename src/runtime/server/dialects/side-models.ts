@@ -8,7 +8,7 @@ import Type from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
 import { type App, described, ERRORS, type Ports } from '../routes/route.js'
-import { isTokenList, NoteFields, nullsDownTo, textOf } from './fields.js'
+import { isTokenList, promptStringOf, NoteFields, nullsDownTo, textOf } from './fields.js'
 import { ignoredIn, onlyIgnored } from './kvfold-field.js'
 
 const Documents = Type.Array(
@@ -228,7 +228,7 @@ const isMixed = (list: readonly unknown[]): list is readonly (number | string)[]
 function inputOf(input: unknown, place: string): EmbedInput {
   if (typeof input === 'string') return input
   if (Array.isArray(input) && isMixed(input as readonly unknown[])) return input as readonly (number | string)[]
-  if (isRecord(input) && typeof input['prompt_string'] === 'string') return input['prompt_string']
+  if (isRecord(input) && typeof input['prompt_string'] === 'string') return promptStringOf(input['prompt_string'], input, place)
   if (isRecord(input) && Array.isArray(input['content'])) return textIn(input['content'], `${place}.content`)
   throw new FieldError(
     place,

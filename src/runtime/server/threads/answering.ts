@@ -507,7 +507,7 @@ function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps
 const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
 
 /**
- * Starts `n` answers to one request. The first computes the prompt; the others wait for its first token and then reuse the prompt's cells.
+ * Starts `n` answers to one request, as `sharingPrompt` has it.
  * @param view the messages that clients knew of the thread before the first answer; null unless the request appends to a thread. The other
  * answers send these messages in full, because the thread itself already has the first answer
  */
@@ -527,24 +527,43 @@ export function several(
     const known = await view
     return known === null ? nth(index) : { ...nth(index), appended: false, messages: [...known, ...ask.messages] }
   }
+  // If the thread is missing, the request itself fails with that error.
+  const first = async (): Promise<Ask> => {
+    await view.catch(() => undefined)
+    return nth(0)
+  }
+  return sharingPrompt(
+    Array.from({ length: n }, (_, index) => () => (index === 0 ? first() : whole(index))),
+    begin,
+  )
+}
+
+/**
+ * Starts one answer for each of these requests with the same prompt. The first computes the prompt; the others wait for its first token and
+ * then reuse the prompt's cells.
+ */
+export function sharingPrompt<A, R>(
+  asks: readonly (() => Promise<A>)[],
+  begin: (ask: A, emit: (event: AskEvent) => void) => Promise<R>,
+): readonly Feed<AskEvent, R>[] {
   let computed = (): void => undefined
   const prompt = new Promise<void>((resolve) => (computed = resolve))
-  const first = new Feed<AskEvent, Answer>(async (emit) => {
-    // If the thread is missing, the request itself fails with that error.
-    await view.catch(() => undefined)
-    return begin(nth(0), (event) => {
-      if (event.type === 'tokens') computed()
-      emit(event)
-    }).finally(computed)
-  })
-  const others = Array.from(
-    { length: n - 1 },
-    (_, index) =>
-      new Feed<AskEvent, Answer>(async (emit) => {
-        const other = await whole(index + 1)
-        await prompt
-        return begin(other, emit)
-      }),
-  )
-  return [first, ...others]
+  const first = (ask: () => Promise<A>) =>
+    new Feed<AskEvent, R>(async (emit) => {
+      try {
+        return await begin(await ask(), (event) => {
+          if (event.type === 'tokens') computed()
+          emit(event)
+        })
+      } finally {
+        computed()
+      }
+    })
+  const other = (ask: () => Promise<A>) =>
+    new Feed<AskEvent, R>(async (emit) => {
+      const own = await ask()
+      await prompt
+      return begin(own, emit)
+    })
+  return asks.map((ask, index) => (index === 0 ? first(ask) : other(ask)))
 }

@@ -106,7 +106,9 @@ export async function compact(
     ledger: entry,
     timing,
   } = await running.each((event) => {
-    if (event.type === 'plan') told.plan = event
+    if (event.type !== 'plan') return
+    // A prompt that waited for cells has several plans.
+    told.plan = { shown: event.shown, reused: Math.min(told.plan?.reused ?? Infinity, event.reused) }
   })
   if (finish === 'cancelled') {
     onSpent([entry])

@@ -48,8 +48,8 @@ export async function complete(
       : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: called })
-  // The engine may plan a prompt again after waiting for cells; the second plan reuses the completion's own cells. Usage takes the first
-  // plan.
+  // The engine plans a prompt again after it waited for cells. The second plan may reuse cells that the first one computed, or may have lost
+  // cells that the first one reused. Usage takes the least.
   const cached: number[] = []
   try {
     const result = await engine.complete({
@@ -80,7 +80,7 @@ export async function complete(
       ...(result.stop === undefined ? {} : { stop: result.stop }),
       usage: {
         promptTokens: tokens.length,
-        cachedTokens: Math.min(tokens.length, cached[0] ?? result.ledger.reused),
+        cachedTokens: Math.min(tokens.length, cached.length === 0 ? result.ledger.reused : Math.min(...cached)),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
         ...draftsIn([result.ledger]),

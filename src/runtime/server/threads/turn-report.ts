@@ -27,7 +27,7 @@ export class TurnReport {
   #spoke = false
   #mayCall = true
   /**
-   * `#reused`: reused tokens in the first step's plan. `#prompt`: prompt tokens in the latest step's plan. Null for engines that report no
+   * `#reused`: the least reused tokens in the first step's plans; a prompt that waited for cells has several. `#prompt`: prompt tokens in the latest step's plan. Null for engines that report no
    * plan, such as vLLM and SGLang.
    */
   #reused: number | null = null
@@ -118,7 +118,7 @@ export class TurnReport {
     switch (event.type) {
       case 'plan':
         this.#prompt = event.shown
-        this.#reused ??= event.reused
+        if (step === 0) this.#reused = Math.min(this.#reused ?? Infinity, event.reused)
         this.emit({ type: 'plan', step, shown: event.shown, reused: event.reused, compute: event.compute })
         return
       case 'prefill':

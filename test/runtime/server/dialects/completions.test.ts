@@ -1,5 +1,6 @@
 /** Tests `/v1/completions`: the answer's format, why it ended, its tokens' bytes, and the cells that the next completion reuses. */
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
+import { textLogprobs, TextOffsets } from '../../../../src/runtime/server/dialects/openai/wire.js'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 interface Completion {
@@ -93,14 +94,30 @@ describe('the format of an answer', () => {
 it.each(['/v1/completions', '/completion'])(
   'all answers of %s share one form, so that a large one is in memory once',
   async (path) => {
-    const asks = vi.spyOn(served.service, 'complete')
+    const asks = vi.spyOn(served.service, 'completeAll')
     const body = { prompt: ['x', 'y'], n: 2, max_tokens: 1, guided_choice: ['red', 'blue'] }
     const answer = await post(body, 'sk-anna', path)
-    const forms = asks.mock.calls.map(([{ format }]) => format)
+    const forms = asks.mock.calls.flatMap(([all]) => all.map(({ format }) => format))
     asks.mockRestore()
     expect([answer.status, forms.length, new Set(forms).size]).toEqual([200, 4, 1])
   },
 )
+
+it.each([
+  ['/v1/completions', 'whole', {}],
+  ['/v1/completions', 'streamed', { stream: true }],
+  ['/completion', 'raw', {}],
+])('the answers of %s to one prompt compute it once, %s', async (path, seed, more) => {
+  const submitted = () => served.service.models()[0]!.loaded!.submitted!
+  const prompt = Array.from({ length: 60 }, (_, index) => `Key ${index} of ${seed} is ${index * 7}.`).join(' ')
+  await served.service.load()
+  const before = submitted()
+  const answer = await post({ prompt: `${seed} ${prompt}`, n: 4, max_tokens: 1, ...more }, 'sk-anna', path)
+  expect([answer.status, (await answer.text()).length > 0]).toEqual([200, true])
+  const { usage } = await complete({ prompt: `${seed} ${prompt}`, max_tokens: 1 })
+  expect(usage.prompt_tokens).toBeGreaterThan(600)
+  expect(submitted() - before).toBeLessThan(1.2 * usage.prompt_tokens)
+})
 
 it('names the stop string that ended the answer', async () => {
   const { choices } = await complete({ prompt: 'x', max_tokens: 20, stop: ['c', 'bb'], kvfold: { grammar: 'root ::= "aabbcc"' } })
@@ -163,6 +180,47 @@ describe('the cells', () => {
     for (let index = 0; index < 8; index++) await ask(`${index}. ${text}`)
     const { usage } = await ask(`Old. ${text}`)
     expect(usage.prompt_tokens_details.cached_tokens).toBeLessThan(10)
+  })
+})
+
+describe('text_offset', () => {
+  interface Part {
+    readonly choices: readonly {
+      readonly text: string
+      readonly logprobs: { readonly tokens: readonly string[]; readonly text_offset: readonly number[] } | null
+    }[]
+  }
+  const tokensOf = (parts: readonly Part[]) =>
+    parts.flatMap(({ choices }) => {
+      const { tokens = [], text_offset: offsets = [] } = choices[0]?.logprobs ?? {}
+      return tokens.map((token, at) => [token, offsets[at]!] as const)
+    })
+  /** Every token that is whole characters stands where its offset says. */
+  const check = (text: string, tokens: readonly (readonly [string, number])[]) => {
+    for (const [token, offset] of tokens)
+      if (!token.includes('\ufffd')) expect([token, text.slice(offset, offset + token.length)]).toEqual([token, token])
+  }
+
+  it('counts characters that several tokens make together', async () => {
+    const said = '😀 and 😀 and 😀.'
+    const whole = await complete({ prompt: 'x', max_tokens: 60, logprobs: 0, grammar: `root ::= "${said}"` })
+    const tokens = tokensOf([whole as unknown as Part])
+    expect([whole.choices[0]!.text, tokens.some(([token]) => token.includes('\ufffd'))]).toEqual([said, true])
+    check(said, tokens)
+  })
+
+  it('counts text in a stream that is held back as the beginning of a stop string', async () => {
+    const said = 'The value of the key is here.'
+    const body = { prompt: 'x', max_tokens: 60, logprobs: 0, grammar: `root ::= "${said}"` }
+    const answer = await post({ ...body, stream: true, stop: ['eq', 'yq', 'sq'] })
+    const parts = [...(await answer.text()).matchAll(/^data: (\{.*)$/gm)].map(([, data]) => JSON.parse(data!) as Part)
+    expect(parts.map(({ choices }) => choices[0]?.text ?? '').join('')).toBe(said)
+    check(said, tokensOf(parts))
+  })
+
+  it('is never below 0, although a vocabulary puts a space before the text', () => {
+    const one = (text: string) => ({ token: 1, text, logprob: -1, top: [] })
+    expect(textLogprobs([one(' Hello'), one(' you')], new TextOffsets(-1)).text_offset).toEqual([0, 5])
   })
 })
 

@@ -87,6 +87,25 @@ it.each([{ raw: true }, { suffix: 'b' }])('refuses what a prompt without message
   }
 })
 
+it('names images among the ignored fields where no template shows their placeholder', async () => {
+  const own = await serving({ unsupportedParts: 'placeholder' })
+  try {
+    const ignored = async (more: object) => {
+      const answer = await fetch(`${own.url}/api/generate`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ prompt: 'a', options: { num_predict: 1 }, stream: false, ...more }),
+      })
+      return ((await answer.json()) as { kvfold?: { ignored: string[] } }).kvfold?.ignored
+    }
+    expect(await ignored({ raw: true, images: ['AA=='] })).toEqual(['images'])
+    expect(await ignored({ raw: true, images: [] })).toBeUndefined()
+    expect(await ignored({ images: ['AA=='] })).toBeUndefined()
+  } finally {
+    await own.close()
+  }
+})
+
 it('accepts calls and results without ids, in their order', async () => {
   const messages = [
     { role: 'user', content: 'Weather?' },

@@ -89,7 +89,11 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
     const running = exchange(request, reply)
     const asks = await running.before(() => Promise.resolve().then(() => asksOf(body, promptsIn(), request.tenant, sampling)))
     const wish = { body, asks, ignored: ignoredIn(body, schema) }
-    const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
+    const begin = (signal: AbortSignal) =>
+      service.completeAll(
+        asks.map((ask) => ({ ...ask, signal })),
+        answersOf(body),
+      )
     if (body.stream === true) return running.stream(begin, new LlamaStream(wish), pingOf(body))
     const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
     return answers.length === 1 ? answers[0] : answers
@@ -123,13 +127,15 @@ const gapIn = ({
 /** llama-server's name for a file without a name. */
 const UNNAMED = 'tmp'
 
+/** Returns how many answers each prompt gets. */
+const answersOf = ({ n_cmpl, n }: LlamaRequest): number => n_cmpl ?? n ?? 1
+
 /**
  * Returns one `CompletionAsk` per prompt and answer. All share one object for the answer's format, which may be large. @throws FieldError
  */
 function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant, defaults: Sampling): readonly CompletionAsk[] {
-  const { n_predict, max_tokens, n_cmpl, n, n_probs = 0, stop, stream, model } = body
+  const { n_predict, max_tokens, n_probs = 0, stop, stream, model } = body
   const most = n_predict ?? max_tokens ?? -1
-  const each = n_cmpl ?? n ?? 1
   if (stream === true && prompts.length > 1)
     throw new FieldError('stream', 'stream takes one prompt a request; send several without it.')
   const chosen = samplingOf(body, defaults)
@@ -147,7 +153,7 @@ function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant
     }),
   }
   return prompts.flatMap((prompted) =>
-    Array.from({ length: each }, (_, index) => ({ ...shared, ...prompted, sampling: nthSampling(chosen, index) })),
+    Array.from({ length: answersOf(body) }, (_, index) => ({ ...shared, ...prompted, sampling: nthSampling(chosen, index) })),
   )
 }
 

@@ -125,7 +125,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       }
       const running = exchange(request, reply)
       // Fields that have no effect without a chat template.
-      const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
+      const unshown = bare === null ? [] : (['system', 'think', 'images'] as const).filter((name) => isGiven(body[name]))
       const ignored = ignoredIn(body, GenerateBody, unshown)
       if (streamed) return running.stream(begin, new OllamaStream('generate', ignored))
       return ollamaAnswer('generate', (await running.answers(begin))[0]!, ignored)
@@ -317,6 +317,8 @@ function beginningIn(body: OllamaChat, messages: readonly ChatMessage[]): Pick<A
   const split = begun(messages, `messages[${messages.length - 1}]`, {})
   return { messages: split.messages, ...definedFields({ beginning: split.beginning }) }
 }
+
+const isGiven = (value: unknown): boolean => value !== undefined && !(Array.isArray(value) && value.length === 0)
 
 /** Translates a request to `/api/generate` into an `Ask`. @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {

@@ -34,6 +34,7 @@ import {
   checkPromptLogprobs,
   summed,
   textLogprobs,
+  TextOffsets,
   TokenFields,
 } from './wire.js'
 
@@ -119,7 +120,11 @@ export function addCompletions(app: App, { service, sampling, fingerprint, excha
         kvfold: body.kvfold,
         ignored: ignoredIn(body, CompletionBody),
       }
-      const begin = (signal: AbortSignal) => asks.map((ask, at) => service.complete({ ...ask, signal, follows: at > 0 }))
+      const begin = (signal: AbortSignal) =>
+        service.completeAll(
+          asks.map((ask) => ({ ...ask, signal })),
+          wish.each,
+        )
       if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping ?? pingOf(body))
       return textCompletion(head, await running.answers(begin), wish)
     },
@@ -268,16 +273,18 @@ function withPrompt(
   asIds: boolean | undefined,
   begin: number | undefined,
 ): object {
-  if (prompted === undefined) return textLogprobs(logprobs, 0, asIds)
+  if (prompted === undefined) return textLogprobs(logprobs, undefined, asIds)
+  const said = textLogprobs(logprobs, new TextOffsets(prompt.length), asIds)
   const { first } = prompted
-  const length = prompted.logprobs.reduce((sum, { text }) => sum + text.length, 0)
-  const from = prompt.length - length
-  const rest = textLogprobs([...prompted.logprobs, ...logprobs], from, asIds)
+  const lengths = new TextOffsets()
+  for (const one of prompted.logprobs) lengths.next(one)
+  const from = prompt.length - lengths.end()
+  const read = textLogprobs(prompted.logprobs, new TextOffsets(from), asIds)
   return {
-    tokens: [asIds === true && begin !== undefined ? `token_id:${begin}` : first, ...rest.tokens],
-    token_logprobs: [null, ...rest.token_logprobs],
-    top_logprobs: [null, ...rest.top_logprobs],
-    text_offset: [Math.max(0, from - first.length), ...rest.text_offset],
+    tokens: [asIds === true && begin !== undefined ? `token_id:${begin}` : first, ...read.tokens, ...said.tokens],
+    token_logprobs: [null, ...read.token_logprobs, ...said.token_logprobs],
+    top_logprobs: [null, ...read.top_logprobs, ...said.top_logprobs],
+    text_offset: [Math.max(0, from - first.length), ...read.text_offset, ...said.text_offset],
   }
 }
 
@@ -332,9 +339,9 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
   #part(index: number, text: string, reason: object = { finish_reason: null }, told?: object): Frame {
     const choice = this.#choice(index)
     const more = told ?? (this.wish.timings === true ? { timings: choice.timings.timings } : {})
-    const logprobs = choice.logprobs.length === 0 ? null : textLogprobs(choice.logprobs.splice(0), choice.sent, this.wish.asIds)
+    const logprobs =
+      choice.logprobs.length === 0 ? null : textLogprobs(choice.logprobs.splice(0), choice.offsets, this.wish.asIds)
     const tokens = this.wish.tokens === true ? { token_ids: choice.tokens.splice(0) } : {}
-    choice.sent += text.length
     return this.#chunk([{ index, text, logprobs, ...tokens, ...reason }], more)
   }
 
@@ -360,7 +367,7 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
   #choice(index: number): StreamedText {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { logprobs: [], tokens: [], sent: 0, timings: new RunningTimings() }
+    const choice = { logprobs: [], tokens: [], offsets: new TextOffsets(), timings: new RunningTimings() }
     this.#choices.set(index, choice)
     return choice
   }
@@ -370,7 +377,7 @@ interface StreamedText {
   readonly logprobs: TokenLogprob[]
   /** Tokens sampled since the last chunk. */
   readonly tokens: number[]
-  sent: number
+  readonly offsets: TextOffsets
   readonly timings: RunningTimings
 }
 

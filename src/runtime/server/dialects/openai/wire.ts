@@ -148,20 +148,44 @@ export interface TextLogprobs {
 
 const idOf = ({ token }: Pick<NamedLogprob, 'token'>): string => `token_id:${token}`
 
+/** Counts where each token of a text begins, for `text_offset`. Tokens that are parts of one character are decoded together. */
+export class TextOffsets {
+  readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true })
+
+  /** @param at where the first token begins */
+  constructor(private at = 0) {}
+
+  /** Returns where this token begins. Call it once for each token, in order. */
+  next({ text, bytes }: Pick<NamedLogprob, 'text' | 'bytes'>): number {
+    const begin = this.at
+    this.at += this.#decoder.decode(bytes === undefined ? Buffer.from(text) : Uint8Array.from(bytes), { stream: true }).length
+    // Some vocabularies put a space before a text that has none.
+    return Math.max(0, begin)
+  }
+
+  /** Returns where the text ends after the last token. */
+  end(): number {
+    return this.at + this.#decoder.decode().length
+  }
+}
+
 /**
  * Writes logprobs for text completions.
- * @param from how many characters come before the first of these tokens
+ * @param offsets counts on from the tokens before these
  * @param asIds writes tokens as `token_id:5`
  */
-export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds = false): TextLogprobs {
-  let at = from
+export function textLogprobs(
+  logprobs: readonly TokenLogprob[],
+  offsets: TextOffsets = new TextOffsets(),
+  asIds = false,
+): TextLogprobs {
   const name = (one: NamedLogprob) => (asIds ? idOf(one) : one.text)
   return {
     tokens: logprobs.map(name),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
     // Alternatives are sorted best first. Reversing them keeps the likelier of two with the same text, because the later entry wins.
     top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map((one) => [name(one), one.logprob]))),
-    text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
+    text_offset: logprobs.map((one) => offsets.next(one)),
   }
 }
 
