@@ -163,20 +163,21 @@ export class Encoder {
     const parts: Part[] = []
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
     if (bos !== null && addBos && !writesBos) parts.push({ at: 0, made: single(bos, 0) })
+    // The sort is stable. So a fixed span stays before the control token that it begins with, and covers it.
     const stops = [
-      ...controls.map(({ at, control }) => ({
-        at,
-        end: at + control.text.length,
-        made: single(control.token, control.text.length),
-        control,
-      })),
       ...fixed.map(({ start, end, tokens }) => ({
         at: start,
         end,
         made: tokens === null ? { text: value.slice(start, end), inner: true } : this.#given(value.slice(start, end), tokens),
         control: null,
       })),
-    ].sort((a, b) => a.at - b.at || a.end - b.end)
+      ...controls.map(({ at, control }) => ({
+        at,
+        end: at + control.text.length,
+        made: single(control.token, control.text.length),
+        control,
+      })),
+    ].sort((a, b) => a.at - b.at)
     let at = 0
     let previous: Control | 'start' | 'fixed' = 'start'
     for (const [index, stop] of stops.entries()) {
