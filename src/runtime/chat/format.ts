@@ -182,10 +182,31 @@ export class ChatFormat {
     return made
   }
 
-  /** The generation prompt's text if this format's variables change it, else undefined. An answer keeps it in `Sampled.prompt`. */
+  /** The generation prompt's text if it is not the usual one, else undefined. An answer keeps it in `Sampled.prompt`. */
   get ownPrompt(): string | undefined {
     const { prompt } = this.#probe()
     return prompt === this.#root.#probe().prompt ? undefined : prompt
+  }
+
+  /**
+   * Returns this format for an answer behind another generation prompt, since a template may let it depend on the messages. Only parsers,
+   * grammars, `opens` and `ownPrompt` differ; render with this format, which keeps the caches.
+   */
+  behind(prompt: string): ChatFormat {
+    const probed = this.#probe()
+    if (prompt === probed.prompt) return this
+    const { variables = [] } = this.variant ?? {}
+    const other = new ChatFormat(this.template, this.tokenizer, this.capabilities, this.syntax, { of: this.#root, variables })
+    other.#probed = { ...probed, prompt }
+    return other
+  }
+
+  /** Returns the text of a prompt's generation prompt. */
+  promptOf(rendered: Rendered): string {
+    const trace = this.#traces.get(rendered)
+    invariant(trace !== undefined, 'promptOf takes only prompts that this format rendered')
+    const { text, textStarts, messages } = trace
+    return text.value.slice(textStarts[messages.length])
   }
 
   /** Whether the generation prompt ends with this tag, so that the model's answer begins inside it. */

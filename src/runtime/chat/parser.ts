@@ -104,19 +104,26 @@ export function withoutCalls(text: string, tools: readonly ToolDefinition[]): st
 
 // The base class of all reply parsers. It holds text back and emits events; the finished reply equals the sum of its events.
 
+/** What comes between two texts with reasoning or calls between them. Steps of one answer are joined by it too. */
+const BLANK_LINE = '\n\n'
+
 /** A streamed text. It holds trailing white space back until more text comes, and can drop leading white space. */
 class Flow {
   value = ''
   waiting = ''
 
-  /** Adds text and returns what can be passed on. With `trim`, leading white space is dropped, held-back white space too. */
-  add(text: string, trim: boolean): string {
+  /**
+   * Adds text and returns what can be passed on. With `apart`, a blank line replaces the white space before it, held-back white space too.
+   * At the very beginning, that white space is only dropped.
+   */
+  add(text: string, apart: boolean): string {
     const all = this.waiting + text
-    const whole = trim ? all.trimStart() : all
+    const whole = apart ? all.trimStart() : all
     const kept = whole.trimEnd()
     this.waiting = whole.slice(kept.length)
-    this.value += kept
-    return kept
+    const added = apart && kept !== '' && this.value !== '' ? BLANK_LINE + kept : kept
+    this.value += added
+    return added
   }
 }
 
@@ -126,7 +133,7 @@ export abstract class StreamParser implements ReplyParser {
   #events: ReplyEvent[] = []
   readonly #text = new Flow()
   readonly #reasoning = new Flow()
-  /** True after reasoning or a call. White space before the next text is then only a separator and is dropped. */
+  /** True after reasoning or a call. White space before the next text is then only a separator. */
   #separated = false
   readonly #calls: ToolCall[] = []
   /** Reads bare calls (syntax/bare-calls.ts) in the text; null when bare calls count as text. */

@@ -211,6 +211,7 @@ export function callableTools({
  * - With a required form: the form; if calls are optional, either the form or calls.
  * - If a call is required: calls only, from the beginning of the answer.
  * - Otherwise, with tools: calls only, from the place where a call begins (lazy grammar).
+ * - Behind a given beginning of the answer: only a lazy grammar that has triggers. One that describes the whole answer does not apply.
  *
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
@@ -251,12 +252,15 @@ async function formOrCalls(format: ChatFormat, request: EngineRequest, reasons: 
 }
 
 async function callsOf(format: ChatFormat, request: EngineRequest, bare: boolean): Promise<HeldForm> {
-  const { toolChoice = 'auto' } = request
+  const { toolChoice = 'auto', continues = false } = request
   const { allowed, isSingle } = allowedIn(request)
   if (toolChoice !== 'required') {
     const lazy = await format.lazyCallsElsewhere(allowed, isSingle, bare)
     if (lazy === null) return {}
-    return lazy.triggers.length + lazy.spaced.length === 0 ? { grammar: lazy.grammar } : { grammar: lazy.grammar, lazy }
+    const { grammar } = lazy
+    if (lazy.triggers.length + lazy.spaced.length === 0) return continues ? {} : { grammar }
+    // Behind the text of the beginning, the answer is not inside a tag of the generation prompt.
+    return { grammar, lazy: continues ? { ...lazy, opened: '' } : lazy }
   }
   const calls = await format.callGrammarElsewhere(allowed, isSingle)
   if (calls === null)

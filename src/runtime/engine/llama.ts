@@ -519,18 +519,27 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
-    // The grammar is made before rendering, because there must be no await between the rendered prompt and the scheduler.
     const bare = bareTools(request, this.options)
-    const made = heldTo(format, this.model, request, bare.length > 0)
-    const { grammar, ...rest } = made instanceof Promise ? await made : made
-    const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
     const sampling = this.#samplerOf(request)
     const sampler = sampling instanceof Promise ? await sampling : sampling
     const shown = { messages, tools, edits, continues }
-    const { rendered, forgotten } = isLong(messages, tools)
-      ? await this.#renderedInTurns(request.conversation, format, shown)
-      : { rendered: format.render(shown), forgotten: false }
-    if (forgotten) throw cancelledBeforeBegin()
+    let [answers, own] = [format, format]
+    let held: SamplerOptions
+    let rendered: Rendered
+    // The grammar is made before rendering, because there must be no await between the rendered prompt and the scheduler. It depends on the
+    // generation prompt: if these messages have another one than usual, it is made again.
+    do {
+      answers = own
+      const made = heldTo(answers, this.model, request, bare.length > 0)
+      const { grammar, ...rest } = made instanceof Promise ? await made : made
+      held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
+      const prompt = isLong(messages, tools)
+        ? await this.#renderedInTurns(request.conversation, format, shown)
+        : { rendered: format.render(shown), forgotten: false }
+      if (prompt.forgotten) throw cancelledBeforeBegin()
+      rendered = prompt.rendered
+      own = continues ? answers : answers.behind(format.promptOf(rendered))
+    } while (own !== answers)
     const beginning = continues ? format.beginningOf(rendered) : null
     const before = this.#lastRendered.get(request.conversation) ?? this.#lastRendered.get(request.parent ?? request.conversation)
     const rewrite = before === undefined ? null : format.check(before, rendered)
@@ -543,7 +552,7 @@ export class LlamaEngine implements Engine {
     forgetting.catch(() => undefined)
 
     const allowed = allowedTools(request)
-    const news = new ContinuationFilter(beginning?.text ?? '', () => format.parser(allowed, beginning?.prompt, bare))
+    const news = new ContinuationFilter(beginning?.text ?? '', () => answers.parser(allowed, beginning?.prompt, bare))
     const { parser } = news
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)
@@ -595,7 +604,7 @@ export class LlamaEngine implements Engine {
             answer: said,
             sampled: text,
           })))
-    const prompt = beginning?.prompt ?? format.ownPrompt
+    const prompt = beginning?.prompt ?? answers.ownPrompt
     const sampled = { text, tokens, ...(prompt === undefined ? {} : { prompt }) }
     const message: ChatMessage = isSampled ? { ...said, sampled } : said
     const finish = result.finish === 'stop-string' ? 'stop' : result.finish

@@ -473,7 +473,7 @@ describe('any text, split anywhere', () => {
       fc.property(fc.array(fc.tuple(prose, calls), { minLength: 1, maxLength: 4 }), prose, (parts, end) => {
         const reply = [...parts.flatMap(([before, { reply: written }]) => [before, written]), end].join('\n\n')
         const { reply: parsed } = read('Qwen-Qwen2.5-7B-Instruct', [reply])
-        expect(parsed.content).toBe([...parts.map(([before]) => before), end].join(''))
+        expect(parsed.content).toBe([...parts.map(([before]) => before), end].join('\n\n'))
         expect(said(parsed)).toEqual(parts.flatMap(([, each]) => each.calls))
       }),
     )

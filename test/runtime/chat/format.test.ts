@@ -389,6 +389,21 @@ describe('sampled answers', () => {
     expect(format.check(before, after)).toBeNull()
   })
 
+  test.each([
+    ['without ids', '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}[TOOL_CALLS]get_weather[ARGS]{}'],
+    ['with an id', '[TOOL_CALLS]get_weather[CALL_ID]abcdefgh1[ARGS]{"city":"Rome"}'],
+  ])('calls that begin with a control token, %s: the sampled tokens stay', (_, reply) => {
+    const ruled = ruledFormat(realTemplate('Mistral-Small-3.2-24B-Instruct-2506'), { words: WORDS })
+    const { format, tokenizer } = ruled
+    const answer = sampledMessage(ruled, reply)
+    const results = (answer.toolCalls ?? []).map(({ id }) => ({ role: 'tool' as const, content: 'Sun.', toolCallId: id }))
+    const before = format.render({ messages: [user('hi')], tools })
+    const after = format.render({ messages: [user('hi'), answer, ...results], tools })
+    const at = before.tokens.length
+    const sampled = tokenizer.tokenize(reply, { parseSpecial: true })
+    expect([...after.tokens.subarray(at, at + sampled.length)]).toEqual([...sampled])
+  })
+
   test('an edit of a sampled answer keeps the rest of its tokens', () => {
     const ruled = ruledFormat(builtinTemplate, { words: WORDS })
     const { format, tokenizer } = ruled

@@ -515,10 +515,20 @@ test.each([
   expect((user + system) / 1e6).toBeLessThan(0.5)
 })
 
+test('a blank line parts texts with a call between them, however they are spaced', () => {
+  const called = '<tool_call>{"name": "a", "arguments": {}}</tool_call>'
+  for (const between of [called, `\n${called}\n`, ` ${called} ${called}`])
+    for (const cut of [[`I look.${between}I see.`], `I look.${between}I see.`.split('')]) {
+      const { reply, streamed } = read(hermes(traits).parser(''), cut)
+      expect(reply.content).toBe('I look.\n\nI see.')
+      expect(streamed).toEqual(reply)
+    }
+})
+
 test('a model with reasoning may reason again behind text', () => {
   const family = hermes({ source: '', tags: { open: '<think>', close: '</think>' } })
   const { reply } = read(family.parser(''), ['Well, <think>hm</think>Sun'])
-  expect(reply).toEqual({ content: 'Well,Sun', reasoning: 'hm', toolCalls: [] })
+  expect(reply).toEqual({ content: 'Well,\n\nSun', reasoning: 'hm', toolCalls: [] })
 })
 
 describe('without declared tools', () => {

@@ -9,6 +9,8 @@ import { ruledFormat, sampledMessage } from '../../support/chat-formats.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const formatOf = (name: string) => ruledFormat(realTemplates().find((each) => each.name === name)!.source)
+/** What SmolLM3 writes for an answer without reasoning. */
+const silence = '<|im_start|>assistant\n<think>\n\n</think>\n'
 const off = { enable_thinking: false, thinking: false, thinking_mode: 'disabled' }
 const on = { enable_thinking: true, thinking: true, thinking_mode: 'enabled' }
 
@@ -81,5 +83,39 @@ describe('variables of a template', () => {
       message: 0,
       reason: 'the template was given other variables (reasoning_effort)',
     })
+  })
+})
+
+describe('a generation prompt that depends on the messages', () => {
+  const call: ChatMessage = { role: 'assistant', content: '', toolCalls: [{ id: 'call_1', name: 'look', arguments: {} }] }
+  const result: ChatMessage = { role: 'tool', content: 'Sun.', toolCallId: 'call_1' }
+
+  it.each<[string, readonly ChatMessage[], string]>([
+    ['deepseek-ai-DeepSeek-R1-Distill-Llama-8B', [user('Look.'), call, result], ''],
+    ['NVIDIA-Nemotron-Nano-v2', [user('Look. /no_think')], '<SPECIAL_11>Assistant\n<think></think>'],
+    ['HuggingFaceTB-SmolLM3-3B', [{ role: 'system', content: '/no_think' }, user('Look.')], silence],
+  ])('%s: the answer does not begin with reasoning', (name, messages, prompt) => {
+    const { format } = formatOf(name)
+    const rendered = format.render({ messages })
+    expect(format.promptOf(rendered)).toBe(prompt)
+    expect(rendered.text.endsWith(prompt)).toBe(true)
+    const answers = format.behind(prompt)
+    expect([answers.opens('<think>'), answers.ownPrompt, answers.lazyCalls([])?.opened]).toEqual([false, prompt, ''])
+    const parser = answers.parser([])
+    parser.push('Sun.')
+    expect(parser.finish()).toMatchObject({ content: 'Sun.' })
+    expect(answers.behind(prompt)).toBe(answers)
+    expect(format.behind(format.promptOf(format.render({ messages: [user('Hi.')] })))).toBe(format)
+  })
+
+  it('stays with the answer, so its tokens stay in later prompts', () => {
+    const ruled = formatOf('HuggingFaceTB-SmolLM3-3B')
+    const { format, tokenizer } = ruled
+    const messages: ChatMessage[] = [{ role: 'system', content: '/no_think' }, user('Look.')]
+    const before = format.render({ messages })
+    const answer = sampledMessage(ruled, 'Sun.')
+    const sampled = { ...answer.sampled!, prompt: format.behind(format.promptOf(before)).ownPrompt! }
+    const next = format.render({ messages: [...messages, { ...answer, sampled }, user('And now?')] })
+    expect(next.text.startsWith(`${tokenizer.text(before.tokens)}Sun.`)).toBe(true)
   })
 })

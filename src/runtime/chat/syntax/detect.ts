@@ -11,6 +11,16 @@ import { pythonic } from './pythonic.js'
 import { deepseek, kimi } from './sections.js'
 import { BlockParser, reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
+// For models whose call syntax is unknown: reasoning is parsed, all else is text.
+
+export const none: SyntaxFamily = ({ tags }) => ({
+  name: 'none',
+  parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
+  grammar: () => null,
+  lazy: (tools, _prompt, _single, bare = false) => (bare && tools.length > 0 ? lazyBareCalls(tools, tags ?? USUAL_TAGS) : null),
+  reasoning: tags ?? USUAL_TAGS,
+})
+
 /** The syntaxes with their markers. The first one whose markers all occur in the source is taken. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [harmony, ['<|channel|>', '<|message|>', 'functions.']],
@@ -25,6 +35,8 @@ const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [pythonic, ['<|tool_list_start|>']],
   [seed, ['<seed:tool_call>']],
   [apriel, ['<tool_calls>[']],
+  // MiniMax M3 puts a mark before each tag and writes other tags within: not Hermes.
+  [none, [']<]minimax[>[']],
   [hermes, ['<tool_call>']],
   [granite, ['<|tool_call|>']],
   [firefunction, ['functools[']],
@@ -48,13 +60,3 @@ export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 't
   const family = capabilities.tools === 'described' ? hermes : (found?.[0] ?? (capabilities.calls === 'text' ? hermes : none))
   return family({ source, tags })
 }
-
-// For models whose call syntax is unknown: reasoning is parsed, all else is text.
-
-export const none: SyntaxFamily = ({ tags }) => ({
-  name: 'none',
-  parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
-  grammar: () => null,
-  lazy: (tools, _prompt, _single, bare = false) => (bare && tools.length > 0 ? lazyBareCalls(tools, tags ?? USUAL_TAGS) : null),
-  reasoning: tags ?? USUAL_TAGS,
-})

@@ -39,6 +39,10 @@ const STEP = 1024
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
 
+/** Control tokens of gpt-oss. llama.cpp changes their type, so that it matches them in plain text, too. */
+const HARMONY_TEXTS = ['<|start|>', '<|channel|>', '<|message|>', '<|constrain|>']
+const HARMONY = /<\|(?:start|channel|message|constrain)\|>/g
+
 export class Encoder {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #controls = new Map<number, Control>()
@@ -48,6 +52,8 @@ export class Encoder {
   readonly #answers = new WeakMap<Int32Array, { readonly text: string; readonly aligned: Aligned }>()
   readonly #literals = new Recent<readonly Occurrence[]>(CACHE_CHARACTERS / 8)
   readonly #habits: Habits
+  /** The tokens of HARMONY_TEXTS that the tokenizer matches in plain text, too. They are control tokens here all the same. */
+  readonly #harmony: ReadonlySet<number>
 
   constructor(private readonly tokenizer: Tokenizer) {
     const [first] = tokenizer.tokenize('x')
@@ -55,6 +61,10 @@ export class Encoder {
       prefixesSpace: first !== undefined && this.piece(first)[0] === 0x20,
       matched: (token) => this.#matched(token),
     }
+    // These tokens exist in byte-level vocabularies only. Others would add a space before each part of a cut text.
+    const texts = this.#habits.prefixesSpace ? [] : HARMONY_TEXTS
+    const made = texts.map((text) => tokenizer.tokenize(text)).filter(({ length }) => length === 1)
+    this.#harmony = new Set(made.map(([token]) => token!))
   }
 
   /** Returns the bytes of a token. A control token is written as text, such as `<|im_end|>`. */
@@ -133,14 +143,18 @@ export class Encoder {
   /** Tokenizes texts, on another thread if the tokenizer can. */
   async #tokenizeInTurns(texts: readonly string[], ready: Map<string, Aligned>): Promise<void> {
     const { tokenizer } = this
-    const all = (await tokenizer.tokenizeAll?.(texts)) ?? texts.map((text) => tokenizer.tokenize(text))
+    const cut = this.#harmony.size === 0 ? texts.map((text) => [text]) : await inTurns(this.#cutAll(texts))
+    const parts = cut.flat()
+    const made = (await tokenizer.tokenizeAll?.(parts)) ?? parts.map((text) => tokenizer.tokenize(text))
     const { piece } = this
     const habits = this.#habits
     const stretches = this.#stretches
     await inTurns(
       (function* () {
+        let at = 0
         for (const [index, text] of texts.entries()) {
-          const aligned = yield* alignSteps(text, all[index]!, piece, habits)
+          const tokens = joinedTokens(made.slice(at, (at += cut[index]!.length)))
+          const aligned = yield* alignSteps(text, tokens, piece, habits)
           ready.set(text, aligned)
           stretches.put(text, aligned)
           yield
@@ -163,20 +177,21 @@ export class Encoder {
     const parts: Part[] = []
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
     if (bos !== null && addBos && !writesBos) parts.push({ at: 0, made: single(bos, 0) })
+    // The sort is stable. So a fixed span stays before the control token that it begins with, and covers it.
     const stops = [
-      ...controls.map(({ at, control }) => ({
-        at,
-        end: at + control.text.length,
-        made: single(control.token, control.text.length),
-        control,
-      })),
       ...fixed.map(({ start, end, tokens }) => ({
         at: start,
         end,
         made: tokens === null ? { text: value.slice(start, end), inner: true } : this.#given(value.slice(start, end), tokens),
         control: null,
       })),
-    ].sort((a, b) => a.at - b.at || a.end - b.end)
+      ...controls.map(({ at, control }) => ({
+        at,
+        end: at + control.text.length,
+        made: single(control.token, control.text.length),
+        control,
+      })),
+    ].sort((a, b) => a.at - b.at)
     let at = 0
     let previous: Control | 'start' | 'fixed' = 'start'
     for (const [index, stop] of stops.entries()) {
@@ -247,7 +262,33 @@ export class Encoder {
   }
 
   #stretch(text: string): Aligned {
-    return this.#stretches.get(text, () => align(text, this.tokenizer.tokenize(text), this.piece, this.#habits))
+    return this.#stretches.get(text, () => {
+      const parts = atOnce(this.#cut(text)).map((part) => this.tokenizer.tokenize(part))
+      return align(text, joinedTokens(parts), this.piece, this.#habits)
+    })
+  }
+
+  /** Cuts a text from outside within each text of a `#harmony` token. So the tokenizer, which gets the parts, matches none. */
+  *#cut(text: string): Steps<readonly string[]> {
+    if (this.#harmony.size === 0) return [text]
+    const parts: string[] = []
+    let at = 0
+    for (const { index } of text.matchAll(HARMONY)) {
+      if (parts.length % STEP === STEP - 1) yield
+      parts.push(text.slice(at, index + 1))
+      at = index + 1
+    }
+    parts.push(text.slice(at))
+    return parts
+  }
+
+  *#cutAll(texts: readonly string[]): Steps<(readonly string[])[]> {
+    const cut: (readonly string[])[] = []
+    for (const text of texts) {
+      cut.push(yield* this.#cut(text))
+      yield
+    }
+    return cut
   }
 
   #inLiteral(text: string): readonly Occurrence[] {
@@ -258,7 +299,7 @@ export class Encoder {
     const found: Occurrence[] = []
     let at = 0
     for (const token of tokens) {
-      if (!this.tokenizer.isControl(token)) continue
+      if (!this.tokenizer.isControl(token) && !this.#harmony.has(token)) continue
       const control = this.#control(token)
       const place = control.text === '' ? -1 : text.indexOf(control.text, at)
       if (place === -1) continue
@@ -351,6 +392,18 @@ function single(token: number, length: number): Aligned {
     borders: Uint8Array.of(1),
     length,
   }
+}
+
+/** Returns the tokens of a text's parts as those of the text. */
+function joinedTokens(parts: readonly Int32Array[]): Int32Array {
+  if (parts.length === 1) return parts[0]!
+  const tokens = new Int32Array(parts.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const part of parts) {
+    tokens.set(part, at)
+    at += part.length
+  }
+  return tokens
 }
 
 // An LRU cache of results by text, bounded by the total length of the texts.

@@ -197,9 +197,11 @@ class UnsaidTokens {
     const joined = pieces.join('')
     let length = 0
     const starts = pieces.map((piece) => (length += piece.length) - piece.length)
+    // The parser may have written the blank line before a text behind a call.
+    const own = joined.includes(bytes) ? bytes : bytes.replace(/^\n\n/, '')
     // A text begins at a token boundary, unless the parser trimmed its beginning.
-    const begin = starts.find((at) => joined.startsWith(bytes, at)) ?? Math.max(0, joined.lastIndexOf(bytes))
-    const end = begin + bytes.length
+    const begin = starts.find((at) => joined.startsWith(own, at)) ?? Math.max(0, joined.lastIndexOf(own))
+    const end = begin + own.length
     const next = starts.findIndex((at) => at >= end)
     const to = next < 0 ? starts.length : next
     this.#ahead = joined.slice(end, starts[to])

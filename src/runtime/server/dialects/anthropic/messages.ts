@@ -252,8 +252,8 @@ export class MessageStream implements StreamShape<Answer> {
   }
 
   /**
-   * Steps of an answer are joined by a blank line in the thread. A client joins its text blocks by one line break. So a text block after
-   * another block loses one of its two leading line breaks, and the text stays the same.
+   * In the thread, a blank line comes between steps of an answer, and before text behind a call. A client joins its text blocks by one line
+   * break. So a text block after another block loses one of its two leading line breaks, and the text stays the same.
    */
   #text(text: string): readonly Frame[] {
     const isJoint = this.#open !== 'text' && this.#said && text.startsWith('\n\n')
