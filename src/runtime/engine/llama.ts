@@ -16,7 +16,16 @@ import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
-import type { FitReason, MemoryFigures, ModelInfo, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
+import type {
+  FitReason,
+  MemoryFigures,
+  ModelInfo,
+  Native,
+  NativeContext,
+  NativeGrammar,
+  NativeModel,
+  SamplerOptions,
+} from '../native/types.js'
 import {
   type Engine,
   type EngineInfo,
@@ -526,13 +535,15 @@ export class LlamaEngine implements Engine {
     let [answers, own] = [format, format]
     let held: SamplerOptions
     let rendered: Rendered
+    let made = null as { readonly text: string; readonly grammar: NativeGrammar } | null
     // The grammar is made before rendering, because there must be no await between the rendered prompt and the scheduler. It depends on the
     // generation prompt: if these messages have another one than usual, it is made again.
     do {
       answers = own
-      const made = heldTo(answers, this.model, request, bare.length > 0)
-      const { grammar, ...rest } = made instanceof Promise ? await made : made
-      held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
+      const holding = heldTo(answers, this.model, request, bare.length > 0)
+      const { grammar: text, ...rest } = holding instanceof Promise ? await holding : holding
+      if (text !== undefined && text !== made?.text) made = { text, grammar: await compiled(this.model, text, request.signal) }
+      held = text === undefined || made === null ? rest : { ...rest, grammar: made.grammar }
       const prompt = isLong(messages, tools)
         ? await this.#renderedInTurns(request.conversation, format, shown)
         : { rendered: format.render(shown), forgotten: false }

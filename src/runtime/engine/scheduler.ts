@@ -41,6 +41,7 @@ export interface SchedulerOptions {
 const LONGEST_SLICE = 20
 /** A prompt that was put off for lack of cells blocks later ones after this many milliseconds, so that it is not overtaken for ever. */
 const PATIENCE = 10_000
+const hasWaited = (putOff: Job['putOff']): boolean => putOff !== null && performance.now() - putOff.at > PATIENCE
 /**
  * The context keeps its adapters for at least this many milliseconds while jobs with other adapters wait. A change costs a few
  * milliseconds, because llama.cpp plans its graphs anew.
@@ -217,8 +218,12 @@ export class Scheduler {
     this.#wake = null
   }
 
-  /** Starts waiting jobs on their live sequences, in order of arrival. Cells on disk are read while other jobs run. */
+  /**
+   * Starts waiting jobs on their live sequences, in order of arrival. Cells on disk are read while other jobs run. No job starts while a
+   * prompt that has waited too long is computed, so that it is not put off once more.
+   */
   async #admit(): Promise<void> {
+    if (this.#jobs.some(({ phase, putOff }) => phase.name === 'prefill' && hasWaited(putOff))) return
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     /** Conversations with a prompt that is still put off. Their later jobs wait behind it. */
     const behind = new Set<ConversationId>()
@@ -227,7 +232,7 @@ export class Scheduler {
       const { conversation } = job.asked
       if (behind.has(conversation) || this.#fetching.holds(conversation)) continue
       if (job.putOff !== null && active() > 0 && !this.#fits(job, job.putOff)) {
-        if (performance.now() - job.putOff.at > PATIENCE) break
+        if (hasWaited(job.putOff)) break
         behind.add(conversation)
         continue
       }

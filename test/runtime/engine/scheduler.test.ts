@@ -2,7 +2,7 @@
  * Tests the llama engine's bare completions on a real GGUF: batching, cancellation, limits, determinism, the ledger against the addon's
  * counter.
  */
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
 import type { JobResult } from '../../../src/runtime/engine/job.js'
@@ -389,6 +389,33 @@ describe('completions', () => {
     })
     expect((await old).promptLogprobs?.length).toBe(1199)
     expect((await young!).tokens.length).toBe(100)
+  })
+
+  it('a prompt that has waited long is not put off again and again by new answers', async () => {
+    const real = performance.now.bind(performance)
+    let later = 0
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => real() + later)
+    let answers = 0
+    let isDone = false
+    const client = async (salt: number) => {
+      for (let at = 0; at < 8 && !isDone; at++) {
+        await complete({ tokens: tokens(500, salt + at), maxTokens: 60 })
+        answers++
+        later = 60_000
+      }
+    }
+    const clients: Promise<void>[] = []
+    const old = await complete({
+      ...{ tokens: tokens(1400, 104), promptLogprobs: 0, maxTokens: 1 },
+      onPrefill: () => {
+        if (clients.length === 0) clients.push(client(110), client(120), client(130))
+      },
+    })
+    isDone = true
+    expect(old.promptLogprobs?.length).toBe(1399)
+    expect(answers).toBeLessThan(9)
+    await Promise.all(clients)
+    clock.mockRestore()
   })
 
   it('a later step of the conversation waits behind its prompt that waits for cells', async () => {

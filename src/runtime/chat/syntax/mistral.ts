@@ -49,8 +49,6 @@ class MistralReader implements BlockReader {
 export const mistral: SyntaxFamily = ({ source, tags }) => {
   const reasoning = source.includes('[THINK]') ? { open: '[THINK]', close: '[/THINK]' } : tags
   const named = source.includes('[ARGS]')
-  // Templates with ids want nine letters or digits.
-  const id = source.includes('[CALL_ID]') ? '( "[CALL_ID]" [a-zA-Z0-9]{9} )?' : ''
   return {
     name: 'mistral',
     parser: (prompt, tools) =>
@@ -63,7 +61,7 @@ export const mistral: SyntaxFamily = ({ source, tags }) => {
       reasoning,
       triggers: [OPEN],
       ...(named
-        ? { write: (tool, args) => words(OPEN + tool) + id + words('[ARGS]') + args, between: ' ' }
+        ? { write: (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args, between: ' ' }
         : {
             write: (tool, args) => jsonCall(tool, args),
             between: words(', '),

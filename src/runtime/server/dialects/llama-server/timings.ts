@@ -36,16 +36,23 @@ export class RunningTimings {
   #first: number | null = null
   #shown = 0
   #cached = 0
+  /** Tokens that an earlier plan of the same step computed, before its prompt waited for cells. */
+  #before = 0
   #done = 0
+  #step: number | null = null
   #predicted = 0
 
   on(event: AskEvent): void {
-    if (event.type === 'plan') {
+    if (event.type === 'plan' && event.step === this.#step) {
+      const cached = Math.min(this.#cached, event.reused)
+      ;[this.#cached, this.#before, this.#done] = [cached, event.reused - cached, event.reused - cached]
+    } else if (event.type === 'plan') {
       this.#started = performance.now()
       this.#first = null
-      ;[this.#shown, this.#cached, this.#done, this.#predicted] = [event.shown, event.reused, 0, 0]
+      this.#step = event.step
+      ;[this.#shown, this.#cached, this.#before, this.#done, this.#predicted] = [event.shown, event.reused, 0, 0, 0]
     }
-    if (event.type === 'progress') this.#done = event.done
+    if (event.type === 'progress') this.#done = this.#before + event.done
     if (event.type === 'tokens' && event.tokens.length > 0) {
       this.#first ??= performance.now()
       this.#predicted += event.tokens.length
