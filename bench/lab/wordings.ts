@@ -5,6 +5,7 @@
  * `npm run --silent bench -- wordings --model MODEL --lora ADAPTER [--samples 4] [--seed 9101] [--ways tools,off,base] [--write name]`
  * `[--wordings FILE]`
  */
+import { randomUUID } from 'node:crypto'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { percent } from '../../src/runtime/figures/numbers.js'
@@ -87,9 +88,11 @@ export async function wordings(args: readonly string[]): Promise<void> {
   console.log(terminal(table(head, lines)).join('\n'))
 }
 
-async function ask(url: string, body: object): Promise<Completion> {
+/** Asks in a thread of its own: the salt keeps the folds of an earlier way from the next way's request, which has the same messages. */
+async function ask(url: string, request: object): Promise<Completion> {
   const headers = { 'content-type': 'application/json' }
-  const response = await fetch(`${url}/v1/chat/completions`, { method: 'POST', headers, body: JSON.stringify(body) })
+  const body = JSON.stringify({ ...request, cache_salt: randomUUID() })
+  const response = await fetch(`${url}/v1/chat/completions`, { method: 'POST', headers, body })
   if (!response.ok) throw new Error(await response.text())
   return (await response.json()) as Completion
 }
