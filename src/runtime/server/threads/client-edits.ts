@@ -299,13 +299,19 @@ export interface Related {
 }
 
 /**
- * Whether `one` fits the request better than `other`. In this order: it is free and the request has its last message; more messages in
- * common; fewer messages that the client removed or replaced; used later.
+ * Whether `one` fits the request better than `other`. In this order: more messages in common up to the request's last answer; it is free and
+ * the request has its last message; more messages in common; fewer messages that the client removed or replaced; used later.
+ * @param last the index of the request's last answer
  */
-export function isBetter(one: Related, other: Related): boolean {
+export function isBetter(one: Related, other: Related, last: number): boolean {
+  const answered = ({ alignment }: Related) => alignment.matches.filter(({ b }) => b <= last).length
   const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
   const [a, b] = [one.alignment, other.alignment]
-  const more = goesOn(one) - goesOn(other) || a.matches.length - b.matches.length || b.hidden.length - a.hidden.length
+  const more =
+    answered(one) - answered(other) ||
+    goesOn(one) - goesOn(other) ||
+    a.matches.length - b.matches.length ||
+    b.hidden.length - a.hidden.length
   return more > 0 || (more === 0 && one.thread.used > other.thread.used)
 }
 

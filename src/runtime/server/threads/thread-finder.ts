@@ -112,6 +112,7 @@ export class ThreadFinder {
     messages: readonly ChatMessage[],
     { id, isOwn = id !== undefined, keys }: Known,
   ): Related | null {
+    const last = messages.findLastIndex(({ role }) => role === 'assistant')
     let given = keys
     let best: (Related & { readonly entry: ThreadEntry }) | null = null
     for (const entry of entries) {
@@ -120,7 +121,7 @@ export class ThreadFinder {
       given ??= keysBeside(thread, messages)
       const alignment = alignRequest(thread, messages, given, isOwn)
       const counts = id !== undefined || isRelated(thread.view, alignment)
-      if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
+      if (counts && (best === null || isBetter({ thread, alignment }, best, last))) best = { thread, alignment, entry }
     }
     // Loading later candidates may have unloaded this thread.
     const thread = best && this.#loaded(best.entry, id)

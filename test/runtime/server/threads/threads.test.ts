@@ -242,6 +242,19 @@ describe('a stateless client', () => {
     expect((await ask([user('One?'), first.message, user('x')])).thread).toBe(first.thread)
   })
 
+  it('gets another answer in its own thread, and not in one whose first answer was the same', async () => {
+    const greeting = `Hello! ${'I can help you with your plants. '.repeat(3)}`
+    const { ask, service } = await serve((_, step) => ({ content: step < 2 ? greeting : `Answer ${step}.` }))
+    const first = await ask([system, user('Hi.')])
+    const second = await ask([system, user('Hello.')])
+    const asked = [system, user('Hello.'), second.message, user('Why?')]
+    await ask(asked)
+    const before = service.threads.get('t', first.thread)
+    const again = await ask(asked)
+    expect(again.thread).not.toBe(first.thread)
+    expect(service.threads.get('t', first.thread).messages).toEqual(before.messages)
+  })
+
   it('shares no thread because of a system message alone', async () => {
     const { ask, service } = await serve(numbered)
     const first = await ask([system, user('One?')])
