@@ -348,8 +348,6 @@ export class KvCache extends CacheBase implements StepCache {
     if (!this.offload.open || victim.held === 0 || !victim.settled) return false
     const state = this.table.save(victim)
     if (state === null) return false
-    if (sparing) return this.offload.offer(offloadRecordOf(victim), state)
-    this.offload.put(offloadRecordOf(victim), state)
-    return true
+    return this.offload[sparing ? 'offer' : 'put'](offloadRecordOf(victim), state)
   }
 }

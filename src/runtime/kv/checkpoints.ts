@@ -54,7 +54,7 @@ export class Checkpoints {
     else {
       const state = table.save(sequence)
       if (state === null) return false
-      offload.put(offloadRecordOf(sequence), state)
+      return offload.put(offloadRecordOf(sequence), state)
     }
     return true
   }

@@ -114,12 +114,18 @@ export class OffloadTiers {
 
   /**
    * Keeps a saved sequence in host memory. If that is full, the sequences of least benefit move to the disk tier, or are lost without one.
+   * Returns false for a sequence that is larger than host memory may be, if there is no disk tier: it is lost, and the others stay.
    */
-  put(record: OffloadRecord, state: SavedState): void {
+  put(record: OffloadRecord, state: SavedState): boolean {
     this.revision++
     this.#weigh(record, state)
+    if (this.#store === null && bytesOf(state) > this.#budget) {
+      this.#lost++
+      return false
+    }
     this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, bytesOf(state)))
     this.#makeRoom()
+    return true
   }
 
   /** Returns the cell values of a stored sequence: at once from host memory, as a promise from disk. Null: they are gone or damaged. */

@@ -38,6 +38,16 @@ describe('memory alone', () => {
     expect(tiers.totals.host.sequences).toBe(3)
   })
 
+  it('loses a sequence that is larger than all of it, and keeps the others', () => {
+    const tiers = new OffloadTiers({ hostBytes: 3000 })
+    const put = (seed: number, bytes: number) => {
+      const { record, state } = sampleOf(seed, bytes)
+      return tiers.put(record, state)
+    }
+    expect([put(0, 1000), put(1, 1000), put(2, 4000)]).toEqual([true, true, false])
+    expect(tiers.totals).toMatchObject({ host: { sequences: 2 }, lost: 1 })
+  })
+
   it('of no bytes is not open', () => {
     expect(new OffloadTiers({}).open).toBe(false)
     expect(filled(0).totals).toMatchObject({ host: { sequences: 0 }, lost: 3 })
