@@ -326,7 +326,10 @@ const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, recor
 
 const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
 
-/** Opens a file and runs `read`. If the system does not let us read it, returns `unreadable`; such a file is not deleted. */
+/**
+ * Opens a file and runs `read`. Returns `unreadable` if memory is too short for it, or if the system does not let us read it; such a file is
+ * not deleted.
+ */
 async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {
   try {
     const file = await open(path, READING)
@@ -336,6 +339,7 @@ async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>):
       await file.close()
     }
   } catch (error) {
+    if (error instanceof RangeError) return 'unreadable'
     if (!isOfSystem(error)) throw error
     return error.code === 'ENOENT' ? 'gone' : 'unreadable'
   }

@@ -23,7 +23,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { processSpace } from '../../../src/runtime/core/processes.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { SECRET_FILE } from '../../../src/runtime/engine/cache-secret.js'
@@ -90,6 +90,18 @@ describe('as a disk tier', () => {
 })
 
 describe('an item', () => {
+  it('for which memory is too short is lost to the caller, and its file stays', async () => {
+    const disk = await openShelf()
+    const item = await put(disk, 7, 5000)
+    const allocate = vi.spyOn(Buffer, 'allocUnsafeSlow').mockImplementation(() => {
+      throw new RangeError('Array buffer allocation failed')
+    })
+    expect(await disk.take(item.id)).toBeNull()
+    expect(allocate).toHaveBeenCalled()
+    allocate.mockRestore()
+    expect(existsSync(pathOf(item))).toBe(true)
+  })
+
   it.each([0, 1, 2 ** 20 - 1, 2 ** 20, 2 ** 20 + 1, 3_500_001])(
     'with a state of %i bytes comes back as it was put',
     async (bytes) => {
