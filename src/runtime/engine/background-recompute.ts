@@ -86,16 +86,18 @@ export async function refresh(
     if (prompt === null || sequence === null || signal?.aborted === true) return { exact: false, ledger }
     if (sequence.exact === sequence.held) return { exact: true, ledger }
     const missing = computedIn(cache.plan(sequence, prompt, EXACT))
+    const { used, cells, sequences } = cache.totals
+    // Work that no request asked for evicts nothing.
+    if (when === 'idle' && (missing > cells - used || sequences.used === sequences.total)) return { exact: false, ledger }
     if (missing <= slice) {
       const outcome = await show(conversation, prompt)
       if (outcome === 'interrupted') return { exact: false, ledger }
       if (outcome === 'shown') ports.forget(shadow)
       continue
     }
-    const { used, cells } = cache.totals
     if (missing > cells - used) {
       // The shadow would evict other conversations, and before them this one's parked versions.
-      if (when === 'idle' || (await show(conversation, prompt)) === 'interrupted') return { exact: false, ledger }
+      if ((await show(conversation, prompt)) === 'interrupted') return { exact: false, ledger }
       continue
     }
     const tokens = prompt.tokens.slice(0, prompt.tokens.length - missing + slice)

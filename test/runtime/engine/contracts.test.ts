@@ -316,19 +316,22 @@ describe('refresh', () => {
     expect((await show(longer, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
-  it('pushes no conversation out while the engine is idle, and without room computes in place when asked', async () => {
-    const { base, hole } = await spliced({ cells: 1200, hostBytes: 0 })
-    const other = text(50, 19)
-    await show(other, [], EXACT, conversationId('d'))
-    expect(await engine.refresh(ID, { when: 'idle' })).toEqual({ exact: false, ledger: [] })
-    for (const [shown, holes, id] of [
-      [base, [hole], ID],
-      [other, [], conversationId('d')],
-    ] as const)
-      expect((await show(shown, [...holes], SPLICE, id)).ledger.submitted).toBe(1)
-    expect((await engine.refresh(ID)).exact).toBe(true)
-    expect((await show(base, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
-  })
+  it.each([64, 512])(
+    'pushes no conversation out while the engine is idle, and without room computes in place: ubatch %i',
+    async (ubatch) => {
+      const { base, hole } = await spliced({ cells: 1200, hostBytes: 0, ubatch })
+      const other = text(50, 19)
+      await show(other, [], EXACT, conversationId('d'))
+      expect(await engine.refresh(ID, { when: 'idle' })).toEqual({ exact: false, ledger: [] })
+      for (const [shown, holes, id] of [
+        [base, [hole], ID],
+        [other, [], conversationId('d')],
+      ] as const)
+        expect((await show(shown, [...holes], SPLICE, id)).ledger.submitted).toBe(1)
+      expect((await engine.refresh(ID)).exact).toBe(true)
+      expect((await show(base, [hole], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
+    },
+  )
 
   it('makes the prompt of a stopped answer exact', async () => {
     await load({ ubatch: 64 })
