@@ -31,10 +31,9 @@ export class DroppedMessages {
     this.#known = messages.length + 1
     if (dropped.size === 0) return null
 
-    const gone = new Set(edits.flatMap((edit) => (edit.omits?.part === 'message' ? [edit.message] : [])))
-    const sent = messages.flatMap((_, at) => (gone.has(at) && !dropped.has(at) ? [] : [at]))
-    const place = (message: number) => sent.findIndex((at) => at >= message)
     const visible = indexesLeft(messages, edits)
+    const sent = [...visible, ...dropped].sort((a, b) => a - b)
+    const place = (message: number) => sent.findIndex((at) => at >= message)
     const drops = new Map<number, number[]>()
     for (const [message, since] of this.#since) {
       const after = Math.max(place(since), place(message) + 1)

@@ -50,13 +50,12 @@ export class Checkpoints {
     // `isFresh` rejects another tenant's state: it is useless here, and this tenant must not learn that it exists.
     const text = sequence.freshText(tokens)
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
-    if (same !== undefined) same.lastUse = steady.now()
-    else {
-      const state = table.save(sequence)
-      if (state === null) return false
-      return offload.put(offloadRecordOf(sequence), state)
+    if (same !== undefined) {
+      same.lastUse = steady.now()
+      return true
     }
-    return true
+    const state = table.save(sequence)
+    return state !== null && offload.put(offloadRecordOf(sequence), state)
   }
 
   /**

@@ -3,6 +3,7 @@ import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../core/al
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { lowerBound, span, type Span } from '../core/span.js'
+import { joined } from '../core/vectors.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
 import { stricter } from './plan/parts.js'
 
@@ -256,16 +257,6 @@ function versionOf(tokens: Int32Array, places: Int32Array, { start, end }: Span)
 
 const keyOf = ({ buffer, byteOffset, byteLength }: Int32Array): string =>
   Buffer.from(buffer, byteOffset, byteLength).toString('latin1')
-
-function joined(parts: readonly Int32Array[]): Int32Array {
-  const whole = new Int32Array(parts.reduce((sum, { length }) => sum + length, 0))
-  let at = 0
-  for (const part of parts) {
-    whole.set(part, at)
-    at += part.length
-  }
-  return whole
-}
 
 /**
  * Matches versions with the client's messages by key. First it matches the versions that the last step showed; then, in the gaps between

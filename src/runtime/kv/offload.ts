@@ -107,9 +107,7 @@ export class OffloadTiers {
   /** Keeps a saved sequence in host memory like `put`, but only if no other one is lost for it. Returns false when it is not kept. */
   offer(record: OffloadRecord, state: SavedState): boolean {
     this.#weigh(record, state)
-    if (!this.#fits(bytesOf(state))) return false
-    this.put(record, state)
-    return true
+    return this.#fits(bytesOf(state)) && this.put(record, state)
   }
 
   /**

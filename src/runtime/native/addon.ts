@@ -7,7 +7,7 @@ import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
 import { builtAddon, nodeLlamaCpp } from './built-addon.js'
 import { backendOf, compiledPath, LIBRARY_KINDS, shippedLibrary, wantedLibrary } from './compiled-library.js'
 import type { Device } from './devices.js'
-import type { BackendInfo, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './values.js'
+import type { BackendInfo, Captured, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './values.js'
 
 declare const kind: unique symbol
 interface Handle<Name extends string> {
@@ -75,16 +75,6 @@ export interface RawWatched {
   readonly queries: Int32Array
   readonly positions: Int32Array
   readonly atoms: Int32Array
-}
-
-export interface RawCaptured {
-  readonly mass: Float32Array
-  readonly total: Float32Array
-  readonly entropy: Float32Array
-  readonly sink: Float32Array
-  readonly topPlaces: Int32Array
-  readonly topWeights: Float32Array
-  readonly rows: Float32Array
 }
 
 /**
@@ -173,7 +163,7 @@ export interface Addon {
   copyIn(context: ContextHandle, seq: number, state: Uint8Array, room: number): Promise<boolean>
   captureCreate(options: object): CaptureHandle
   /** Moves the result of the last decode out of the capture. */
-  captureTake(capture: CaptureHandle): RawCaptured
+  captureTake(capture: CaptureHandle): Captured
   grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
   /**
    * Prepares a DRY sampler: finds its breakers in the vocabulary (llama_sampler_init_dry). With `lastN` 0, `multiplier` 0 or `base` below 1

@@ -130,7 +130,7 @@ export const RATE_HEADERS = LIMITED.flatMap((what) =>
 )
 
 /**
- * What is left of a limit per minute (token bucket). It refills evenly up to the limit. It becomes negative when a request spends more than
+ * The rest of a limit per minute (token bucket). It refills evenly up to the limit. It becomes negative when a request spends more than
  * is left.
  */
 class Allowance {

@@ -3,6 +3,7 @@
  * stretches come from a cache. Also declares the tokenizer interface.
  */
 import { atOnce, inTurns, type Steps, turn } from '../../core/turns.js'
+import { joined } from '../../core/vectors.js'
 import type { Tracked } from '../tracked.js'
 import { align, alignSteps, type Aligned, concatenateSteps, type Habits } from './aligned.js'
 
@@ -153,7 +154,7 @@ export class Encoder {
       (function* () {
         let at = 0
         for (const [index, text] of texts.entries()) {
-          const tokens = joinedTokens(made.slice(at, (at += cut[index]!.length)))
+          const tokens = joined(made.slice(at, (at += cut[index]!.length)))
           const aligned = yield* alignSteps(text, tokens, piece, habits)
           ready.set(text, aligned)
           stretches.put(text, aligned)
@@ -264,7 +265,7 @@ export class Encoder {
   #stretch(text: string): Aligned {
     return this.#stretches.get(text, () => {
       const parts = atOnce(this.#cut(text)).map((part) => this.tokenizer.tokenize(part))
-      return align(text, joinedTokens(parts), this.piece, this.#habits)
+      return align(text, joined(parts), this.piece, this.#habits)
     })
   }
 
@@ -392,18 +393,6 @@ function single(token: number, length: number): Aligned {
     borders: Uint8Array.of(1),
     length,
   }
-}
-
-/** Returns the tokens of a text's parts as those of the text. */
-function joinedTokens(parts: readonly Int32Array[]): Int32Array {
-  if (parts.length === 1) return parts[0]!
-  const tokens = new Int32Array(parts.reduce((sum, { length }) => sum + length, 0))
-  let at = 0
-  for (const part of parts) {
-    tokens.set(part, at)
-    at += part.length
-  }
-  return tokens
 }
 
 // An LRU cache of results by text, bounded by the total length of the texts.

@@ -118,26 +118,20 @@ const LEAST_LENT = 1 / 32
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text
-  const lenders = [
-    ...parked.map((lender) => ({ lender, price: 0 })),
-    ...others.map((lender) => ({
-      lender,
-      price: lender.tier === 'host' || lender.tier === 'disk' ? LEAST_LENT * lender.held : 0,
-    })),
-  ]
+  const lenders = [...parked, ...others]
+  const priceOf = (lender: HeldSequence) =>
+    (lender.tier === 'host' || lender.tier === 'disk') && !parked.includes(lender) ? LEAST_LENT * lender.held : 0
   const parts: Part[] = []
   for (let at = 0; at < tokens.length;) {
     let best = exactRun(sequence, at, tokens.length, text)
     if (best.count === 0) {
-      const able = lenders.filter(({ lender }) => lender.isFresh(lender.atPosition(at), at, text))
+      const able = lenders.filter((lender) => lender.isFresh(lender.atPosition(at), at, text))
       const limit = able.length === 0 ? at : nextFresh(sequence, at, text)
       let most = 0
-      for (const { lender, price } of able) {
+      for (const lender of able) {
         const run = exactRun(lender, at, limit, text)
-        if (run.count - price > most) {
-          best = run
-          most = run.count - price
-        }
+        const saved = run.count - priceOf(lender)
+        if (saved > most) [best, most] = [run, saved]
       }
     }
     if (best.count === 0) break
