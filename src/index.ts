@@ -52,6 +52,7 @@ export type {
   Pooling,
   SamplerName,
   SamplerOptions,
+  SamplingFilters,
   SpecialTokens,
   TensorValues,
   TokenizeOptions,

@@ -8,34 +8,18 @@ import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
+import type { AnswerLimits, DryOptions, SamplingFilters } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
 /** How tokens are sampled. An unset field is off. A server fills in unset fields from `Engine.samplingDefaults`. */
-export interface Sampling {
+export interface Sampling extends SamplingFilters {
   /** 0: always the likeliest token. Default 0. */
   readonly temperature?: number
-  /** Dynamic temperature: it stays within `range` of `temperature`, and grows with the distribution's entropy to the power `exponent`. */
-  readonly dynatemp?: { readonly range: number; readonly exponent: number }
-  readonly topK?: number
-  readonly topP?: number
-  readonly minP?: number
-  readonly typicalP?: number
-  /** Keeps tokens whose logit is at most this many standard deviations below the best. */
-  readonly topNSigma?: number
-  /** With this `probability`, removes the likeliest tokens: all at or above `threshold` but the least likely one. */
-  readonly xtc?: { readonly probability: number; readonly threshold: number }
   /**
    * Penalises text that repeats itself (DRY), in the prompt and in the answer. `lastN` -1: it searches as many tokens as the context has.
    */
   readonly dry?: DryOptions
-  /** Draws tokens with a probability near `target` (adaptive-p). The higher `decay`, the longer earlier draws count. */
-  readonly adaptive?: { readonly target: number; readonly decay: number }
-  /** The fewest candidates that the filters leave. */
-  readonly minKeep?: number
-  /** The samplers to apply, in this order; samplers that it does not name are left out. Default: llama.cpp's order. */
-  readonly order?: readonly SamplerName[]
   /** Penalises tokens that occur in the prompt or in the answer. The next two penalties count only the answer's tokens. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number

@@ -12,38 +12,13 @@ import {
   type SamplerHandle,
   type WordsHandle,
 } from './addon.js'
-import type { AnswerLimits, DryOptions, SamplerName } from './values.js'
+import type { AnswerLimits, DryOptions, SamplerName, SamplingFilters } from './values.js'
 
-export interface SamplerOptions {
+export interface SamplerOptions extends SamplingFilters {
   /** 0 always takes the likeliest token. Default 0.8. */
   readonly temperature?: number
-  /**
-   * Dynamic temperature: it lies within `range` of `temperature`, and grows with the entropy of the candidates to the power `exponent`.
-   * Default: off.
-   */
-  readonly dynatemp?: { readonly range: number; readonly exponent: number }
-  /** Keeps this many of the likeliest tokens. 0 keeps all. */
-  readonly topK?: number
-  readonly topP?: number
-  readonly minP?: number
-  readonly typicalP?: number
-  /** Keeps tokens whose logit is at most this many standard deviations below the best. 0: off. */
-  readonly topNSigma?: number
-  /** With this `probability`, removes all tokens at or above `threshold` but the least likely. A threshold above 0.5 turns it off. */
-  readonly xtc?: { readonly probability: number; readonly threshold: number }
   /** A DRY sampler from `prepareDry`. */
   readonly dry?: NativeDry
-  /**
-   * Adaptive-p: draws tokens near the probability `target`. The higher `decay` (0 to 0.99), the longer earlier draws count. Default: off.
-   */
-  readonly adaptive?: { readonly target: number; readonly decay: number }
-  /** The fewest tokens that the filters must leave. Default 0. */
-  readonly minKeep?: number
-  /**
-   * The samplers of the chain, in this order; those that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
-   * Mirostat ignores it.
-   */
-  readonly order?: readonly SamplerName[]
   /** The tokens before the answer, oldest first. DRY and the repetition penalty count them, too. Default: none. */
   readonly seen?: Int32Array
   /** Limits on the answer. `badWords` comes from `prepareWords`. */

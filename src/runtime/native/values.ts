@@ -247,6 +247,30 @@ export interface RunEnd {
 export type SamplerName =
   'penalties' | 'dry' | 'top_n_sigma' | 'top_k' | 'typ_p' | 'top_p' | 'min_p' | 'xtc' | 'temperature' | 'adaptive_p' | 'infill'
 
+/** The samplers that remove candidates or spread the draw between them. Each is off by default. */
+export interface SamplingFilters {
+  /** Dynamic temperature: it lies within `range` of `temperature`, and grows with the candidates' entropy to the power `exponent`. */
+  readonly dynatemp?: { readonly range: number; readonly exponent: number }
+  /** Keeps this many of the likeliest tokens. 0 keeps all. */
+  readonly topK?: number
+  readonly topP?: number
+  readonly minP?: number
+  readonly typicalP?: number
+  /** Keeps tokens whose logit is at most this many standard deviations below the best. 0: off. */
+  readonly topNSigma?: number
+  /** With this `probability`, removes all tokens at or above `threshold` but the least likely. A threshold above 0.5 turns it off. */
+  readonly xtc?: { readonly probability: number; readonly threshold: number }
+  /** Adaptive-p: draws tokens near the probability `target`. The higher `decay` (0 to 0.99), the longer earlier draws count. */
+  readonly adaptive?: { readonly target: number; readonly decay: number }
+  /** The fewest tokens that the filters must leave. Default 0. */
+  readonly minKeep?: number
+  /**
+   * The samplers of the chain, in this order; those that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
+   * Mirostat ignores it.
+   */
+  readonly order?: readonly SamplerName[]
+}
+
 /** Options of the DRY sampler, which penalises tokens that would prolong a repetition of earlier text. */
 export interface DryOptions {
   /** The strength of the penalty; 0 turns it off. */
