@@ -138,6 +138,9 @@ export function indexesLeft(messages: readonly ChatMessage[], edits: readonly Ed
   return messages.flatMap((_, index) => (gone.has(index) ? [] : [index]))
 }
 
+/** Joins the texts of one answer: those of its steps, and those with reasoning or calls between them. */
+export const BLANK_LINE = '\n\n'
+
 /** Makes an assistant message. Undefined reasoning and an empty list of calls are left out. */
 export const assistantMessage = ({
   content = '',

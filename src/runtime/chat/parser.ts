@@ -1,6 +1,6 @@
 /** Reply parsers: read the model's raw text as it streams in, and return text, reasoning and tool calls. */
 import { readJson, writeJson } from '../core/written-json.js'
-import type { ToolCall, ToolDefinition } from './message.js'
+import { BLANK_LINE, type ToolCall, type ToolDefinition } from './message.js'
 import { type BareCall, BareCalls } from './syntax/bare-calls.js'
 import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/call.js'
 
@@ -103,9 +103,6 @@ export function withoutCalls(text: string, tools: readonly ToolDefinition[]): st
 }
 
 // The base class of all reply parsers. It holds text back and emits events; the finished reply equals the sum of its events.
-
-/** What comes between two texts with reasoning or calls between them. Steps of one answer are joined by it too. */
-const BLANK_LINE = '\n\n'
 
 /** A streamed text. It holds trailing white space back until more text comes, and can drop leading white space. */
 class Flow {

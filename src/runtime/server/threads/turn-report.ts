@@ -1,7 +1,7 @@
 /** Turns the events of a turn into events for the client, and collects its text, tokens and logprobs. */
 import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
-import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import { BLANK_LINE, type ChatMessage, type ToolCall } from '../../chat/message.js'
 import { type EngineEvent, promptLength, type TokenLogprob } from '../../engine/engine.js'
 import { draftsIn } from '../../kv/ledger.js'
 import type { Answer, AskEvent, BareCallReport, ToolSearchResult, SearchStep } from '../ask.js'
@@ -135,7 +135,7 @@ export class TurnReport {
         return
       case 'text': {
         this.#unknown = 0
-        const between = this.#spoke || this.#text === '' ? '' : '\n\n'
+        const between = this.#spoke || this.#text === '' ? '' : BLANK_LINE
         this.#spoke = true
         this.#text += between + event.text
         const logprobs = this.#unsaid.take(event.text)
@@ -198,7 +198,7 @@ class UnsaidTokens {
     let length = 0
     const starts = pieces.map((piece) => (length += piece.length) - piece.length)
     // The parser may have written the blank line before a text behind a call.
-    const own = joined.includes(bytes) ? bytes : bytes.replace(/^\n\n/, '')
+    const own = joined.includes(bytes) ? bytes : bytes.slice(bytes.startsWith(BLANK_LINE) ? BLANK_LINE.length : 0)
     // A text begins at a token boundary, unless the parser trimmed its beginning.
     const begin = starts.find((at) => joined.startsWith(own, at)) ?? Math.max(0, joined.lastIndexOf(own))
     const end = begin + own.length

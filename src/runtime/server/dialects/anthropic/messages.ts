@@ -1,6 +1,6 @@
 /** The routes `/v1/messages` and `/v1/messages/count_tokens`. Writes answers as one message or as a stream. */
 import { randomUUID } from 'node:crypto'
-import type { ChatMessage, ToolCall } from '../../../chat/message.js'
+import { BLANK_LINE, type ChatMessage, type ToolCall } from '../../../chat/message.js'
 import type { Finish } from '../../../engine/engine.js'
 import type { Answer, AskEvent, ToolSearchResult, Usage } from '../../ask.js'
 import { type Problem } from '../../problem.js'
@@ -256,7 +256,7 @@ export class MessageStream implements StreamShape<Answer> {
    * break. So a text block after another block loses one of its two leading line breaks, and the text stays the same.
    */
   #text(text: string): readonly Frame[] {
-    const isJoint = this.#open !== 'text' && this.#said && text.startsWith('\n\n')
+    const isJoint = this.#open !== 'text' && this.#said && text.startsWith(BLANK_LINE)
     this.#said = true
     return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: isJoint ? text.slice(1) : text })]
   }

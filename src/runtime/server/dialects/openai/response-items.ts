@@ -1,7 +1,7 @@
 /** The input items of `/v1/responses`: their schema, and their translation into messages. */
 import Type from 'typebox'
 import { FormFields, LOOSE } from './answer-form.js'
-import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
+import { assistantMessage, BLANK_LINE, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { type Steps, turn } from '../../../core/turns.js'
@@ -134,7 +134,7 @@ export function* messagesOfItems(
 
 /** Whether this text is a further step of the previous assistant message: steps of one answer are joined by a blank line. */
 const continues = ({ content = '', toolCalls }: MessageDraft, before: ChatMessage | undefined): boolean =>
-  content.startsWith('\n\n') &&
+  content.startsWith(BLANK_LINE) &&
   toolCalls.length === 0 &&
   before?.role === 'assistant' &&
   before.toolCalls === undefined &&
